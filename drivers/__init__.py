@@ -1,0 +1,1 @@
+"""Camera drivers, each a plug-in registered under the entry-point group ``sci_stream.cameras``."""

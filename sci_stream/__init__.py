@@ -1,0 +1,1 @@
+"""Live video from snapshot compressive imaging cameras."""

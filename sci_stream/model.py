@@ -1,0 +1,227 @@
+"""The values that travel: frames from a camera, snapshots, reconstructions. Frozen, and free of any input or output."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class BayerPhase(enum.StrEnum):
+    """Colours of the top-left 2×2 pixels of the sensor, read row by row."""
+
+    RGGB = "RGGB"
+    GRBG = "GRBG"
+    GBRG = "GBRG"
+    BGGR = "BGGR"
+
+
+class Policy(enum.StrEnum):
+    """What a rig does when reconstruction cannot keep up with the camera, which cannot be paused."""
+
+    LIVE = "live"
+    """Drop the oldest waiting snapshot, counted: what is shown stays recent."""
+    RECORD = "record"
+    """Write every raw snapshot first; those beyond capacity are reconstructed later from the recording."""
+
+
+class Start(enum.StrEnum):
+    """Where an iteration started from."""
+
+    COLD = "cold"
+    """From ȳ = y/Σφ², repeated to all B frames."""
+    WARM = "warm"
+    """From an estimate made from the preceding reconstruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIds:
+    """How a camera numbers its frames: from ``first`` up, and after ``last`` from ``first`` again."""
+
+    first: int = 0
+    last: int | None = None
+
+    def missed(self, previous: int, current: int) -> int:
+        """Return how many ids lie strictly between two received ones; −1 for a repeated id.
+
+        With wrap-around the shorter way round is taken: an id behind by less than half the range is a repetition
+        (−1), not a loss of nearly all.
+        """
+        if self.last is None:
+            return current - previous - 1 if current > previous else -1
+        span = self.last - self.first + 1
+        step = (current - previous) % span
+        if step == 0 or step > span // 2:
+            return -1
+        return step - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CameraCapabilities:
+    """What an open camera delivers and can do.
+
+    ``height_px``, ``width_px`` give the shape of every frame; ``pixel_format`` is the GenICam (PFNC) name of what
+    the sensor sends; ``clock`` names the clock of camera timestamps; ``frame_period_ns`` is the nominal distance of
+    frames where it is known. ``finite`` cameras end by themselves; ``has_truth`` ones hand over the true video.
+    """
+
+    model: str
+    serial: str
+    height_px: int
+    width_px: int
+    pixel_format: str
+    bit_depth: int
+    n_frames: int | None = None
+    bayer: BayerPhase | None = None
+    frame_ids: FrameIds = field(default_factory=FrameIds)
+    clock: str = "none"
+    frame_period_ns: int | None = None
+    finite: bool = False
+    has_truth: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CameraFrame:
+    """One frame as a driver hands it over.
+
+    Parameters
+    ----------
+    counts
+        (H, W) uint8, uint16 or float32, DN. Owned by the receiver: the driver keeps no reference.
+    frame_id
+        The camera's own number, see `FrameIds`; None if it has none.
+    camera_time_ns
+        Time stamp on the camera's clock, None if it has none.
+    host_time_ns
+        Unix time at which the host had the frame.
+    truth
+        (B, H, W) uint8 (255 = 1.0) or float (0–1): the true video behind this frame, from cameras that know it.
+    """
+
+    counts: Array
+    frame_id: int | None
+    camera_time_ns: int | None
+    host_time_ns: int
+    truth: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotId:
+    """Which snapshot: ``seq`` counts from 0 within a ``series`` and never repeats in it.
+
+    ``epoch`` counts the camera's (re)starts within the series: frame ids and time stamps compare only within one.
+    """
+
+    series: str
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """One coded exposure, y = Σ_b φ_b ⊙ x_b + z in DN, with all that is needed to reconstruct and account for it.
+
+    ``counts`` (H, W) uint8, uint16 or float32 DN; ``dropped_before`` frames the camera numbered but did not deliver
+    between the preceding snapshot and this one; ``truth`` as in `CameraFrame`; ``backlog`` snapshots that were
+    waiting behind this one when it was dispatched; ``period_ns`` time that one reconstruct node has per snapshot if
+    nothing is to be dropped (camera period × nodes), 0 if unknown; ``redelivered`` how often it was sent before.
+    """
+
+    id: SnapshotId
+    counts: Array
+    calibration_hash: str
+    n_frames: int
+    host_time_ns: int
+    camera_time_ns: int | None = None
+    camera_clock: str = "none"
+    camera_frame_id: int | None = None
+    pixel_format: str = "Mono16"
+    bayer: BayerPhase | None = None
+    dropped_before: int = 0
+    truth: Array | None = None
+    backlog: int = 0
+    period_ns: int = 0
+    redelivered: int = 0
+    dispatched_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Unix time in ns at which a snapshot passed each stage; 0 where it has not been (yet)."""
+
+    acquired_ns: int = 0
+    dispatched_ns: int = 0
+    received_ns: int = 0
+    started_ns: int = 0
+    finished_ns: int = 0
+    accepted_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SolveReport:
+    """How one snapshot was solved: what the engine says beside the video.
+
+    ``start_reason`` says in a word why the start was what it was (``"first"``, ``"gap"``, ``"no_warm_start"``, …);
+    ``budget_limited`` that fewer iterations were spent than asked for because time was short; ``residual`` is
+    ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection.
+    """
+
+    iterations: int
+    start: Start
+    start_reason: str
+    budget_limited: bool
+    solve_ns: int
+    residual: float
+    saturated_fraction: float = 0.0
+    psnr_db: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reconstruction:
+    """The B video frames recovered from one snapshot.
+
+    ``video`` (B, H, W) float16 or float32 on the 0–1 scale, a Bayer mosaic where ``bayer`` is given (demosaicing is
+    the sink's); ``counts`` the coded snapshot it came from, so that a sink needs no second stream to show or record
+    it; ``node`` and ``device`` say who made it.
+    """
+
+    id: SnapshotId
+    video: Array
+    calibration_hash: str
+    report: SolveReport
+    times: StageTimes
+    node: str
+    device: str
+    bayer: BayerPhase | None = None
+    counts: Array | None = None
+    camera_time_ns: int | None = None
+    camera_frame_id: int | None = None
+    redelivered: int = 0
+    dropped_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesInfo:
+    """What is known when a series starts; recorded with it and shown beside it."""
+
+    series: str
+    started_ns: int
+    rig: str
+    policy: Policy
+    camera_model: str
+    camera_serial: str
+    height_px: int
+    width_px: int
+    pixel_format: str
+    bit_depth: int
+    n_frames: int
+    calibration_hash: str
+    bayer: BayerPhase | None = None
+    frame_period_ns: int | None = None
+    rig_toml: str = ""
+    versions: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,160 @@
+"""The calibration of an SCI camera: what its masks transmit and what its counts mean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import CalibrationError
+from sci_stream.model import Array, BayerPhase
+
+_HASH_HEX_DIGITS = 32
+
+
+def _frozen(array: Array, dtype: type[np.generic]) -> Array:
+    out = np.ascontiguousarray(array, dtype=dtype)
+    if out is array or out.base is not None:
+        out = out.copy()
+    out.flags.writeable = False
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    r"""The validated mask stack Φ of a camera with its dark frame and scale.
+
+    A pixel's counts are, in DN, ``counts = dark + full_scale_dn · Σ_b φ_b x_b`` with the scene x on the 0–1 scale, so
+    the measurement of the paper's Eq. (1) is ``y = (counts − dark) / full_scale_dn``.
+
+    Parameters
+    ----------
+    phi
+        (B, H, W), transmission of each mask, 0–1; calibrated masks are grey, not binary. Copied, read-only.
+    dark
+        (H, W) or a scalar, DN: what the sensor gives without light.
+    full_scale_dn
+        DN that one frame of scene brightness 1 through a fully open mask adds, > 0.
+    saturation_dn
+        Counts from here up are clipped and leave the projection; None if unknown.
+    bad_pixels
+        (H, W) bool, pixels to leave out of the projection.
+    bit_depth, bayer, camera_serial, exposure_ns, gain_db, created, source
+        What it was made with, for the record and for checks against the camera; ``created`` is an ISO 8601 time,
+        ``source`` says in words where it came from.
+
+    Raises
+    ------
+    CalibrationError
+        If the shapes do not fit, values are not finite or φ leaves [0, 1].
+    """
+
+    phi: npt.NDArray[np.float32]
+    dark: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((), np.float32))
+    full_scale_dn: float = 1.0
+    saturation_dn: float | None = None
+    bad_pixels: npt.NDArray[np.bool_] | None = None
+    bit_depth: int | None = None
+    bayer: BayerPhase | None = None
+    camera_serial: str = ""
+    exposure_ns: int | None = None
+    gain_db: float | None = None
+    created: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        phi = np.asarray(self.phi)
+        if phi.ndim != 3 or 0 in phi.shape:
+            raise CalibrationError(
+                "The mask stack phi has a wrong shape", expected="(B, H, W), none of them 0", got=phi.shape
+            )
+        if not np.isfinite(phi).all():
+            raise CalibrationError(
+                "The mask stack phi holds NaN or infinity",
+                got=f"{int((~np.isfinite(phi)).sum())} such values",
+            )
+        low, high = float(phi.min()), float(phi.max())
+        if low < 0.0 or high > 1.0:
+            raise CalibrationError(
+                "The mask stack phi is not a transmission",
+                expected="values in [0, 1]",
+                got=f"{low:.4g} to {high:.4g}",
+                hint="Divide masks by their maximum, or use `Calibration` only after dark and white correction.",
+            )
+        _, height, width = phi.shape
+        dark = (
+            np.broadcast_to(np.asarray(self.dark, dtype=np.float32), (height, width))
+            if (np.asarray(self.dark).shape in ((), (height, width)))
+            else None
+        )
+        if dark is None or not np.isfinite(dark).all():
+            raise CalibrationError(
+                "The dark frame does not fit the masks",
+                expected=f"a finite scalar or ({height}, {width})",
+                got=np.asarray(self.dark).shape,
+            )
+        if not (np.isfinite(self.full_scale_dn) and self.full_scale_dn > 0):
+            raise CalibrationError("full_scale_dn must be a positive number of DN", got=self.full_scale_dn)
+        if self.bad_pixels is not None and np.asarray(self.bad_pixels).shape != (height, width):
+            raise CalibrationError(
+                "The bad-pixel map does not fit the masks",
+                expected=(height, width),
+                got=np.asarray(self.bad_pixels).shape,
+            )
+        if self.bayer is not None and (height % 2 or width % 2):
+            raise CalibrationError(
+                "A Bayer mosaic needs even height and width", got=f"{height}×{width} with phase {self.bayer}"
+            )
+        object.__setattr__(self, "phi", _frozen(phi, np.float32))
+        object.__setattr__(self, "dark", _frozen(dark, np.float32))
+        if self.bad_pixels is not None:
+            object.__setattr__(self, "bad_pixels", _frozen(np.asarray(self.bad_pixels), np.bool_))
+
+    @property
+    def n_frames(self) -> int:
+        """B, the number of frames per snapshot."""
+        return int(self.phi.shape[0])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(H, W) of the sensor."""
+        return int(self.phi.shape[1]), int(self.phi.shape[2])
+
+    @cached_property
+    def gram_diag(self) -> npt.NDArray[np.float32]:
+        """(H, W) R = diag(ΦΦᵀ) = Σ_b φ_b², the paper's R_j. Zero where no mask ever opened."""
+        r: npt.NDArray[np.float32] = np.einsum("bhw,bhw->hw", self.phi, self.phi)
+        r.flags.writeable = False
+        return r
+
+    @cached_property
+    def hash(self) -> str:
+        """Identify the content: equal for equal masks, dark frame, bad pixels and scale, wherever it was loaded from."""
+        digest = hashlib.sha256()
+        scalars = {
+            "shape": self.phi.shape,
+            "full_scale_dn": float(self.full_scale_dn),
+            "saturation_dn": self.saturation_dn,
+            "bayer": self.bayer,
+            "bad_pixels": self.bad_pixels is not None,
+        }
+        digest.update(json.dumps(scalars, sort_keys=True).encode())
+        digest.update(self.phi.data)
+        digest.update(self.dark.data)
+        if self.bad_pixels is not None:
+            digest.update(self.bad_pixels.data)
+        return digest.hexdigest()[:_HASH_HEX_DIGITS]
+
+    def measurement(self, counts: Array) -> npt.NDArray[np.float32]:
+        """Return y = (counts − dark) / full_scale_dn, (H, W) float32, in units of scene brightness."""
+        if counts.shape != self.shape:
+            raise CalibrationError(
+                "A snapshot does not fit the calibration", expected=f"{self.shape} pixels", got=counts.shape
+            )
+        y = np.subtract(counts, self.dark, dtype=np.float32)
+        y /= np.float32(self.full_scale_dn)
+        return y

@@ -1,0 +1,23 @@
+"""Fixtures that any test may ask for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Deterministic, and without a deadline: a machine shared with other work is slow at times, which is no failure.
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Return the folder of published data named by SCI_STREAM_DATA; skip where it is absent."""
+    default = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SCI_STREAM_DATA", default))
+    if not folder.is_dir():
+        pytest.skip(f"published data not found: {folder} (set SCI_STREAM_DATA)")
+    return folder
