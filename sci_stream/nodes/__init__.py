@@ -1,0 +1,1 @@
+"""The processes of the instrument: acquire, reconstruct, sink, and the supervisor that runs them on one machine."""

@@ -1,0 +1,42 @@
+"""The wire format: what nodes say to each other, and how it becomes bytes and comes back. docs/wire.md specifies it.
+
+``encode(message)`` gives the frames of a multipart message; ``decode(frames)`` gives the message back or raises
+`WireError`, whatever the frames hold. Neither knows of sockets.
+"""
+
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.header import SCHEMA_VERSION, Limits, Reason
+from sci_stream.wire.messages import (
+    Accepted,
+    CalibrationMissing,
+    CalibrationRequest,
+    Done,
+    Dropped,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Message,
+    Refused,
+    SeriesEnd,
+    Welcome,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Accepted",
+    "CalibrationMissing",
+    "CalibrationRequest",
+    "Done",
+    "Dropped",
+    "Goodbye",
+    "Heartbeat",
+    "Hello",
+    "Limits",
+    "Message",
+    "Reason",
+    "Refused",
+    "SeriesEnd",
+    "Welcome",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,27 @@
+"""Option types that several drivers share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from sci_stream.model import BayerPhase
+
+_MONO = ("none", "mono", "")
+
+
+def _mono_is_none(value: object) -> object:
+    """Read ``"none"`` as no mosaic, since TOML and environment variables cannot say null."""
+    if isinstance(value, str):
+        return None if value.lower() in _MONO else value.upper()
+    return value
+
+
+BayerOption = Annotated[BayerPhase | None, BeforeValidator(_mono_is_none)]
+"""A Bayer phase in any case, or ``"none"`` for a sensor without colour filters."""
+
+
+def pixel_format(bit_depth: int, bayer: BayerPhase | None) -> str:
+    """Return the GenICam (PFNC) name of an unpacked pixel format, e.g. ``BayerRG12``."""
+    return f"Mono{bit_depth}" if bayer is None else f"Bayer{bayer.value[:2]}{bit_depth}"

@@ -1,0 +1,117 @@
+"""The conservation ledger: acquired = reconstructed + raw_only + Σ dropped[reason], to the snapshot."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import Any
+
+from sci_stream.delivery.seqset import SeqSet
+from sci_stream.errors import LedgerError
+
+
+class Outcome(enum.StrEnum):
+    """What became of a snapshot. Each has exactly one, and keeps it."""
+
+    RECONSTRUCTED = "reconstructed"
+    """Its video reached the sink (and, where a recording is made, the recording)."""
+    RAW_ONLY = "raw_only"
+    """Its raw counts are in the recording; its video can be computed from them later."""
+    DROPPED = "dropped"
+    """Neither; the reason is counted."""
+
+
+class Ledger:
+    """Account of one series, kept at the sink.
+
+    The first outcome of a sequence number counts; later ones are duplicates. What has been acquired but has no
+    outcome yet is in flight. `close` compares with what the acquire node says it acquired in total.
+    """
+
+    def __init__(self) -> None:
+        self._settled = SeqSet()
+        self._counts: Counter[Outcome] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._highest = -1
+        self._announced = 0
+        self._total: int | None = None
+        self.duplicates = 0
+        self.redelivered = 0
+        self.camera_missed = 0
+
+    def settle(self, seq: int, outcome: Outcome, reason: str = "") -> bool:
+        """Give ``seq`` its outcome; return False, counting a duplicate, if it has one already.
+
+        Raises
+        ------
+        ValueError
+            If a drop comes without a reason.
+        """
+        if outcome is Outcome.DROPPED and not reason:
+            raise ValueError("a dropped snapshot needs a reason")
+        if not self._settled.add(seq):
+            self.duplicates += 1
+            return False
+        self._highest = max(self._highest, seq)
+        self._counts[outcome] += 1
+        if outcome is Outcome.DROPPED:
+            self._dropped[reason] += 1
+        return True
+
+    def is_settled(self, seq: int) -> bool:
+        """Return whether ``seq`` has an outcome."""
+        return seq in self._settled
+
+    def announce(self, acquired: int) -> None:
+        """Take note that the acquire node has acquired this many so far."""
+        self._announced = max(self._announced, acquired)
+
+    def end(self, acquired: int) -> None:
+        """Take the acquire node's total at the end of the series."""
+        self._total = acquired
+
+    @property
+    def acquired(self) -> int:
+        """Snapshots acquired, as far as is known."""
+        return max(self._announced, self._highest + 1) if self._total is None else self._total
+
+    @property
+    def in_flight(self) -> int:
+        """Acquired snapshots without an outcome."""
+        return self.acquired - len(self._settled)
+
+    @property
+    def closed(self) -> bool:
+        """True if the series has ended and every acquired snapshot has its one outcome."""
+        return self._total is not None and len(self._settled) == self._total == self._highest + 1
+
+    def check(self) -> None:
+        """Raise `LedgerError`, naming the snapshots, unless the ledger is closed."""
+        if self.closed:
+            return
+        if self._total is None:
+            raise LedgerError(
+                "The series was not ended by its acquire node",
+                expected="a series_end message with the number acquired",
+                got=f"{len(self._settled)} snapshots accounted for",
+                hint="The acquire node was lost or stopped hard; what is recorded is readable.",
+            )
+        raise LedgerError(
+            "The ledger does not close",
+            expected=f"{self._total} snapshots with an outcome",
+            got=f"{len(self._settled)}; without one, for example: {self._settled.missing(self._total)}",
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the account as plain values, for status, recording and summary."""
+        return {
+            "acquired": self.acquired,
+            "reconstructed": self._counts[Outcome.RECONSTRUCTED],
+            "raw_only": self._counts[Outcome.RAW_ONLY],
+            "dropped": dict(sorted(self._dropped.items())),
+            "in_flight": self.in_flight,
+            "closed": self.closed,
+            "duplicates": self.duplicates,
+            "redelivered": self.redelivered,
+            "camera_missed": self.camera_missed,
+        }

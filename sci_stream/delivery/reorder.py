@@ -1,0 +1,74 @@
+"""Results in order again, without waiting for ever."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ReorderBuffer(Generic[T]):
+    """Release items in order of seq; wait for a missing one only so long and only with so many held back.
+
+    Parameters
+    ----------
+    window
+        At most this many items are held back; one more releases up to the oldest held.
+    patience_s
+        An item is held back at most this long.
+    """
+
+    def __init__(self, window: int, patience_s: float) -> None:
+        if window < 1:
+            raise ValueError("window must be at least 1")
+        self._window = window
+        self._patience_s = patience_s
+        self._next = 0
+        self._held: dict[int, tuple[float, T]] = {}
+        self._skip: set[int] = set()
+        self.late = 0
+
+    def push(self, seq: int, item: T, now_s: float) -> list[T]:
+        """Take an item; return those that may go now, in order. One that comes after its turn is counted ``late``."""
+        if seq < self._next:
+            self.late += 1
+            return []
+        self._held[seq] = (now_s, item)
+        return self._release(now_s)
+
+    def skip(self, seq: int, now_s: float) -> list[T]:
+        """Learn that ``seq`` will never come; return what that sets free."""
+        if seq >= self._next:
+            self._skip.add(seq)
+        return self._release(now_s)
+
+    def expire(self, now_s: float) -> list[T]:
+        """Return what has been held back for too long, and what follows it."""
+        return self._release(now_s)
+
+    def flush(self) -> list[T]:
+        """Return all that is held, in order: the series is over."""
+        out = [item for _, (_, item) in sorted(self._held.items(), key=lambda entry: entry[0])]
+        if self._held:
+            self._next = max(self._held) + 1
+        self._held.clear()
+        return out
+
+    def _release(self, now_s: float) -> list[T]:
+        out: list[T] = []
+        while True:
+            if self._next in self._held:
+                out.append(self._held.pop(self._next)[1])
+            elif self._next in self._skip:
+                self._skip.remove(self._next)
+            elif self._held and self._must_jump(now_s):
+                self._next = min(self._held)
+                self._skip = {seq for seq in self._skip if seq >= self._next}
+                continue
+            else:
+                return out
+            self._next += 1
+
+    def _must_jump(self, now_s: float) -> bool:
+        oldest = min(since for since, _ in self._held.values())
+        return len(self._held) > self._window or now_s - oldest >= self._patience_s

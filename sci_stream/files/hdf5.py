@@ -1,0 +1,152 @@
+"""What every HDF5 file of the project shares: how it is opened, marked, and read without surprises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from sci_stream.errors import FileFormatError
+from sci_stream.model import Array
+
+LIBVER = ("v110", "v110")
+"""The oldest format that knows SWMR, so that the oldest readers can open what we write."""
+
+
+def open_for_reading(path: Path, what: str) -> h5py.File:
+    """Open an HDF5 file to read, even while it is being written or after its writer was killed.
+
+    Parameters
+    ----------
+    path
+        The file.
+    what
+        What it should be, for the message: ``"recording"``.
+
+    Raises
+    ------
+    FileFormatError
+        If there is no such file or it is not HDF5.
+    """
+    if not path.is_file():
+        raise FileFormatError(
+            f"There is no {what} file {path}", expected="an existing file", hint="Check the path and the mount."
+        )
+    try:
+        # Reading as SWMR overlooks the mark that a killed writer leaves and a length cut short by a full disk.
+        return h5py.File(path, "r", swmr=True)
+    except OSError as error:
+        raise FileFormatError(
+            f"{path} cannot be opened as a {what}",
+            expected=f"an HDF5 file with a {what}",
+            got=str(error).splitlines()[0],
+            hint="It is another kind of file, or its beginning is damaged.",
+        ) from error
+
+
+def write_mark(group: h5py.Group, kind: str, version: int) -> None:
+    """Mark a group as holding ``kind`` in schema ``version``."""
+    group.attrs["format"] = kind
+    group.attrs["schema_version"] = version
+
+
+def check_mark(group: h5py.Group, kind: str, version: int) -> None:
+    """Check the mark of `write_mark`.
+
+    Raises
+    ------
+    FileFormatError
+        If the group is unmarked, marked as something else, or of a newer schema.
+    """
+    where = place(group)
+    found = group.attrs.get("format")
+    if not isinstance(found, str) or found != kind:
+        raise FileFormatError(
+            f"{where} is not a {kind.rpartition('.')[2]}",
+            expected=f"attribute format = {kind!r}",
+            got="no such attribute" if found is None else repr(found),
+        )
+    number = group.attrs.get("schema_version")
+    if not isinstance(number, int | np.integer) or not 1 <= int(number) <= version:
+        raise FileFormatError(
+            f"{where} has a schema version that this program does not know",
+            expected=f"attribute schema_version from 1 to {version}",
+            got=number,
+            hint="Update sci-stream to read files written by a newer one.",
+        )
+
+
+def place(node: h5py.Group | h5py.Dataset) -> str:
+    """Name a group or dataset with its file, for messages."""
+    return f"{node.file.filename}:{node.name}"
+
+
+def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
+    """Read a whole numeric dataset.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing, of another rank, not numeric, or its data cannot be read.
+    """
+    node = group.get(name)
+    if not isinstance(node, h5py.Dataset):
+        raise FileFormatError(f"{place(group)} lacks the dataset {name!r}", expected=f"a {ndim}-D dataset", got=node)
+    if node.ndim != ndim or node.dtype.kind not in "buif":
+        raise FileFormatError(
+            f"The dataset {place(node)} is of the wrong kind",
+            expected=f"{ndim}-D, numeric",
+            got=f"shape {node.shape}, dtype {node.dtype}",
+        )
+    try:
+        return np.asarray(node[()])
+    except OSError as error:
+        raise FileFormatError(f"The dataset {place(node)} is damaged", got=str(error).splitlines()[0]) from error
+
+
+def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], *, required: bool = True) -> Any:
+    """Read a scalar attribute as a Python value of ``kind``; None if absent and not required.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing (and required) or of another kind.
+    """
+    value = group.attrs.get(name)
+    if value is None and not required:
+        return None
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, kind):
+        names = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
+        raise FileFormatError(
+            f"The attribute {name!r} of {place(group)} is missing or of the wrong kind",
+            expected=names,
+            got="nothing" if value is None else repr(value),
+        )
+    return value
+
+
+def write_text(group: h5py.Group, name: str, text: str) -> None:
+    """Write text as a fixed-length UTF-8 scalar dataset, of any length and readable by every HDF5 tool."""
+    data = text.encode()
+    group.create_dataset(name, data=data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
+
+
+def read_text(group: h5py.Group, name: str) -> str:
+    """Read what `write_text` wrote.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing or not text.
+    """
+    node = group.get(name)
+    if not isinstance(node, h5py.Dataset) or node.shape != () or h5py.check_string_dtype(node.dtype) is None:
+        raise FileFormatError(f"{place(group)} lacks the text {name!r}", expected="a scalar string dataset", got=node)
+    raw = node[()]
+    try:
+        return raw.decode() if isinstance(raw, bytes) else str(raw)
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"The text {place(node)} is not UTF-8", got=str(error)) from error

@@ -1,0 +1,119 @@
+"""An append-only journal of what happened in a series, one JSON object a line, beside its recording.
+
+It survives what the recording may not: it is plain text, forced to the disk batch by batch, and a torn last line
+costs that line only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sci_stream.errors import FileFormatError, StorageError
+
+
+class Journal:
+    """Append events to a file. Used from one thread; a context manager.
+
+    Parameters
+    ----------
+    path
+        The file, made if absent, appended to if present.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pending: list[str] = []
+        try:
+            # Unbuffered bytes: a batch reaches the kernel in one write, so that only its last line can be torn.
+            self._file = path.open("ab+", buffering=0)
+            self._end_torn_line()
+        except OSError as error:
+            raise StorageError(f"The journal {path} cannot be opened", got=error) from error
+
+    def _end_torn_line(self) -> None:
+        size = self._file.seek(0, os.SEEK_END)
+        if size:
+            self._file.seek(size - 1)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+
+    def append(self, event: str, fields: Mapping[str, Any] | None = None) -> None:
+        """Add an event to the batch; nothing is written before `sync`."""
+        line = {"event": event, "time_ns": time.time_ns(), **(fields or {})}
+        self._pending.append(json.dumps(line, separators=(",", ":"), default=str))
+
+    def sync(self) -> None:
+        """Write the batch and force it to the disk. Does nothing, cheaply, if there is none.
+
+        Raises
+        ------
+        StorageError
+            If that fails; the batch is kept and tried again by the next call.
+        """
+        if not self._pending:
+            return
+        batch = ("\n".join(self._pending) + "\n").encode()
+        try:
+            written = self._file.write(batch)
+            if written != len(batch):
+                raise OSError(f"{written} of {len(batch)} bytes written")
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise StorageError(f"The journal {self.path} cannot be written", got=error) from error
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Write what is pending and close. May be called again."""
+        if self._file.closed:
+            return
+        try:
+            self.sync()
+        finally:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a journal, oldest first, without any torn line.
+
+    Raises
+    ------
+    FileFormatError
+        If there is no such file or not one line of it is an event.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise FileFormatError(f"The journal {path} cannot be read", got=error) from error
+    events = list(_events(lines))
+    if lines and not events and len(lines) > 1:
+        raise FileFormatError(f"{path} is not a journal", expected="one JSON object with 'event' a line")
+    return events
+
+
+def _events(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash: what follows it is whole
+        if isinstance(value, dict) and "event" in value:
+            yield value

@@ -1,0 +1,74 @@
+"""Segments of a recording: files that never overwrite one another, and what earlier ones already hold."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h5py
+
+from sci_stream.delivery.seqset import SeqSet
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.files.hdf5 import LIBVER
+from sci_stream.files.recording_reader import Recording
+
+_LOG = logging.getLogger(__name__)
+_MOST_SEGMENTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Sequence numbers of a series that earlier segments hold: with raw counts, and with an outcome."""
+
+    raw: SeqSet = field(default_factory=SeqSet)
+    settled: SeqSet = field(default_factory=SeqSet)
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes free to this user on the disk of ``path``, whose folder exists."""
+    return shutil.disk_usage(path.parent).free
+
+
+def segment_path(path: Path, segment: int) -> Path:
+    """Return the path of a segment: ``run.h5``, ``run_001.h5``, ``run_002.h5``, …."""
+    return path if segment == 0 else path.with_name(f"{path.stem}_{segment:03d}{path.suffix}")
+
+
+def create_segment(path: Path, series: str) -> tuple[Path, h5py.File, Known]:
+    """Create the first segment that does not exist yet, and say what those before it hold of ``series``.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be made.
+    """
+    known = Known()
+    for segment in range(_MOST_SEGMENTS):
+        candidate = segment_path(path, segment)
+        try:
+            return candidate, h5py.File(candidate, "x", libver=LIBVER), known
+        except FileExistsError:
+            _learn(candidate, series, known)
+        except OSError as error:
+            raise StorageError(
+                f"The recording {candidate} cannot be made",
+                got=str(error).splitlines()[0],
+                hint="Its folder must exist and be writable.",
+            ) from error
+    raise StorageError(
+        f"The recording {path} has too many segments", expected=f"at most {_MOST_SEGMENTS}", hint="Move them away."
+    )
+
+
+def _learn(path: Path, series: str, known: Known) -> None:
+    try:
+        with Recording(path) as earlier:
+            if earlier.info.series == series:
+                for seq in earlier.raw_seqs:
+                    known.raw.add(seq)
+                for seq in earlier.settled_seqs:
+                    known.settled.add(seq)
+    except FileFormatError as error:
+        _LOG.warning("%s is passed over: %s", path, error)

@@ -1,0 +1,70 @@
+"""Finding a camera driver by its name: drivers are plug-ins, this package knows none of them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+from pathlib import Path
+from typing import Any, cast
+
+from sci_stream.config import Rig, validate_options
+from sci_stream.errors import ConfigError
+from sci_stream.ports import Camera, CameraDriver
+
+GROUP = "sci_stream.cameras"
+
+
+def driver_names() -> list[str]:
+    """Return the names of all installed drivers."""
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
+
+
+def load_driver(name: str) -> CameraDriver:
+    """Return an installed driver.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or it cannot be imported.
+    """
+    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+        try:
+            return cast(CameraDriver, entry.load())
+        except ImportError as error:
+            raise ConfigError(
+                f"The camera driver {name!r} ({entry.value}) cannot be imported",
+                got=error,
+                hint="Install what it needs; for GenICam cameras: pip install 'sci-stream[genicam]'.",
+            ) from error
+    known = driver_names()
+    close = difflib.get_close_matches(name, known, n=1)
+    raise ConfigError(
+        "[camera] driver names no installed driver",
+        expected=f"one of {', '.join(known) or 'none: is the package installed (pip install -e .)?'}",
+        got=repr(name),
+        hint=f"Did you mean {close[0]!r}?" if close else None,
+    )
+
+
+def make_camera(rig: Rig) -> Camera:
+    """Make the rig's camera, not yet open. Paths among its options are taken from the rig file's folder.
+
+    Raises
+    ------
+    ConfigError
+        If the driver is unknown or does not like its options.
+    """
+    driver = load_driver(rig.camera.driver)
+    where = f"{rig.source}: [camera.options]" if rig.source else "[camera.options]"
+    options = validate_options(driver.Options, _resolved(rig), where)
+    return driver(options)
+
+
+def _resolved(rig: Rig) -> dict[str, Any]:
+    """Make relative paths absolute where a file of that name lies beside the rig file."""
+    folder = rig.source.parent if rig.source else Path()
+    out = dict(rig.camera.options)
+    for key, value in out.items():
+        if isinstance(value, str) and value and (folder / value).exists() and not Path(value).is_absolute():
+            out[key] = str((folder / value).resolve())
+    return out

@@ -1,0 +1,171 @@
+"""A series that is going on at the sink: its book, its recording, what waits to be safe."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sci_stream.config import Rig
+from sci_stream.delivery.ledger import Outcome
+from sci_stream.delivery.reorder import ReorderBuffer
+from sci_stream.delivery.seqset import SeqSet
+from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.nodes.series_book import SeriesBook
+from sci_stream.optics.calibration import Calibration
+from sci_stream.sinks.recorder import Admission, Recorder, RecorderOptions, Written
+from sci_stream.wire import Dropped, SeriesEnd
+
+log = logging.getLogger(__name__)
+
+_REORDER_PATIENCE_S = 2.0
+DISK_REASON = "not_recorded"
+"""Reason of a snapshot that came through but could not be stored in the recording that was asked for."""
+
+Key = tuple[str, int]
+"""(kind, seq) of a message to be confirmed."""
+
+
+class OpenSeries:
+    """State of one series at the sink, from its start to its end."""
+
+    def __init__(self, info: SeriesInfo, calibration: Calibration, rig: Rig, now_s: float) -> None:
+        self.name = info.series
+        self.book = SeriesBook(info)
+        nodes = max(1, rig.reconstruct.nodes)
+        self.reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
+            window=2 * nodes * rig.reconstruct.block_snapshots, patience_s=_REORDER_PATIENCE_S
+        )
+        self.raw_safe = SeqSet()
+        self.waiting_for: dict[Key, list[bytes]] = {}
+        self.ended_by: bytes | None = None
+        self._records_raw = rig.record.enabled and rig.record.raw
+        self._recorder: Recorder | None = None
+        if rig.record.enabled:
+            self._recorder = Recorder(rig.record, info, calibration)
+            self._resume(self._recorder)
+
+    def _resume(self, recorder: Recorder) -> None:
+        """Take up what earlier segments of this series hold: the sink was started anew in the middle of it."""
+        for seq, outcome, reason in recorder.earlier_outcomes():
+            self.book.ledger.settle(seq, Outcome(outcome), reason)
+        for seq in recorder.earlier_raw():
+            self.raw_safe.add(seq)
+
+    # --- storing: each returns False if there is no room now; the callback says whether it was stored
+
+    def record_reconstruction(self, reconstruction: Reconstruction, done: Callable[[bool], None]) -> bool:
+        """Store a reconstruction."""
+        if self._recorder is None:
+            done(True)
+            return True
+        return self._admitted(self._recorder.submit_reconstruction(reconstruction, _stored(done)), done)
+
+    def record_raw(self, snapshot: Snapshot, done: Callable[[bool], None]) -> bool:
+        """Store raw counts."""
+        if self._recorder is None or not self._records_raw:
+            done(False)
+            return True
+        return self._admitted(self._recorder.submit_raw(snapshot, _stored(done)), done)
+
+    def record_outcome(self, seq: int, outcome: Outcome, reason: str, done: Callable[[bool], None]) -> bool:
+        """Store what became of a snapshot without video."""
+        if self._recorder is None:
+            done(True)
+            return True
+        return self._admitted(self._recorder.submit_outcome(seq, outcome.value, reason, _stored(done)), done)
+
+    @staticmethod
+    def _admitted(admission: Admission, done: Callable[[bool], None]) -> bool:
+        if admission is Admission.STOPPED:
+            done(False)
+        return admission is not Admission.FULL
+
+    # --- accounting
+
+    def expects_already(self, key: Key, identity: bytes) -> bool:
+        """Return whether this very message is on its way to the recording; its sender is told, too, when it is safe."""
+        senders = self.waiting_for.get(key)
+        if senders is None:
+            return False
+        if key[0] == "reconstruction":
+            self.book.ledger.duplicates += 1
+        if identity not in senders:
+            senders.append(identity)
+        return True
+
+    def settle_reconstruction(self, reconstruction: Reconstruction, *, stored: bool) -> None:
+        """Give a reconstruction its outcome: if a recording was asked for and has no room, that is the reason."""
+        seq = reconstruction.id.seq
+        if stored:
+            self.book.ledger.settle(seq, Outcome.RECONSTRUCTED)
+            self.book.recorded(reconstruction)
+        elif seq in self.raw_safe:
+            self.book.ledger.settle(seq, Outcome.RAW_ONLY)
+        else:
+            self.book.ledger.settle(seq, Outcome.DROPPED, DISK_REASON)
+
+    def settle_raw(self, seq: int, *, stored: bool) -> None:
+        """Note whether raw counts are safe."""
+        if stored:
+            self.raw_safe.add(seq)
+
+    def outcome_of(self, dropped: Dropped) -> tuple[Outcome, str]:
+        """Return the outcome of a snapshot that was not reconstructed. Raw-only needs raw counts that are there."""
+        raw_on_its_way = ("snapshot", dropped.seq) in self.waiting_for
+        if dropped.outcome == Outcome.RAW_ONLY and (dropped.seq in self.raw_safe or raw_on_its_way):
+            return Outcome.RAW_ONLY, ""
+        return Outcome.DROPPED, DISK_REASON if dropped.outcome == Outcome.RAW_ONLY else dropped.reason
+
+    # --- the end
+
+    def end(self, identity: bytes, end: SeriesEnd) -> None:
+        """Take the acquire node's word that the series is over."""
+        self.ended_by = identity
+        self.book.ledger.end(end.acquired)
+        self.book.ledger.camera_missed = end.camera_dropped
+        self.book.end_reason = end.reason
+
+    def may_end(self) -> bool:
+        """Return whether the series is over and nothing is on its way to the recording any more."""
+        return self.ended_by is not None and not self.waiting_for
+
+    def close(self) -> dict[str, Any]:
+        """Close the recording with the ledger inside; return what there is to say about it."""
+        if self._recorder is None:
+            return {"enabled": False}
+        self._recorder.close(self.book.ledger.as_dict())
+        return self._recorder.status()
+
+    def abandon(self) -> None:
+        """Close the recording without a ledger: something went wrong."""
+        if self._recorder is not None:
+            self._recorder.close(None)
+
+    def status(self, now_s: float) -> dict[str, Any]:
+        """Return what the page shows of the series."""
+        info, last = self.book.info, self.book.last
+        rate = self.book.rate.per_s(now_s)
+        return {
+            "series": self.name,
+            "rig": info.rig,
+            "policy": info.policy.value,
+            "camera": f"{info.camera_model} {info.camera_serial}".strip(),
+            "n_frames": info.n_frames,
+            "ledger": self.book.ledger.as_dict(),
+            "rates": {
+                "reconstructed_per_s": round(rate, 3),
+                "video_fps": round(rate * info.n_frames, 2),
+            },
+            "latency_ms": self.book.latency_ms(),
+            "psnr_db": last.report.psnr_db if last else None,
+            "iterations": last.report.iterations if last else None,
+            "start": last.report.start.value if last else None,
+            "redelivered": self.book.ledger.redelivered,
+            "duplicates": self.book.ledger.duplicates,
+            "recording": self._recorder.status() if self._recorder else {"enabled": False},
+        }
+
+
+def _stored(done: Callable[[bool], None]) -> Callable[[Written], None]:
+    return lambda written: done(written is not Written.LOST)

@@ -1,0 +1,209 @@
+"""The reconstruct node: snapshots in, video out; calibration and network stay on its device."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import zmq
+
+from sci_stream.config import Rig
+from sci_stream.model import Reconstruction, Snapshot
+from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
+from sci_stream.nodes.solver_thread import Failed, Ready, Solved, SolverThread
+from sci_stream.optics.calibration import Calibration
+from sci_stream.transport.dealer import Dealer, PeerEvent
+from sci_stream.transport.sink_link import SinkLink
+from sci_stream.transport.sockets import Wakeup
+from sci_stream.wire import (
+    CalibrationMissing,
+    CalibrationRequest,
+    Done,
+    Hello,
+    Limits,
+    Message,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+_POLL_MS = 20
+_REMEMBERED = 256
+
+Identity = tuple[str, int]
+"""(series, seq)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    snapshot: Snapshot
+    received_ns: int
+
+
+class ReconstructNode:
+    """Takes snapshots on credit, reconstructs them one by one, and reports each done once the sink has it.
+
+    The sockets are served by the calling thread while another one computes, so heartbeats go on during a long solve.
+    """
+
+    def __init__(self, rig: Rig, stop: StopRequest, *, index: int = 0, device: str | None = None) -> None:
+        self._rig = rig
+        self._stop = stop
+        self._wakeup = Wakeup()
+        stop.call_on_stop(self._wakeup.wake)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        devices = rig.reconstruct.devices
+        self._solver = SolverThread(rig.reconstruct, device or devices[index % len(devices)], self._wakeup.wake)
+        self._hello = Hello(
+            node=f"reconstruct-{index}",
+            kind_of_node="reconstruct",
+            incarnation=new_incarnation(),
+            device=self._solver.device_name,
+            versions=versions(),
+        )
+        heartbeat_s = rig.network.heartbeat_s
+        self._dispatch = Dealer(
+            self._context, rig.network.dispatch, self._hello, heartbeat_s=heartbeat_s, limits=limits
+        )
+        self._link = SinkLink(self._context, rig.network.results, self._hello, heartbeat_s=heartbeat_s, limits=limits)
+        self._doing: dict[Identity, _Doing] = {}
+        self._orphans: dict[str, deque[Snapshot]] = {}
+        self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
+        self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
+
+    def run(self) -> None:
+        """Run until asked to stop; what is in hand is finished first, within the drain time."""
+        poller = zmq.Poller()
+        for dealer in (self._dispatch, self._link.dealer):
+            poller.register(dealer.socket, zmq.POLLIN)
+            poller.register(dealer.monitor.socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        self._solver.start()
+        leave_s: float | None = None
+        try:
+            while leave_s is None or (self._doing and time.monotonic() < leave_s):
+                poller.poll(_POLL_MS)
+                self._wakeup.clear()
+                self._turn(time.monotonic())
+                if self._stop and leave_s is None:
+                    self._dispatch.introduce(dataclasses.replace(self._hello, credit=0))
+                    leave_s = time.monotonic() + self._rig.drain.timeout_s
+        finally:
+            self._solver.stop()
+            self._dispatch.close()
+            self._link.close()
+            self._context.destroy(linger=500)
+            self._wakeup.close()
+
+    def _turn(self, now_s: float) -> None:
+        messages, events = self._dispatch.receive(now_s)
+        events += self._dispatch.tick(now_s)
+        if PeerEvent.NEW in events:
+            # Another acquire process: it knows nothing of what this one holds, and what it sends will be new.
+            self._orphans.clear()
+        for message in messages:
+            self._obey(message)
+        for result in self._solver.results():
+            match result:
+                case Ready():
+                    self._ready(result)
+                case Solved():
+                    self._solved(result, now_s)
+                case Failed():
+                    self._failed(result)
+        news = self._link.turn(now_s)
+        for kind, series, seq in news.safe:
+            if kind == "reconstruction":
+                self._finish((series, seq))
+        status = {**self._counts, "in_hand": len(self._doing), "resent": self._link.outbox.resent}
+        self._dispatch.status = self._link.dealer.status = {**status, **self._solver.status()}
+        self._link.pump()
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case Calibration():
+                self._solver.adopt(message)
+            case Snapshot():
+                self._begin(message)
+            case CalibrationMissing():
+                for snapshot in self._orphans.pop(message.hash, ()):
+                    self._tell_failed((snapshot.id.series, snapshot.id.seq), "calibration_missing")
+            case _:
+                log.warning("unexpected message from the acquire node: %s", type(message).__name__)
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        identity = (snapshot.id.series, snapshot.id.seq)
+        if identity in self._done:
+            self._dispatch.send(encode(Done(series=identity[0], seq=identity[1], ok=True, reason="")))
+            return
+        if identity in self._doing:
+            return
+        self._doing[identity] = _Doing(snapshot, time.time_ns())
+        if self._solver.has(snapshot.calibration_hash):
+            self._solver.submit(snapshot)
+            return
+        waiting = self._orphans.setdefault(snapshot.calibration_hash, deque())
+        if not waiting:
+            self._dispatch.send(encode(CalibrationRequest(hash=snapshot.calibration_hash)))
+        waiting.append(snapshot)
+
+    def _ready(self, ready: Ready) -> None:
+        for snapshot in self._orphans.pop(ready.calibration_hash, ()):
+            self._solver.submit(snapshot)
+        self._hello = dataclasses.replace(self._hello, credit=self._rig.reconstruct.credit, device=ready.device)
+        if not self._stop:
+            self._dispatch.introduce(self._hello)
+            self._link.dealer.introduce(self._hello)
+
+    def _solved(self, solved: Solved, now_s: float) -> None:
+        snapshot = solved.snapshot
+        doing = self._doing.get((snapshot.id.series, snapshot.id.seq))
+        if doing is None:
+            return
+        self._counts["reconstructed"] += 1
+        self._counts["budget_limited"] += solved.report.budget_limited
+        self._counts["warm"] += solved.report.start == "warm"
+        self._link.post(
+            Reconstruction(
+                id=snapshot.id,
+                video=solved.video,
+                calibration_hash=snapshot.calibration_hash,
+                report=solved.report,
+                times=dataclasses.replace(
+                    solved.times,
+                    acquired_ns=snapshot.host_time_ns,
+                    dispatched_ns=snapshot.dispatched_ns,
+                    received_ns=doing.received_ns,
+                ),
+                node=self._hello.node,
+                device=self._hello.device,
+                bayer=snapshot.bayer,
+                counts=snapshot.counts,
+                camera_time_ns=snapshot.camera_time_ns,
+                camera_frame_id=snapshot.camera_frame_id,
+                redelivered=snapshot.redelivered,
+                dropped_before=snapshot.dropped_before,
+            ),
+            now_s,
+        )
+
+    def _failed(self, failed: Failed) -> None:
+        self._counts["failed"] += 1
+        if failed.snapshot is None:
+            # Without an engine this node can do nothing: the reason is all that it has to give.
+            raise failed.error
+        log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error)
+        self._tell_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
+
+    def _tell_failed(self, identity: Identity, reason: str) -> None:
+        self._doing.pop(identity, None)
+        self._dispatch.send(encode(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200])))
+
+    def _finish(self, identity: Identity) -> None:
+        self._doing.pop(identity, None)
+        self._done.append(identity)
+        self._dispatch.send(encode(Done(series=identity[0], seq=identity[1], ok=True, reason="")))

@@ -1,0 +1,112 @@
+"""``sci-stream run``: the supervised rig with a live status line, for a person who watches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import webbrowser
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from sci_stream.config import Rig, load_rig
+from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+from sci_stream.nodes.supervisor import Supervisor
+from sci_stream.transport.taps import subscribe_status
+from sci_stream.wire import Heartbeat
+
+log = logging.getLogger(__name__)
+
+
+def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | None, verbose: bool) -> int:
+    """Run a rig's nodes on this machine until they end; return the exit status."""
+    set_up_logging("run", verbose=verbose)
+    rig = load_rig(path)
+    console = Console(stderr=True)
+    with stop_on_signals() as stop:
+        supervisor = Supervisor(
+            rig,
+            path,
+            stop,
+            lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+            snapshots=snapshots,
+            duration_s=duration_s,
+            summary=summary,
+            verbose=verbose,
+        )
+        line = StatusLine(rig, console, total=snapshots)
+        line.start()
+        try:
+            status = supervisor.run()
+        finally:
+            line.stop()
+    console.print(line.last_word(), highlight=False, markup=False)
+    return status
+
+
+class StatusLine:
+    """A line that says how the run goes, renewed as the sink reports; plain lines where there is no terminal."""
+
+    def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
+        self._rig = rig
+        self._console = console
+        self._total = total
+        self._text = "starting: nodes load and find each other …"
+        self._live = Live(Text(self._text), console=console, refresh_per_second=4, transient=True)
+        self._thread = threading.Thread(target=self._follow, name="status", daemon=True)
+        self._announced = False
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin."""
+        if self._console.is_terminal:
+            self._live.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; the terminal is as it was."""
+        self._stopped = True
+        self._live.stop()
+
+    def last_word(self) -> str:
+        """Return the last that was heard."""
+        return self._text
+
+    def _follow(self) -> None:
+        for report in subscribe_status(self._rig.network.taps):
+            if self._stopped:
+                return
+            self._announce(report)
+            self._text = self._words(report)
+            if self._console.is_terminal:
+                self._live.update(Text(self._text))
+
+    def _announce(self, report: Heartbeat) -> None:
+        url = report.status.get("preview")
+        if self._announced or not isinstance(url, str):
+            return
+        self._announced = True
+        self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
+        if self._rig.preview.open_browser:
+            webbrowser.open(url)
+
+    def _words(self, report: Heartbeat) -> str:
+        status = report.status
+        if "ledger.acquired" not in status:
+            return self._text if status.get("state") == "ended" else "waiting for the camera and a reconstruct node …"
+        of = f"/{self._total}" if self._total else ""
+        parts = [
+            f"acquired {status['ledger.acquired']}{of}",
+            f"reconstructed {status['ledger.reconstructed']}",
+            f"raw only {status['ledger.raw_only']}" if status.get("ledger.raw_only") else "",
+            f"dropped {status['ledger.dropped']}" if status.get("ledger.dropped") else "",
+            f"in flight {status['ledger.in_flight']}",
+            f"{status.get('rate.reconstructed_per_s', 0.0):.2f} snapshots/s = {status.get('rate.video_fps', 0.0):.1f} fps",
+            f"{status['latency_ms.p50']:.0f} ms" if "latency_ms.p50" in status else "",
+            f"{status['iterations']:.0f} iterations" if "iterations" in status else "",
+            f"{status['psnr_db']:.2f} dB" if "psnr_db" in status else "",
+        ]
+        return " · ".join(part for part in parts if part)

@@ -1,0 +1,104 @@
+"""What every node process shares: who it is, how it is told to stop, how it speaks."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import os
+import platform
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+PARENT_VARIABLE = "SCI_STREAM_SUPERVISOR_PID"
+"""Set by a supervisor for its nodes: a node whose supervisor is gone stops by itself."""
+
+EXIT_AT_ONCE = 130
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("sci-stream", "numpy", "torch", "pyzmq", "h5py", "opencv-python"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def new_incarnation() -> str:
+    """Return a token that tells this process from an earlier one of the same name."""
+    return secrets.token_hex(4)
+
+
+def set_up_logging(node: str, *, verbose: bool) -> None:
+    """Log to standard error, a line a message, with the node's name."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
+
+
+class StopRequest:
+    """Set once a node is asked to drain and stop; `on_stop` wakes whoever waits."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._on_stop: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def call_on_stop(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called (from a signal handler or another thread) when the request comes."""
+        self._on_stop.append(callback)
+
+    def set(self) -> None:
+        """Ask."""
+        self._event.set()
+        for callback in self._on_stop:
+            callback()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the request; return whether it came."""
+        return self._event.wait(timeout_s)
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn the first SIGINT or SIGTERM into a stop request; the second one ends the process at once."""
+    request = StopRequest()
+
+    def handle(number: int, _frame: object) -> None:
+        if request:
+            sys.stderr.write("stopped at once\n")
+            sys.stderr.flush()
+            os._exit(EXIT_AT_ONCE)
+        logging.getLogger(__name__).info("%s: draining", signal.Signals(number).name)
+        request.set()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    _stop_with_parent(request)
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _stop_with_parent(request: StopRequest) -> None:
+    """Stop when the supervisor that started this process is gone: nobody would ever stop it otherwise."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while not request:
+            if os.getppid() != int(parent):
+                logging.getLogger(__name__).warning("the supervisor is gone: draining")
+                request.set()
+            time.sleep(0.5)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -1,0 +1,159 @@
+"""What the sink knows of one series: its ledger, how long things took, how good they came out."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from typing import Any
+
+import numpy as np
+
+from sci_stream.delivery.ledger import Ledger
+from sci_stream.model import Reconstruction, SeriesInfo, Start
+
+_RECENT = 4096
+_LISTED = 1000
+"""Snapshots whose PSNR the summary lists one by one; its mean and minimum are over all."""
+
+STAGES = ("queue", "transfer", "wait", "solve", "deliver", "record", "total")
+
+
+class _Mean:
+    """Mean, extremes and count of values that are not kept."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._sum = 0.0
+        self.low = float("inf")
+        self.high = float("-inf")
+
+    def add(self, value: float) -> None:
+        self.n += 1
+        self._sum += value
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    @property
+    def mean(self) -> float | None:
+        return self._sum / self.n if self.n else None
+
+
+def _percentiles(values: deque[float]) -> dict[str, float]:
+    p50, p99 = np.percentile(np.asarray(values), [50, 99])
+    return {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
+
+
+class Rate:
+    """Events a second over the last few seconds."""
+
+    def __init__(self, window_s: float = 5.0) -> None:
+        self._window_s = window_s
+        self._times: deque[float] = deque()
+
+    def add(self, now_s: float) -> None:
+        """Count one event."""
+        self._times.append(now_s)
+        self._forget(now_s)
+
+    def per_s(self, now_s: float) -> float:
+        """Return the rate; 0 once nothing has come for the window's length."""
+        self._forget(now_s)
+        if len(self._times) < 2:
+            return 0.0
+        span_s = max(now_s - self._times[0], 1e-3)
+        return len(self._times) / span_s
+
+    def _forget(self, now_s: float) -> None:
+        while self._times and now_s - self._times[0] > self._window_s:
+            self._times.popleft()
+
+
+class SeriesBook:
+    """Ledger and figures of one series. Percentiles are over the most recent snapshots, means over all."""
+
+    def __init__(self, info: SeriesInfo) -> None:
+        self.info = info
+        self.ledger = Ledger()
+        self.rate = Rate()
+        self.acquired_rate = Rate()
+        self.end_reason = ""
+        self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
+        self._psnr_db = _Mean()
+        self._psnr_listed: list[dict[str, float | int]] = []
+        self._iterations = _Mean()
+        self._starts: Counter[str] = Counter()
+        self._budget_limited = 0
+        self._devices: set[str] = set()
+        self._by_node: Counter[str] = Counter()
+        self.last: Reconstruction | None = None
+
+    def take(self, reconstruction: Reconstruction, now_s: float) -> None:
+        """Add a reconstruction that the sink has accepted."""
+        report, times = reconstruction.report, reconstruction.times
+        self.last = reconstruction
+        self.rate.add(now_s)
+        self.ledger.redelivered += reconstruction.redelivered > 0
+        self._iterations.add(report.iterations)
+        self._starts[f"{report.start.value}: {report.start_reason}"] += 1
+        self._starts[report.start.value] += 1
+        self._budget_limited += report.budget_limited
+        self._devices.add(reconstruction.device)
+        self._by_node[reconstruction.node] += 1
+        if report.psnr_db is not None:
+            self._psnr_db.add(report.psnr_db)
+            if len(self._psnr_listed) < _LISTED:
+                self._psnr_listed.append({"seq": reconstruction.id.seq, "psnr_db": round(report.psnr_db, 3)})
+        stamps = (
+            times.acquired_ns,
+            times.dispatched_ns,
+            times.received_ns,
+            times.started_ns,
+            times.finished_ns,
+            times.accepted_ns,
+        )
+        for stage, earlier, later in zip(STAGES, stamps, stamps[1:], strict=False):
+            self._latency_ms[stage].append((later - earlier) / 1e6)
+        self._latency_ms["total"].append((times.accepted_ns - times.acquired_ns) / 1e6)
+
+    def recorded(self, reconstruction: Reconstruction) -> None:
+        """Note that a reconstruction is safe in the recording."""
+        self._latency_ms["record"].append((time.time_ns() - reconstruction.times.accepted_ns) / 1e6)
+
+    def latency_ms(self) -> dict[str, dict[str, float]]:
+        """Return p50 and p99 by stage, in ms, over the most recent snapshots."""
+        return {stage: _percentiles(values) for stage, values in self._latency_ms.items() if values}
+
+    def summary(self, versions: dict[str, str], wire_errors: Counter[str], recording: dict[str, Any]) -> dict[str, Any]:
+        """Return the account of the whole series, as ``--summary`` writes it (docs/architecture.md)."""
+        psnr = None
+        if self._psnr_db.n:
+            psnr = {
+                "mean": round(self._psnr_db.mean or 0.0, 3),
+                "min": round(self._psnr_db.low, 3),
+                "per_snapshot": sorted(self._psnr_listed, key=lambda entry: entry["seq"]),
+            }
+        ledger = self.ledger.as_dict()
+        return {
+            "series": self.info.series,
+            "rig": self.info.rig,
+            "policy": self.info.policy.value,
+            "camera": {"model": self.info.camera_model, "serial": self.info.camera_serial},
+            "shape": [self.info.n_frames, self.info.height_px, self.info.width_px],
+            "ended": self.end_reason,
+            "ledger": ledger,
+            "latency_ms": self.latency_ms(),
+            "psnr_db": psnr,
+            "iterations": {
+                "mean": None if self._iterations.mean is None else round(self._iterations.mean, 2),
+                "min": int(self._iterations.low) if self._iterations.n else None,
+                "max": int(self._iterations.high) if self._iterations.n else None,
+                "budget_limited": self._budget_limited,
+            },
+            "warm_starts": self._starts[Start.WARM.value],
+            "starts": {name: count for name, count in sorted(self._starts.items()) if ": " in name},
+            "by_node": dict(sorted(self._by_node.items())),
+            "device": ", ".join(sorted(self._devices)),
+            "wire_errors": dict(wire_errors),
+            "recording": recording,
+            "versions": versions,
+        }

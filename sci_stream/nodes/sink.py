@@ -1,0 +1,356 @@
+"""The sink node: takes results, keeps the ledger, records, shows, and says so when a snapshot is safe."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from sci_stream.config import Rig
+from sci_stream.errors import LedgerError
+from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.nodes.open_series import OpenSeries
+from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
+from sci_stream.optics.calibration import Calibration
+from sci_stream.sinks.preview import PreviewOptions, WebPreview
+from sci_stream.transport.results import Peer, ResultsServer
+from sci_stream.transport.sockets import Wakeup
+from sci_stream.transport.taps import TapPublisher
+from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Limits, Message, SeriesEnd
+
+log = logging.getLogger(__name__)
+
+_POLL_MS = 20
+_STATUS_S = 0.5
+_EARLY_AT_MOST = 64
+_CALIBRATIONS_KEPT = 4
+_LAST_WORDS_S = 2.0
+
+
+class SinkNode:
+    """Everything that comes out of the instrument comes out here.
+
+    A message is confirmed to its sender when it is safe: in the recording and flushed, or, without a recording, shown
+    and counted. While the recorder has no room, nothing more is received: the senders' credit, and in the end the
+    acquire node's policy, take up the slack.
+    """
+
+    def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None = None) -> None:
+        self._rig = rig
+        self._stop = stop
+        self._summary = summary
+        self._wakeup = Wakeup()
+        stop.call_on_stop(self._wakeup.wake)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        self._server = ResultsServer(
+            self._context,
+            rig.network.results,
+            node="sink",
+            incarnation=new_incarnation(),
+            heartbeat_s=rig.network.heartbeat_s,
+            limits=limits,
+        )
+        self._taps = TapPublisher(self._context, rig.network.taps, limits)
+        self._preview: WebPreview | None = None
+        if rig.preview.enabled:
+            self._preview = WebPreview(PreviewOptions.from_section(rig.preview))
+        self._series: OpenSeries | None = None
+        self._ended: deque[str] = deque(maxlen=64)
+        self._calibrations: dict[str, Calibration] = {}
+        self._starting: tuple[bytes, SeriesInfo] | None = None
+        self._early: deque[tuple[bytes, Message]] = deque(maxlen=_EARLY_AT_MOST)
+        self._parked: deque[Callable[[], bool]] = deque()
+        self._durable: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._status_s = float("-inf")
+        self._failure: LedgerError | None = None
+
+    @property
+    def preview_url(self) -> str | None:
+        """Where the page is, once the node runs."""
+        return None if self._preview is None else self._preview.url
+
+    def run(self) -> None:
+        """Run until asked to stop.
+
+        Raises
+        ------
+        LedgerError
+            If a series that ended here does not add up.
+        """
+        if self._preview is not None:
+            url = self._preview.start()
+            log.info("preview at %s", url)
+        poller = zmq.Poller()
+        poller.register(self._server.socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        stopping_s: float | None = None
+        try:
+            while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
+                if self._parked:
+                    poller.unregister(self._server.socket)
+                poller.poll(_POLL_MS)
+                if self._parked:
+                    poller.register(self._server.socket, zmq.POLLIN)
+                self._wakeup.clear()
+                self._turn(time.monotonic())
+                if self._stop and stopping_s is None:
+                    stopping_s = time.monotonic() + _LAST_WORDS_S
+            if self._series is not None:
+                self._end_series("the sink was stopped before the series ended")
+        finally:
+            self._close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _close(self) -> None:
+        if self._series is not None:
+            self._series.abandon()
+        if self._preview is not None:
+            self._preview.close()
+        self._server.close()
+        self._taps.close()
+        self._context.destroy(linger=500)
+        self._wakeup.close()
+
+    def _turn(self, now_s: float) -> None:
+        while not self._durable.empty():
+            self._durable.get()()
+        while self._parked and self._parked[0]():
+            self._parked.popleft()
+        if not self._parked:
+            for identity, message in self._server.receive(now_s):
+                self._obey(identity, message, now_s)
+        for peer in self._server.tick(now_s):
+            self._lost(peer)
+        if self._series is not None:
+            self._show(self._series.reorder.expire(now_s))
+            if self._series.may_end():
+                self._end_series(self._series.book.end_reason)
+        if now_s - self._status_s >= _STATUS_S:
+            self._status_s = now_s
+            self._tell_status(now_s)
+
+    # --- messages
+
+    def _obey(self, identity: bytes, message: Message, now_s: float) -> None:
+        match message:
+            case Calibration():
+                self._calibrations[message.hash] = message
+                while len(self._calibrations) > _CALIBRATIONS_KEPT:
+                    del self._calibrations[next(iter(self._calibrations))]
+                if self._starting is not None and self._starting[1].calibration_hash == message.hash:
+                    self._begin(*self._starting, now_s)
+            case SeriesInfo():
+                self._begin(identity, message, now_s)
+            case Snapshot() | Reconstruction():
+                self._for_series(message.id.series, identity, message, now_s)
+            case Dropped() | SeriesEnd():
+                self._for_series(message.series, identity, message, now_s)
+            case _:
+                self._server.wire_errors["unexpected_kind"] += 1
+
+    def _for_series(self, name: str, identity: bytes, message: Message, now_s: float) -> None:
+        series = self._series
+        if name in self._ended:
+            # It was over already when this came (again): the sender need not keep it.
+            self._accept(identity, message)
+            return
+        if series is None or series.name != name:
+            self._early.append((identity, message))
+            return
+        match message:
+            case Reconstruction():
+                self._take_reconstruction(series, identity, message, now_s)
+            case Snapshot():
+                self._take_raw(series, identity, message, now_s)
+            case Dropped():
+                self._take_dropped(series, identity, message, now_s)
+            case SeriesEnd():
+                series.end(identity, message)
+
+    def _begin(self, identity: bytes, info: SeriesInfo, now_s: float) -> None:
+        calibration = self._calibrations.get(info.calibration_hash)
+        if calibration is None:
+            self._starting = (identity, info)
+            self._server.reply(identity, CalibrationRequest(hash=info.calibration_hash))
+            return
+        self._starting = None
+        if info.series not in self._ended and (self._series is None or self._series.name != info.series):
+            if self._series is not None:
+                self._end_series(f"another series began: {info.series}")
+            self._series = OpenSeries(info, calibration, self._rig, now_s)
+            log.info("series %s begins", info.series)
+        self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
+        early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)
+        for sender, message in early:
+            self._obey(sender, message, now_s)
+
+    def _take_reconstruction(
+        self, series: OpenSeries, identity: bytes, reconstruction: Reconstruction, now_s: float
+    ) -> None:
+        seq = reconstruction.id.seq
+        if series.expects_already(("reconstruction", seq), identity):
+            return
+        if series.book.ledger.is_settled(seq):
+            series.book.ledger.duplicates += 1
+            self._accept(identity, reconstruction)
+            return
+        series.waiting_for[("reconstruction", seq)] = [identity]
+        accepted = dataclasses.replace(
+            reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=time.time_ns())
+        )
+        series.book.take(accepted, now_s)
+        self._show(series.reorder.push(seq, accepted, now_s))
+
+        def safe(stored: bool) -> None:
+            series.settle_reconstruction(accepted, stored=stored)
+            self._confirm(series, "reconstruction", seq)
+
+        self._try_or_park(lambda: series.record_reconstruction(accepted, self._later(safe)))
+
+    def _take_raw(self, series: OpenSeries, identity: bytes, snapshot: Snapshot, now_s: float) -> None:
+        seq = snapshot.id.seq
+        if series.expects_already(("snapshot", seq), identity):
+            return
+        if seq in series.raw_safe:
+            self._accept(identity, snapshot)
+            return
+        series.waiting_for[("snapshot", seq)] = [identity]
+        series.book.acquired_rate.add(now_s)
+
+        def safe(stored: bool) -> None:
+            series.settle_raw(seq, stored=stored)
+            self._confirm(series, "snapshot", seq)
+
+        self._try_or_park(lambda: series.record_raw(snapshot, self._later(safe)))
+
+    def _take_dropped(self, series: OpenSeries, identity: bytes, dropped: Dropped, now_s: float) -> None:
+        seq = dropped.seq
+        if series.expects_already(("dropped", seq), identity):
+            return
+        if series.book.ledger.is_settled(seq):
+            self._accept(identity, dropped)
+            return
+        series.waiting_for[("dropped", seq)] = [identity]
+        self._show(series.reorder.skip(seq, now_s))
+        outcome, reason = series.outcome_of(dropped)
+
+        def safe(_stored: bool) -> None:
+            series.book.ledger.settle(seq, outcome, reason)
+            self._confirm(series, "dropped", seq)
+
+        self._try_or_park(lambda: series.record_outcome(seq, outcome, reason, self._later(safe)))
+
+    # --- what is safe
+
+    def _later(self, action: Callable[[bool], None]) -> Callable[[bool], None]:
+        """Return a callback for the recorder's thread that has ``action`` done in this one."""
+
+        def from_recorder(stored: bool) -> None:
+            self._durable.put(lambda: action(stored))
+            self._wakeup.wake()
+
+        return from_recorder
+
+    def _try_or_park(self, submit: Callable[[], bool]) -> None:
+        if self._parked or not submit():
+            self._parked.append(submit)
+
+    def _accept(self, identity: bytes, message: Message) -> None:
+        match message:
+            case Snapshot() | Reconstruction():
+                of = "snapshot" if isinstance(message, Snapshot) else "reconstruction"
+                self._server.reply(identity, Accepted(series=message.id.series, seq=message.id.seq, of=of))
+            case Dropped():
+                self._server.reply(identity, Accepted(series=message.series, seq=message.seq, of="dropped"))
+            case SeriesEnd():
+                self._server.reply(identity, Accepted(series=message.series, seq=0, of="series_end"))
+
+    def _confirm(self, series: OpenSeries, kind: str, seq: int) -> None:
+        for identity in series.waiting_for.pop((kind, seq), ()):
+            self._server.reply(identity, Accepted(series=series.name, seq=seq, of=kind))
+
+    def _end_series(self, reason: str) -> None:
+        """Close the books: the recording with its ledger inside, the summary, and the word to the acquire node."""
+        series, self._series = self._series, None
+        assert series is not None
+        series.book.end_reason = reason
+        self._show(series.reorder.flush())
+        recording = series.close()
+        while not self._durable.empty():
+            self._durable.get()()
+        if self._summary is not None:
+            summary = series.book.summary(versions(), self._server.wire_errors, recording)
+            self._summary.write_text(json.dumps(summary, indent=2) + "\n")
+        try:
+            series.book.ledger.check()
+        except LedgerError as error:
+            log.error("series %s: %s", series.name, error)
+            self._failure = self._failure or error
+        self._ended.append(series.name)
+        if series.ended_by is not None:
+            self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
+        log.info("series %s is over: %s", series.name, series.book.ledger.as_dict())
+
+    def _lost(self, peer: Peer) -> None:
+        if peer.hello.kind_of_node == "acquire" and self._series is not None:
+            log.warning("the acquire node is silent; series %s stays open until it is back", self._series.name)
+
+    # --- what is shown
+
+    def _show(self, reconstructions: list[Reconstruction]) -> None:
+        for reconstruction in reconstructions:
+            self._taps.publish(reconstruction)
+            if self._preview is not None:
+                self._preview.publish(reconstruction)
+
+    def _tell_status(self, now_s: float) -> None:
+        status = self._status(now_s)
+        if self._preview is not None:
+            self._preview.set_status(status)
+        flat: dict[str, int | float | str] = {
+            key: status[key] for key in ("state", "series", "rig", "policy") if isinstance(status.get(key), str)
+        }
+        for key, value in status.get("ledger", {}).items():
+            flat[f"ledger.{key}"] = sum(value.values()) if isinstance(value, dict) else int(value)
+        flat |= {f"rate.{key}": float(value) for key, value in status.get("rates", {}).items()}
+        total = status.get("latency_ms", {}).get("total", {})
+        flat |= {f"latency_ms.{key}": float(value) for key, value in total.items()}
+        flat |= {key: float(status[key]) for key in ("psnr_db", "iterations") if status.get(key) is not None}
+        if self.preview_url is not None:
+            flat["preview"] = self.preview_url
+        self._taps.publish(Heartbeat(node="sink", status=flat))
+
+    def _status(self, now_s: float) -> dict[str, Any]:
+        nodes = [
+            {
+                "name": peer.hello.node,
+                "kind": peer.hello.kind_of_node,
+                "device": peer.hello.device,
+                "state": "lost" if peer.lost else "up",
+                **peer.status,
+            }
+            for peer in self._server.peers.values()
+        ]
+        series = self._series
+        if series is None:
+            return {"state": "ended" if self._ended else "waiting", "rig": self._rig.rig.name, "nodes": nodes}
+        for peer in self._server.peers.values():
+            if peer.hello.kind_of_node == "acquire" and peer.status.get("series") == series.name:
+                series.book.ledger.announce(int(peer.status.get("acquired", 0)))
+                series.book.ledger.camera_missed = int(peer.status.get("camera_missed", 0))
+        return {
+            "state": "running",
+            "nodes": nodes,
+            "wire_errors": dict(self._server.wire_errors),
+            **series.status(now_s),
+        }

@@ -1,0 +1,183 @@
+"""The thread that computes: engines by calibration, one snapshot after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import SciStreamError
+from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, StageTimes
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers import build_denoiser
+from sci_stream.recon.device import describe_device, pick_device
+from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
+
+log = logging.getLogger(__name__)
+
+_ENGINES_KEPT = 2
+"""The current calibration and the one before it, whose last snapshots may still be on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An engine holds this calibration on its device and has made its first, slow run."""
+
+    calibration_hash: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solved:
+    """A snapshot's video."""
+
+    snapshot: Snapshot
+    video: Array
+    report: SolveReport
+    times: StageTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A snapshot, or (None) an engine, that could not be made."""
+
+    snapshot: Snapshot | None
+    error: Exception
+
+
+Result = Ready | Solved | Failed
+
+
+def solver_settings(section: ReconstructSection, device: torch.device) -> tuple[str, SolverSettings]:
+    """Return the denoiser's name and the solver's settings: what the rig says, and for the rest what suits the device."""
+    name = section.denoiser
+    if name == "auto":
+        name = "ffdnet" if section.weights is not None else "tv"
+    settings = default_settings(device, name)
+    given = {
+        field: value
+        for field in ("iterations", "min_iterations", "sigma_first", "sigma_last", "accelerate")
+        if (value := getattr(section, field)) is not None
+    }
+    return name, dataclasses.replace(settings, **given)
+
+
+class SolverThread:
+    """Runs the engine beside the node's poll loop.
+
+    Parameters
+    ----------
+    section
+        ``[reconstruct]`` of the rig.
+    device
+        What to compute on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    wake
+        Called whenever there is a result to fetch.
+    """
+
+    def __init__(self, section: ReconstructSection, device: str, wake: Callable[[], None]) -> None:
+        self._section = section
+        self._device = pick_device(device)
+        self.device_name = describe_device(self._device)
+        if section.threads:
+            torch.set_num_threads(section.threads)
+        denoiser, self._settings = solver_settings(section, self._device)
+        self._denoiser = build_denoiser(denoiser, self._device, weights=section.weights)
+        self._dtype = np.dtype(section.video_dtype)
+        self._wake = wake
+        self._engines: OrderedDict[str, Engine] = OrderedDict()
+        self._adopting: set[str] = set()
+        self._jobs: queue.SimpleQueue[Calibration | Snapshot | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._controller = BudgetController(self._settings)
+        self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
+        self._iterations = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the job in hand."""
+        self._jobs.put(None)
+        self._thread.join(timeout=5.0)
+
+    def has(self, calibration_hash: str) -> bool:
+        """Return whether snapshots with this calibration can be submitted."""
+        return calibration_hash in self._engines or calibration_hash in self._adopting
+
+    def adopt(self, calibration: Calibration) -> None:
+        """Bring a calibration onto the device; `Ready` follows."""
+        if not self.has(calibration.hash):
+            self._adopting.add(calibration.hash)
+            self._jobs.put(calibration)
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Have a snapshot reconstructed; `Solved` or `Failed` follows."""
+        self._jobs.put(snapshot)
+
+    def results(self) -> Iterator[Result]:
+        """Fetch what has come out since last asked."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._results.get_nowait()
+
+    def status(self) -> dict[str, int | float | str]:
+        """Return what the node reports of its solver."""
+        return {"denoiser": self._denoiser.name, "device": self.device_name, "iterations": self._iterations}
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                result: Result = self._adopt(job) if isinstance(job, Calibration) else self._solve(job)
+            except SciStreamError as error:
+                result = Failed(job if isinstance(job, Snapshot) else None, error)
+            except Exception as error:
+                log.exception("the solver failed")
+                result = Failed(job if isinstance(job, Snapshot) else None, error)
+            self._results.put(result)
+            self._wake()
+
+    def _adopt(self, calibration: Calibration) -> Ready:
+        engine = Engine(calibration, self._denoiser, self._device, self._settings)
+        # The first run loads kernels and tunes convolutions: better now than on the first snapshot. A flat grey scene.
+        grey = calibration.dark + 0.5 * calibration.full_scale_dn * calibration.phi.sum(axis=0)
+        flat = Snapshot(
+            id=SnapshotId("warm-up", 0, 0),
+            counts=grey.astype(np.float32),
+            calibration_hash=calibration.hash,
+            n_frames=calibration.n_frames,
+            host_time_ns=0,
+            bayer=calibration.bayer,
+        )
+        engine.reconstruct(flat, Budget(iterations=max(2, self._settings.min_iterations)))
+        engine.reset()
+        self._engines[calibration.hash] = engine
+        self._adopting.discard(calibration.hash)
+        while len(self._engines) > _ENGINES_KEPT:
+            self._engines.popitem(last=False)
+        return Ready(calibration.hash, self.device_name)
+
+    def _solve(self, snapshot: Snapshot) -> Solved:
+        started_ns = time.time_ns()
+        engine = self._engines[snapshot.calibration_hash]
+        budget = (
+            self._controller.next_budget(snapshot.period_ns, snapshot.backlog + self._jobs.qsize())
+            if self._section.adapt_budget
+            else Budget(iterations=self._settings.iterations)
+        )
+        video, report = engine.reconstruct(snapshot, budget)
+        self._controller.observe(report)
+        self._iterations = report.iterations
+        times = StageTimes(started_ns=started_ns, finished_ns=time.time_ns())
+        return Solved(snapshot, video.astype(self._dtype, copy=False), report, times)

@@ -1,0 +1,205 @@
+"""Runs all nodes of a rig on this machine, each a process of its own: starts, watches, starts again, stops in order."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sci_stream.config import Rig
+from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.nodes.runner import PARENT_VARIABLE, StopRequest
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_BACKOFF_FIRST_S = 0.2
+_BACKOFF_MOST_S = 5.0
+_CRASHES_AT_MOST = 20
+_CRASHES_WITHIN_S = 60.0
+_GRACE_S = 10.0
+EXIT_NODE_FAILED = 5
+
+
+@dataclass(slots=True)
+class _Child:
+    """One node's process over its restarts."""
+
+    name: str
+    argv: Sequence[str]
+    environment: dict[str, str]
+    process: subprocess.Popen[str] | None = None
+    starts: int = 0
+    crashes: deque[float] = field(default_factory=deque)
+    again_s: float = 0.0
+
+
+class Supervisor:
+    """Supervises a rig's nodes.
+
+    The run is over when the acquire node ends; a node that dies is started again, with back-off. A node that ends by
+    saying that its input is wrong, or at its first start that something is not there, is not: the run ends with its
+    status.
+
+    Parameters
+    ----------
+    rig_path
+        The rig file, given to every node.
+    say
+        Takes each line that a node writes.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        rig_path: Path,
+        stop: StopRequest,
+        say: Callable[[str], None],
+        *,
+        snapshots: int = 0,
+        duration_s: float = 0.0,
+        summary: Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self._rig = rig
+        self._stop = stop
+        self._say = say
+        command = [sys.executable, "-m", "sci_stream"] + (["--verbose"] if verbose else [])
+        sink = [*command, "sink", str(rig_path)] + (["--summary", str(summary)] if summary else [])
+        acquire = [*command, "acquire", str(rig_path)]
+        acquire += ["--snapshots", str(snapshots)] if snapshots else []
+        acquire += ["--duration", str(duration_s)] if duration_s else []
+        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        # Nodes share the cores: those that only move data need one thread, solvers divide what there is.
+        movers = {**environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        nodes = rig.reconstruct.nodes
+        solvers = dict(environment)
+        if nodes > 1 and not rig.reconstruct.threads:
+            solvers["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // nodes))
+        self._sink = _Child("sink", sink, movers)
+        self._acquire = _Child("acquire", acquire, movers)
+        self._workers = [
+            _Child(f"reconstruct-{index}", [*command, "reconstruct", str(rig_path), "--index", str(index)], solvers)
+            for index in range(nodes)
+        ]
+        self._status = 0
+
+    @property
+    def restarts(self) -> int:
+        """How often a node was started again."""
+        return sum(max(0, child.starts - 1) for child in self._children)
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process number by node, of those that run."""
+        return {child.name: child.process.pid for child in self._children if child.process is not None}
+
+    @property
+    def _children(self) -> list[_Child]:
+        return [self._sink, *self._workers, self._acquire]
+
+    def run(self) -> int:
+        """Run to the end; return the exit status: 0 if every node ended well and the ledger closed."""
+        try:
+            for child in self._children:
+                self._start(child)
+            while not self._over():
+                self._stop.wait(_POLL_S)
+                if self._stop:
+                    break
+            self._end(self._acquire, self._rig.drain.timeout_s * 2 + _GRACE_S)
+            for worker in self._workers:
+                self._end(worker, _GRACE_S)
+            self._end(self._sink, _GRACE_S)
+        finally:
+            self._kill_all()
+        return self._status
+
+    def _over(self) -> bool:
+        now_s = time.monotonic()
+        for child in self._children:
+            if child.process is None:
+                if now_s >= child.again_s:
+                    self._start(child)
+                continue
+            status = child.process.poll()
+            if status is not None and self._ended(child, status, now_s):
+                return True
+        return False
+
+    def _start(self, child: _Child) -> None:
+        child.starts += 1
+        # A session of its own: Ctrl-C reaches this process only, which stops the nodes in order.
+        child.process = subprocess.Popen(
+            child.argv,
+            env=child.environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        threading.Thread(target=self._relay, args=(child.process,), daemon=True).start()
+        log.info("%s runs as process %d", child.name, child.process.pid)
+
+    def _relay(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                self._say(line.rstrip("\n"))
+
+    def _ended(self, child: _Child, status: int, now_s: float) -> bool:
+        """Take note that a node ended by itself; return whether that ends the run."""
+        child.process = None
+        if child is self._acquire and status >= 0:
+            self._status = max(self._status, status)
+            return True
+        if status == InputError.exit_status or (status == EnvironmentFault.exit_status and child.starts == 1):
+            # It said why in its own words: starting it again would only have it said again.
+            self._status = max(self._status, status)
+            self._say(f"{child.name} cannot run (exit status {status}): stopping")
+            return True
+        child.crashes.append(now_s)
+        while now_s - child.crashes[0] > _CRASHES_WITHIN_S:
+            child.crashes.popleft()
+        if len(child.crashes) > _CRASHES_AT_MOST:
+            self._say(f"{child.name} died {len(child.crashes)} times within {_CRASHES_WITHIN_S:.0f} s: stopping")
+            self._status = max(self._status, EXIT_NODE_FAILED)
+            return True
+        wait_s = min(_BACKOFF_FIRST_S * 2 ** (len(child.crashes) - 1), _BACKOFF_MOST_S)
+        child.again_s = now_s + wait_s
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        self._say(f"{child.name} ended {how}: starting it again in {wait_s:.1f} s")
+        return False
+
+    def _end(self, child: _Child, grace_s: float) -> None:
+        """Ask a node to stop and wait for it; one that does not in time is killed."""
+        if child.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            child.process.send_signal(signal.SIGTERM)
+        try:
+            status = child.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._say(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+            child.process.kill()
+            child.process.wait()
+            status = EXIT_NODE_FAILED
+        self._status = max(self._status, status if status >= 0 else EXIT_NODE_FAILED)
+        child.process = None
+
+    def _kill_all(self) -> None:
+        for child in self._children:
+            if child.process is not None:
+                child.process.kill()
+                child.process.wait()
+                child.process = None

@@ -1,0 +1,92 @@
+r"""The optical model of video SCI and the projection onto what was measured.
+
+One exposure sums B masked frames, the paper's Eq. (1): ``y = Σ_b φ_b ⊙ x_b + z``. Written with vectors, y = Φx + z,
+Φ is a row of B diagonal blocks, so ΦΦᵀ is diagonal with entries R = Σ_b φ_b² and its inverse costs one division a
+pixel. That is what makes the projection of PnP-GAP cheap.
+
+All functions take any leading batch dimensions: (…, B, H, W) for masks and videos, (…, H, W) for measurements.
+"""
+
+from __future__ import annotations
+
+import torch
+
+R_FLOOR = 1e-6
+"""Σφ² up to which a pixel counts as never exposed: a transmission of 0.1 % in one single mask.
+
+Below it, dividing by R would amplify the noise of y a thousandfold, and no calibration is that good.
+"""
+
+
+def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Code and sum a video: Φx = Σ_b φ_b ⊙ x_b, (…, B, H, W) → (…, H, W).
+
+    Both must have the same dtype and device, which the result, a new tensor, has too.
+    """
+    y: torch.Tensor = torch.linalg.vecdot(phi, x, dim=-3)
+    return y
+
+
+def adjoint(phi: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Spread a measurement back over the frames: (Φᵀy)_b = φ_b ⊙ y, (…, H, W) → (…, B, H, W), a new tensor."""
+    return phi * y.unsqueeze(-3)
+
+
+def gram_diag(phi: torch.Tensor) -> torch.Tensor:
+    """Return R = diag(ΦΦᵀ) = Σ_b φ_b², (…, B, H, W) → (…, H, W).
+
+    Not Σ_b φ_b, as published codes have it: the two are equal for binary masks alone, and calibrated masks are grey.
+    """
+    return forward(phi, phi)
+
+
+def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+    """Return R⁻¹ where a pixel was measured and 0 where it was not.
+
+    With R⁻¹ = 0 a pixel drops out of `project`, which then leaves its frames as they are.
+
+    Parameters
+    ----------
+    r
+        (…, H, W), R = Σ_b φ_b² as from `gram_diag`.
+    valid
+        (…, H, W) bool, broadcastable to ``r``: pixels whose measurement holds. False for bad or saturated ones.
+        Pixels with R ≤ `R_FLOOR` are left out whatever it says.
+
+    Returns
+    -------
+    (…, H, W), a new tensor in the dtype of ``r``.
+    """
+    measured = r > R_FLOOR
+    if valid is not None:
+        measured = measured & valid
+    return torch.where(measured, r.clamp_min(R_FLOOR).reciprocal(), 0.0)
+
+
+def project(v: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
+    r"""Project a video onto the linear manifold y = Φx: x = v + Φᵀ(ΦΦᵀ)⁻¹(y − Φv).
+
+    The result is the video nearest to ``v`` that explains every measured pixel exactly. Pixels with ``r_inv`` = 0 keep
+    ``v``.
+
+    Parameters
+    ----------
+    v
+        (…, B, H, W), the estimate to project. Not modified.
+    y
+        (…, H, W), the measurement. Must be finite, also where ``r_inv`` is 0.
+    phi
+        (…, B, H, W), the mask stack.
+    r_inv
+        (…, H, W), R⁻¹ from `inverse_gram`.
+
+    Returns
+    -------
+    (…, B, H, W), a new tensor.
+
+    References
+    ----------
+    PnP-GAP, Eq. for x^(k+1).
+    """
+    step = (y - forward(phi, v)).mul_(r_inv)
+    return torch.addcmul(v, phi, step.unsqueeze(-3))

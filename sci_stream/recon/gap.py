@@ -1,0 +1,108 @@
+r"""Plug-and-play generalized alternating projection, the paper's Algorithm 1.
+
+GAP solves ``min ½‖x − v‖² + λ g(v)  s.t.  y = Φx`` by turns: x is the projection of v onto what was measured, v the
+denoised x. The prior g is never written down: its proximal map is a denoiser D_σ, σ = √λ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+
+from sci_stream.optics.forward import forward, project
+
+Denoise = Callable[[torch.Tensor, float], torch.Tensor]
+"""D_σ on whole videos: (…, B, H, W), σ on the 0–1 scale → the same shape, not aliasing its input."""
+
+
+def gap(
+    v: torch.Tensor,
+    y: torch.Tensor,
+    phi: torch.Tensor,
+    r_inv: torch.Tensor,
+    *,
+    denoise: Denoise,
+    sigmas: Iterable[float],
+    accelerate: bool = True,
+) -> Iterator[torch.Tensor]:
+    r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
+
+    ::
+
+        accelerated:  y_acc ← y_acc + (y − Φv)            (plain GAP: y_acc = y)
+                      x ← v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv)
+                      v ← D_σ(x)
+
+    The caller decides when to stop, at any iteration: ``sigmas`` may end early, and the estimate yielded last is the
+    result so far. y_acc starts at y and not at 0 as in the published code, so that the first projection keeps what a
+    good start v⁰ knows.
+
+    Parameters
+    ----------
+    v
+        (…, B, H, W), the start v⁰. Not modified. See `cold_start`.
+    y
+        (…, H, W), the measurement, finite.
+    phi
+        (…, B, H, W), the mask stack Φ.
+    r_inv
+        (…, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement, which keep v.
+    denoise
+        D_σ; its result is kept until the next iteration.
+    sigmas
+        σ_k of each iteration, asked for one at a time.
+    accelerate
+        Accumulate the residual in y_acc.
+
+    Yields
+    ------
+    v, (…, B, H, W). Owned by the iteration: valid until the next is asked for, copy to keep.
+
+    References
+    ----------
+    PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin, "Generalized alternating
+    projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
+    """
+    y_acc = y
+    for sigma in sigmas:
+        if accelerate:
+            y_acc = y_acc + (y - forward(phi, v))
+        x = project(v, y_acc, phi, r_inv)
+        v = denoise(x, sigma)
+        yield v
+
+
+def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
+    r"""Return v⁰ = ȳ = y/Σ_b φ_b in every frame: the still image that explains the measurement.
+
+    Its own residual y − Φv⁰ is zero at every measured pixel, for grey masks too, which y/Σφ² (equal for binary masks)
+    would not give. Pixels without a measurement take the mean of the measured ones around them, then of all.
+
+    Parameters
+    ----------
+    y, phi, r_inv
+        As for `gap`. Saturated pixels are better left in here: clipped as it is, y/Σφ is nearer to the truth than what
+        surrounds a highlight.
+
+    Returns
+    -------
+    (…, B, H, W), a new tensor.
+    """
+    # R > 0 implies Σφ > 0, since φ is in [0, 1]; what is masked out here may be 0/0.
+    measured = r_inv > 0
+    still = torch.where(measured, y / phi.sum(-3), 0.0)
+    weight = measured.to(still.dtype)
+    near, near_weight = _box_sum(still), _box_sum(weight)
+    everywhere = still.sum((-2, -1), keepdim=True) / weight.sum((-2, -1), keepdim=True).clamp_min(1.0)
+    filled = torch.where(near_weight > 0, near / near_weight.clamp_min(1.0), everywhere)
+    still = torch.where(measured, still, filled)
+    return still.unsqueeze(-3).expand(phi.shape).clone()
+
+
+def _box_sum(image: torch.Tensor, radius: int = 2) -> torch.Tensor:
+    """Sum over the (2·radius + 1)² pixels around each one, zero outside, (…, H, W) → (…, H, W)."""
+    size = 2 * radius + 1
+    flat = image.reshape(-1, 1, *image.shape[-2:])
+    summed = torch.nn.functional.avg_pool2d(flat, size, stride=1, padding=radius, divisor_override=1)
+    return summed.reshape(image.shape)

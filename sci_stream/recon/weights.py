@@ -1,0 +1,247 @@
+"""FFDNet weights from wherever they come, brought to one form.
+
+Three layouts of the same network are read, told apart by their keys and shapes:
+
+=========  ==================  =======================  ============  ==========  ==================
+layout     file                keys                     bias          σ map       last layer gives
+=========  ==================  =======================  ============  ==========  ==================
+own        ``.safetensors``    ``conv.N.weight``        yes           last        as metadata says
+KAIR       ``.pth``            ``model.2N.weight``      BN merged     last        the image
+IPOL       ``.pth``            ``…_dncnn.K.weight``     BN to fold    first       the noise
+=========  ==================  =======================  ============  ==========  ==================
+
+All order the four sub-pixels of the unshuffled image row by row, as ``torch.pixel_unshuffle`` does.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from sci_stream.errors import WeightsError
+
+LAYOUT = "sci_stream.ffdnet.1"
+"""The ``layout`` entry in the metadata of own checkpoints; the number rises when readers must change."""
+
+_SUBPIXELS = 4
+_BN_EPS = 1e-5  # of torch.nn.BatchNorm2d, with which the published network was trained
+_IPOL_KEY = re.compile(r"(?:module\.)?intermediate_dncnn\.itermediate_dncnn\.(\d+)\.(\w+)")
+_KAIR_KEY = re.compile(r"(?:module\.)?model\.(\d+)\.(weight|bias)")
+_OWN_KEY = re.compile(r"conv\.(\d+)\.(weight|bias)")
+_EXPECTED = "FFDNet (grey) as own .safetensors, KAIR .pth ('model.0.weight', …) or IPOL .pth ('…_dncnn.0.weight', …)"
+
+Layers = dict[int, dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FfdnetWeights:
+    """One grey FFDNet: 3×3 convolutions with ReLU between them, on four sub-pixel channels and the σ map.
+
+    Parameters
+    ----------
+    kernels, biases
+        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ; the last
+        gives 4.
+    gives_noise
+        The last layer's output is the noise, to be subtracted from the input, and not the image.
+    origin
+        Which layout it was read from: ``"own"``, ``"kair"`` or ``"ipol"``.
+    """
+
+    kernels: tuple[torch.Tensor, ...]
+    biases: tuple[torch.Tensor, ...]
+    gives_noise: bool
+    origin: str
+
+
+def load_ffdnet(path: Path) -> FfdnetWeights:
+    """Read FFDNet weights in any known layout.
+
+    Raises
+    ------
+    WeightsError
+        If the file is missing, unreadable, of an unknown layout, of shapes that do not chain, or not finite.
+
+    Notes
+    -----
+    Pickled checkpoints are read with ``weights_only``: a file from elsewhere cannot run code.
+    """
+    if not path.is_file():
+        raise WeightsError(f"Weights file {path} does not exist", expected=_EXPECTED)
+    if path.suffix == ".safetensors":
+        tensors, metadata = _read_safetensors(path)
+        return _checked(_from_own(tensors, metadata, path), path)
+    tensors = _read_pickled(path)
+    read = _from_ipol if any(_IPOL_KEY.fullmatch(key) for key in tensors) else _from_kair
+    return _checked(read(tensors, path), path)
+
+
+def save_ffdnet(weights: FfdnetWeights, path: Path, *, about: Mapping[str, str] | None = None) -> None:
+    """Write weights as own safetensors; ``about`` (training data, licence, …) is kept in the metadata."""
+    tensors: dict[str, torch.Tensor] = {}
+    for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):
+        tensors[f"conv.{n}.weight"] = kernel.detach().cpu().contiguous()
+        tensors[f"conv.{n}.bias"] = bias.detach().cpu().contiguous()
+    output = "noise" if weights.gives_noise else "image"
+    safetensors.torch.save_file(tensors, path, {**(about or {}), "layout": LAYOUT, "output": output})
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    try:
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no dict
+    except (safetensors.SafetensorError, OSError) as error:
+        raise WeightsError(f"Weights file {path} cannot be read", expected="safetensors", got=error) from error
+
+
+def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        # torch explains itself over many lines; the first says what is wrong.
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise WeightsError(
+            f"Weights file {path} cannot be read",
+            expected=_EXPECTED,
+            got=reason[0],
+            hint="Only plain tensor checkpoints are read: a file that needs code to load is refused.",
+        ) from error
+    # Training scripts like to wrap the tensors.
+    for wrapper in ("state_dict", "params", "model_state_dict"):
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    if not isinstance(content, Mapping) or not content:
+        raise WeightsError(
+            f"Weights file {path} holds no tensors by name", expected=_EXPECTED, got=type(content).__name__
+        )
+    strangers = [key for key, value in content.items() if not isinstance(value, torch.Tensor)]
+    if strangers:
+        raise _unknown_layout(path, [str(key) for key in strangers])
+    return {str(key): value for key, value in content.items()}
+
+
+def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], path: Path) -> FfdnetWeights:
+    if metadata.get("layout") != LAYOUT:
+        raise WeightsError(
+            f"Weights file {path} is of an unknown layout",
+            expected=f"layout {LAYOUT!r} in its metadata",
+            got=repr(metadata.get("layout", "none")),
+        )
+    output = metadata.get("output")
+    if output not in ("image", "noise"):
+        raise WeightsError(f"Weights file {path} does not say what it gives", expected="image or noise", got=output)
+    layers = _by_layer(tensors, _OWN_KEY, path)
+    return _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
+
+
+def _from_kair(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights:
+    layers = _by_layer(tensors, _KAIR_KEY, path)
+    return _assembled(layers.values(), gives_noise=False, origin="kair", path=path)
+
+
+def _from_ipol(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights:
+    layers = _by_layer(tensors, _IPOL_KEY, path)
+    convolutions: list[dict[str, torch.Tensor]] = []
+    for layer in layers.values():
+        if layer["weight"].ndim == 4:
+            convolutions.append(layer)
+        elif convolutions and "running_var" in layer:
+            convolutions[-1] = _folded(convolutions[-1], layer, path)
+        else:
+            raise _unknown_layout(path, list(tensors))
+    if convolutions and convolutions[0]["weight"].shape[1] == _SUBPIXELS + 1:
+        # The σ map comes first there and last here.
+        first = convolutions[0]
+        convolutions[0] = {**first, "weight": first["weight"].roll(-1, dims=1)}
+    return _assembled(convolutions, gives_noise=True, origin="ipol", path=path)
+
+
+def _folded(
+    convolution: Mapping[str, torch.Tensor], norm: Mapping[str, torch.Tensor], path: Path
+) -> dict[str, torch.Tensor]:
+    """Fold a batch normalisation into the convolution before it: w ← w·γ/√(var + ε), b ← β + (b − mean)·γ/√(var + ε)."""
+    kernel = convolution["weight"].double()
+    try:
+        gamma, beta, mean, var = (norm[key].double() for key in ("weight", "bias", "running_mean", "running_var"))
+        scale = gamma / torch.sqrt(var + _BN_EPS)
+        bias = beta - mean * scale
+        if "bias" in convolution:
+            bias = bias + convolution["bias"].double() * scale
+        return {"weight": kernel * scale[:, None, None, None], "bias": bias}
+    except (KeyError, RuntimeError) as error:
+        raise WeightsError(
+            f"Weights file {path} has a broken batch normalisation",
+            expected=f"weight, bias, running_mean and running_var of {kernel.shape[0]} channels",
+            got=", ".join(f"{key} {tuple(value.shape)}" for key, value in norm.items()),
+        ) from error
+
+
+def _by_layer(tensors: Mapping[str, torch.Tensor], pattern: re.Pattern[str], path: Path) -> Layers:
+    """Group tensors by the layer number in their keys, in ascending order."""
+    layers: Layers = {}
+    strangers = []
+    for key, value in tensors.items():
+        match = pattern.fullmatch(key)
+        if match is None:
+            strangers.append(key)
+        else:
+            layers.setdefault(int(match[1]), {})[match[2]] = value
+    if strangers or not layers or any("weight" not in layer for layer in layers.values()):
+        raise _unknown_layout(path, strangers or list(tensors))
+    return dict(sorted(layers.items()))
+
+
+def _assembled(
+    layers: Iterable[Mapping[str, torch.Tensor]], *, gives_noise: bool, origin: str, path: Path
+) -> FfdnetWeights:
+    kernels, biases = [], []
+    for layer in layers:
+        kernel = layer["weight"]
+        if kernel.ndim != 4:
+            raise _wrong_shapes(path, [tuple(kernel.shape)])
+        kernels.append(kernel.to(torch.float32).contiguous())
+        bias = layer["bias"] if "bias" in layer else kernel.new_zeros(kernel.shape[0])
+        biases.append(bias.to(torch.float32).contiguous())
+    return FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=gives_noise, origin=origin)
+
+
+def _checked(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
+    """Return the weights if they chain from 5 to 4 channels by 3×3 kernels and are finite."""
+    shapes = [tuple(kernel.shape) for kernel in weights.kernels]
+    inputs = [shape[1] for shape in shapes]
+    outputs = [shape[0] for shape in shapes]
+    chained = inputs[0] == _SUBPIXELS + 1 and outputs[-1] == _SUBPIXELS and inputs[1:] == outputs[:-1]
+    biased = all(bias.shape == (n,) for bias, n in zip(weights.biases, outputs, strict=True))
+    if not chained or not biased or any(shape[2:] != (3, 3) for shape in shapes):
+        raise _wrong_shapes(path, shapes)
+    if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):
+        raise WeightsError(f"Weights file {path} holds NaN or infinity", hint="Training diverged, or it is damaged.")
+    return weights
+
+
+def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
+    return WeightsError(
+        f"Weights file {path} is not a grey FFDNet",
+        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting the next",
+        got=f"{len(shapes)} layers of shapes {_shortened(shapes)}",
+        hint="Colour networks take 13 channels: use the grey one.",
+    )
+
+
+def _unknown_layout(path: Path, keys: list[str]) -> WeightsError:
+    return WeightsError(
+        f"Weights file {path} is of an unknown layout", expected=_EXPECTED, got=f"keys {_shortened(keys)}"
+    )
+
+
+def _shortened(items: Sequence[object]) -> str:
+    """List a few items, and say how many there are beyond them."""
+    shown = ", ".join(str(item) for item in items[:4])
+    return f"{shown} and {len(items) - 4} more" if len(items) > 4 else shown

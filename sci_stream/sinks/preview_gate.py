@@ -1,0 +1,109 @@
+"""Who may talk to the preview: only pages it served itself, under its own name, with its token where one is set."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+_POLICY_VIOLATION = 1008
+_OPEN_PATHS = frozenset({"/healthz"})
+_SECURITY_HEADERS = {
+    b"content-security-policy": b"default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a listening address reaches this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Gate:
+    """Refuse requests that a stranger's page or a stranger's machine could make.
+
+    Without a token only loopback names are accepted as ``Host``: a page elsewhere that lets its own name resolve to
+    127.0.0.1 (DNS rebinding) is refused. WebSockets, which browsers open across origins, need the page's own origin.
+
+    Parameters
+    ----------
+    app
+        The application behind.
+    token
+        Must come as ``?token=``, as ``Authorization: Bearer`` or in the cookie the page sets; None for none.
+    cookie
+        Name of that cookie. Cookies are shared between the ports of a host, so it should name the port.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, cookie: str) -> None:
+        self._app = app
+        self._token = token
+        self._cookie = cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal)(scope, receive, send)
+        else:
+            await PlainTextResponse(refusal + "\n", status_code=403)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> str | None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if self._token is None and not is_loopback(_host_name(host)):
+            return "open this page as http://localhost or http://127.0.0.1"
+        origin = headers.get("origin")
+        if scope["type"] == "websocket" and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return "a page of another origin may not connect"
+        if self._token is not None and scope["path"] not in _OPEN_PATHS and not self._knows_token(scope, headers):
+            return "a token is needed: open the page with ?token=…, as the sink node printed it"
+        return None
+
+    def _knows_token(self, scope: Scope, headers: dict[str, str]) -> bool:
+        given = [*parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])]
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given.append(value.strip())
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            cookie = None
+        if cookie is not None:
+            given.append(cookie.value)
+        expected = (self._token or "").encode()
+        return any(hmac.compare_digest(candidate.encode(), expected) for candidate in given)
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _with_headers(send: Send) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message["headers"]}
+            added = [(name, value) for name, value in _SECURITY_HEADERS.items() if name not in present]
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return wrapped

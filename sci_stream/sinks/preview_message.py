@@ -1,0 +1,77 @@
+"""The preview's message to a browser: one reconstruction as pictures.
+
+Layout: a little-endian uint32 with the length of the header, the header as JSON, then JPEG images one after another,
+their byte counts in the header: the B video frames and last, where ``coded`` is true, the coded snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from sci_stream.model import Reconstruction
+from sci_stream.sinks.display import Tone, encode_jpeg, render, render_counts, shrink
+
+MESSAGE_VERSION = 1
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A reconstruction ready to be sent: ``frames`` are JPEG, ``message`` the whole binary message."""
+
+    number: int
+    frames: tuple[bytes, ...]
+    message: bytes
+
+
+def encode_picture(reconstruction: Reconstruction, number: int, *, tone: Tone, quality: int, most_px: int) -> Picture:
+    """Render and encode a reconstruction; ``number`` counts what was published, and viewers acknowledge it."""
+    video = render(reconstruction.video, reconstruction.bayer, tone)
+    frames = tuple(encode_jpeg(shrink(frame, most_px), quality) for frame in video)
+    images = list(frames)
+    if reconstruction.counts is not None:
+        images.append(encode_jpeg(shrink(render_counts(reconstruction.counts), most_px), quality))
+    header = json.dumps(_header(reconstruction, number, images), separators=(",", ":")).encode()
+    return Picture(number, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
+
+
+def _header(reconstruction: Reconstruction, number: int, images: list[bytes]) -> dict[str, Any]:
+    report, ident = reconstruction.report, reconstruction.id
+    return {
+        "v": MESSAGE_VERSION,
+        "number": number,
+        "series": ident.series,
+        "epoch": ident.epoch,
+        "seq": ident.seq,
+        "acquired_ns": reconstruction.times.acquired_ns,
+        "finished_ns": reconstruction.times.finished_ns,
+        "n_frames": int(reconstruction.video.shape[0]),
+        "height_px": int(reconstruction.video.shape[1]),
+        "width_px": int(reconstruction.video.shape[2]),
+        "sizes": [len(image) for image in images],
+        "coded": reconstruction.counts is not None,
+        "iterations": report.iterations,
+        "start": str(report.start),
+        "start_reason": report.start_reason,
+        "budget_limited": report.budget_limited,
+        "solve_ms": report.solve_ns / 1e6,
+        "residual": report.residual if report.residual == report.residual else None,
+        "psnr_db": report.psnr_db,
+        "node": reconstruction.node,
+        "device": reconstruction.device,
+    }
+
+
+def split_message(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Take a message apart into its header and its images; the inverse of what the browser is sent."""
+    (length,) = _LENGTH.unpack_from(message)
+    offset = _LENGTH.size + length
+    header: dict[str, Any] = json.loads(message[_LENGTH.size : offset])
+    images = []
+    for size in header["sizes"]:
+        images.append(message[offset : offset + size])
+        offset += size
+    return header, images

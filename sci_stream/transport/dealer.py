@@ -1,0 +1,153 @@
+"""One node's connection to another: introduces itself, keeps the connection alive, says what it hears."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import zmq
+
+from sci_stream.errors import WireError
+from sci_stream.transport.sockets import Monitor, make_socket, receive_frames, send_frames
+from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Refused, Welcome, decode, encode
+
+log = logging.getLogger(__name__)
+
+MISSED_HEARTBEATS = 3
+"""A peer silent for this many heartbeats is presumed lost."""
+
+_MESSAGES_A_TURN = 32
+
+
+class PeerEvent(enum.Enum):
+    """What happened to the peer at the other end."""
+
+    NEW = "new"
+    """It answered for the first time, or it is another process than before: it remembers nothing."""
+    BACK = "back"
+    """The connection was interrupted and is there again: what was on its way may be lost."""
+    LOST = "lost"
+    """It has been silent for too long."""
+
+
+class Dealer:
+    """A DEALER socket that says hello until it is welcomed, sends heartbeats and notices the peer's absence.
+
+    Parameters
+    ----------
+    hello
+        Who this node is; its ``node`` and ``incarnation`` make the socket's identity. Replace it through `introduce`.
+    heartbeat_s
+        Distance of heartbeats; the peer is lost after `MISSED_HEARTBEATS` of them without a word.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        hello: Hello,
+        *,
+        heartbeat_s: float,
+        limits: Limits,
+        queue: int = 8,
+    ) -> None:
+        self.endpoint = endpoint
+        self.hello = hello
+        self.status: dict[str, int | float | str] = {}
+        self.wire_errors: Counter[str] = Counter()
+        self._heartbeat_s = heartbeat_s
+        self._limits = limits
+        self.socket = make_socket(
+            context,
+            zmq.DEALER,
+            max_message_bytes=limits.max_payload_bytes,
+            heartbeat_s=heartbeat_s,
+            send_queue=queue,
+            receive_queue=queue,
+        )
+        self.socket.setsockopt(zmq.IDENTITY, f"{hello.node}@{hello.incarnation}".encode())
+        self.monitor = Monitor(self.socket)
+        self.socket.connect(endpoint)
+        self._peer: str | None = None
+        self._heard_s = 0.0
+        self._said_s = float("-inf")
+        self._interrupted = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether the peer has welcomed this node and is not presumed lost."""
+        return self._peer is not None and not self._interrupted
+
+    def introduce(self, hello: Hello) -> None:
+        """Say hello anew, for example with another credit."""
+        self.hello = hello
+        self.send(encode(hello))
+
+    def send(self, frames: Sequence[bytes | memoryview]) -> bool:
+        """Send a message if it can go now; return whether it went."""
+        try:
+            send_frames(self.socket, frames)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self, now_s: float) -> tuple[list[Message], list[PeerEvent]]:
+        """Take in what has come: messages that are the node's business, and what became of the peer."""
+        messages: list[Message] = []
+        events: list[PeerEvent] = []
+        connected, disconnected = self.monitor.drain()
+        if disconnected:
+            self._interrupted = True
+        if connected:
+            self.send(encode(self.hello))
+        for _ in range(_MESSAGES_A_TURN):
+            frames = receive_frames(self.socket)
+            if frames is None:
+                break
+            self._heard_s = now_s
+            try:
+                message = decode(frames, self._limits)
+            except WireError as error:
+                self.wire_errors[error.reason] += 1
+                log.warning("message from %s refused: %s", self.endpoint, error)
+                continue
+            event = self._peer_event(message)
+            if event is not None:
+                events.append(event)
+            if not isinstance(message, (Welcome, Heartbeat)):
+                messages.append(message)
+        return messages, events
+
+    def _peer_event(self, message: Message) -> PeerEvent | None:
+        if isinstance(message, Refused):
+            log.error("%s refuses this node: %s", self.endpoint, message.text)
+            return None
+        if isinstance(message, Welcome):
+            known, self._peer = self._peer, message.incarnation
+            interrupted, self._interrupted = self._interrupted, False
+            if known != message.incarnation:
+                return PeerEvent.NEW
+            return PeerEvent.BACK if interrupted else None
+        return None
+
+    def tick(self, now_s: float) -> list[PeerEvent]:
+        """Do what is due by time: hello, heartbeat, noticing silence. Call every few tens of milliseconds."""
+        events: list[PeerEvent] = []
+        silent = now_s - self._heard_s > MISSED_HEARTBEATS * self._heartbeat_s
+        if self._peer is not None and silent and not self._interrupted:
+            self._interrupted = True
+            events.append(PeerEvent.LOST)
+        if now_s - self._said_s >= self._heartbeat_s:
+            self._said_s = now_s
+            said = self.hello if not self.connected else Heartbeat(node=self.hello.node, status=self.status)
+            self.send(encode(said))
+        return events
+
+    def close(self, *, say_goodbye: bool = True) -> None:
+        """Leave; the peer need not wait for heartbeats that will not come."""
+        if say_goodbye:
+            self.send(encode(Goodbye(node=self.hello.node)))
+        self.monitor.close()
+        self.socket.close()

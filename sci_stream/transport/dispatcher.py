@@ -1,0 +1,234 @@
+"""The acquire node's side of dispatch: a ROUTER in front of the dispatch queue."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import zmq
+
+from sci_stream.delivery.dispatch import DispatchQueue, Entry
+from sci_stream.errors import WireError
+from sci_stream.model import Snapshot
+from sci_stream.optics.calibration import Calibration
+from sci_stream.transport.dealer import MISSED_HEARTBEATS
+from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_frames
+from sci_stream.wire import (
+    CalibrationMissing,
+    CalibrationRequest,
+    Done,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Limits,
+    Message,
+    Refused,
+    Welcome,
+    decode,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A snapshot's way through the reconstruct nodes is over: safe at the sink, or ``given_up`` for a reason."""
+
+    seq: int
+    given_up: str = ""
+
+
+@dataclass(slots=True)
+class _Peer:
+    hello: Hello
+    heard_s: float
+
+
+class Dispatcher:
+    """Hands snapshots to reconstruct nodes and takes them back from nodes that are lost.
+
+    A node joins by a hello with credit and leaves by a goodbye, by silence, or by its connection breaking, which is
+    noticed at once. Whoever says hello for the first time is sent the calibration; a node says hello with credit 0
+    until it has made itself ready with it, and again when it wants no more snapshots.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        queue: DispatchQueue[Snapshot],
+        *,
+        node: str,
+        incarnation: str,
+        heartbeat_s: float,
+        limits: Limits,
+    ) -> None:
+        self._queue = queue
+        self._heartbeat_s = heartbeat_s
+        self._limits = limits
+        self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
+        self._peers: dict[bytes, _Peer] = {}
+        self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
+        self._current = ""
+        self._said_s = float("-inf")
+        self.period_ns = 0
+        self.wire_errors: Counter[str] = Counter()
+        self.socket = make_socket(
+            context,
+            zmq.ROUTER,
+            max_message_bytes=limits.max_payload_bytes,
+            heartbeat_s=heartbeat_s,
+            send_queue=64,
+            receive_queue=256,
+        )
+        bind(self.socket, endpoint, "dispatch")
+        self.monitor = Monitor(self.socket)
+
+    @property
+    def ready_nodes(self) -> int:
+        """Reconstruct nodes that have credit."""
+        return sum(credit > 0 for credit in self._queue.nodes.values())
+
+    def announce(self, calibration: Calibration) -> None:
+        """Make a calibration the current one and send it to every node that is there."""
+        self._current = calibration.hash
+        self._calibrations = {calibration.hash: encode(calibration)}
+        for identity in list(self._peers):
+            self._send(identity, self._calibrations[self._current])
+
+    def offer(self, snapshot: Snapshot) -> list[int]:
+        """Queue a snapshot; return the sequence numbers of those that give way to it."""
+        return [entry.seq for entry in self._queue.offer(snapshot.id.seq, snapshot)]
+
+    @property
+    def redelivered(self) -> int:
+        """How often a snapshot was taken back from a node and handed out again."""
+        return self._queue.redelivered
+
+    def clear(self) -> list[int]:
+        """Give up everything that is queued or with a node; return the sequence numbers."""
+        return [entry.seq for entry in self._queue.clear()]
+
+    def turn(self, now_s: float) -> list[Settled]:
+        """Receive, notice lost nodes, hand out what can go. Never blocks."""
+        settled: list[Settled] = []
+        while (frames := receive_frames(self.socket)) is not None:
+            settled += self._handle(bytes(frames[0]), frames[1:], now_s)
+        _, disconnected = self.monitor.drain()
+        beat_due = now_s - self._said_s >= self._heartbeat_s
+        if beat_due or disconnected:
+            # ROUTER_MANDATORY makes this a probe: sending to a node whose connection broke fails at once.
+            self._said_s = now_s
+            beat = encode(Heartbeat(node=self._welcome.node, status={}))
+            for identity in list(self._peers):
+                if not self._send(identity, beat):
+                    settled += self._lose(identity, "its connection broke")
+        for identity, peer in list(self._peers.items()):
+            if now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
+                settled += self._lose(identity, "it was silent for too long")
+        return settled + self._hand_out()
+
+    def _handle(self, identity: bytes, frames: Sequence[memoryview], now_s: float) -> list[Settled]:
+        try:
+            message = decode(frames, self._limits)
+        except WireError as error:
+            self.wire_errors[error.reason] += 1
+            log.warning("message to the dispatch address refused: %s", error)
+            if error.reason == "version":
+                self._send(identity, encode(Refused(reason=error.reason, text=str(error))))
+            return []
+        peer = self._peers.get(identity)
+        if peer is not None:
+            peer.heard_s = now_s
+        return self._obey(identity, message, now_s)
+
+    def _obey(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
+        name = identity.decode(errors="replace")
+        match message:
+            case Hello():
+                self._greet(identity, message, now_s)
+            case Done() if identity in self._peers:
+                if message.ok:
+                    return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
+                entry = self._queue.failed(name, message.seq)
+                log.warning("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason)
+                return [] if entry is None else [Settled(entry.seq, "reconstruct_failed")]
+            case CalibrationRequest():
+                missing = encode(CalibrationMissing(hash=message.hash))
+                self._send(identity, self._calibrations.get(message.hash, missing))
+            case Goodbye():
+                return self._lose(identity, "it said goodbye")
+            case Heartbeat() if identity not in self._peers:
+                # It takes itself for known, but was given up meanwhile: welcomed anew, it introduces itself again.
+                self._send(identity, encode(self._welcome))
+            case Heartbeat():
+                pass
+            case _:
+                self.wire_errors["unexpected_kind"] += 1
+        return []
+
+    def _greet(self, identity: bytes, hello: Hello, now_s: float) -> None:
+        name = identity.decode(errors="replace")
+        known = self._peers.get(identity)
+        self._peers[identity] = _Peer(hello, now_s)
+        self._send(identity, encode(self._welcome))
+        if known is None:
+            log.info("reconstruct node %s joined (%s)", name, hello.device)
+            if self._current:
+                self._send(identity, self._calibrations[self._current])
+        elif hello.credit > 0 and known.hello.credit > 0:
+            # Said again after an interruption: what was on its way may be lost. It knows what it has got.
+            self._queue.recall(name)
+        self._queue.join(name, hello.credit)
+
+    def _lose(self, identity: bytes, why: str) -> list[Settled]:
+        if self._peers.pop(identity, None) is None:
+            return []
+        name = identity.decode(errors="replace")
+        before = self._queue.redelivered
+        settled = self._given_up(self._queue.leave(name))
+        log.warning(
+            "reconstruct node %s is gone: %s; %d snapshots go to others", name, why, self._queue.redelivered - before
+        )
+        return settled
+
+    @staticmethod
+    def _given_up(entries: list[Entry[Snapshot]]) -> list[Settled]:
+        return [Settled(entry.seq, "node_failures") for entry in entries]
+
+    def _hand_out(self) -> list[Settled]:
+        settled: list[Settled] = []
+        while (assigned := self._queue.assign()) is not None:
+            name, entry = assigned
+            snapshot = dataclasses.replace(
+                entry.item,
+                backlog=self._queue.waiting,
+                period_ns=self.period_ns * max(1, self.ready_nodes),
+                redelivered=entry.attempts - 1,
+                dispatched_ns=time.time_ns(),
+            )
+            identity = name.encode()
+            if not self._send(identity, encode(snapshot)):
+                settled += self._lose(identity, "its connection broke")
+        return settled
+
+    def _send(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
+        try:
+            send_frames(self.socket, [identity, *frames])
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leave."""
+        self.monitor.close()
+        self.socket.close()

@@ -1,0 +1,135 @@
+"""Sockets with the options this project relies on, and a way to wake a poll loop from another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from sci_stream.errors import TransportError
+
+ZERO_COPY_FROM_BYTES = 65536
+"""Frames from this size up are handed to ZeroMQ without a copy; below, the bookkeeping costs more than the copy."""
+
+_LINGER_MS = 1000
+
+
+def make_socket(
+    context: zmq.Context[zmq.Socket[bytes]],
+    kind: int,
+    *,
+    max_message_bytes: int,
+    heartbeat_s: float,
+    send_queue: int,
+    receive_queue: int,
+) -> zmq.Socket[bytes]:
+    """Create a socket whose queues, message size and patience are all bounded.
+
+    ``send_queue`` and ``receive_queue`` are messages per peer. A peer that vanishes without a word is noticed by ZMTP
+    heartbeats, which ZeroMQ answers in its own thread even while Python is busy.
+    """
+    socket: zmq.Socket[bytes] = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, _LINGER_MS)
+    socket.setsockopt(zmq.SNDHWM, send_queue)
+    socket.setsockopt(zmq.RCVHWM, receive_queue)
+    socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+    interval_ms = max(100, int(heartbeat_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_IVL, interval_ms)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * interval_ms)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, 3 * interval_ms)
+    socket.setsockopt(zmq.RECONNECT_IVL, 100)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    if kind == zmq.DEALER:
+        # Do not queue for a peer that is not there: what is not sent stays in our own outbox, where it is counted.
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+    if kind == zmq.ROUTER:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    return socket
+
+
+def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
+    """Bind, or raise `TransportError` saying which address of the rig is the trouble."""
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        if error.errno == zmq.EADDRINUSE:
+            raise TransportError(
+                f"The {what} address {endpoint} is in use",
+                hint=f"Stop the program that uses it, or set another one under [network] {what} in the rig.",
+            ) from None
+        raise TransportError(
+            f"The {what} address {endpoint} cannot be bound",
+            got=error.strerror,
+            hint=f"[network] {what} must be an address of this machine, such as tcp://127.0.0.1:5701.",
+        ) from None
+
+
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> None:
+    """Send one multipart message without blocking; large frames without a copy. Raises `zmq.Again`."""
+    last = len(frames) - 1
+    for index, frame in enumerate(frames):
+        more = zmq.SNDMORE if index < last else 0
+        large = memoryview(frame).nbytes >= ZERO_COPY_FROM_BYTES
+        socket.send(frame, flags=zmq.NOBLOCK | more, copy=not large)
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
+    """Receive one multipart message as views on ZeroMQ's own buffers, or None if there is none now."""
+    try:
+        return [frame.buffer for frame in socket.recv_multipart(flags=zmq.NOBLOCK, copy=False)]
+    except zmq.Again:
+        return None
+
+
+class Monitor:
+    """Reports connections of a socket that come and go."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._watched = socket
+        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+
+    def drain(self) -> tuple[bool, bool]:
+        """Return (connected, disconnected): which of the two happened since last asked."""
+        connected = disconnected = False
+        while self.socket.poll(0):
+            event = recv_monitor_message(self.socket)["event"]
+            connected = connected or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            disconnected = disconnected or event == zmq.EVENT_DISCONNECTED
+        return connected, disconnected
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._watched.disable_monitor()
+
+
+class Wakeup:
+    """Wakes a poll loop from any thread: register `fd` with the poller, call `wake`, then `clear` in the loop."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_fd = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write_fd, False)
+
+    def wake(self) -> None:
+        """Make the loop's poll return. A full pipe is as good as one more byte in it; a closed one needs no waking."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._write_fd, b"\0")
+
+    def clear(self) -> None:
+        """Take note of having woken."""
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self.fd, 4096)) == 4096:
+                pass
+
+    def close(self) -> None:
+        """Free the descriptors."""
+        for fd in (self.fd, self._write_fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)

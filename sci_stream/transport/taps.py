@@ -1,0 +1,132 @@
+"""Taps: reconstructions for other programs, as many as want them, without ever holding up the instrument."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TypeVar
+
+import zmq
+
+from sci_stream.errors import TransportError, WireError
+from sci_stream.model import Reconstruction
+from sci_stream.transport.sockets import bind, make_socket, receive_frames, send_frames
+from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
+
+M = TypeVar("M", bound=Message)
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5703"
+_HEARTBEAT_S = 1.0
+
+
+class TapPublisher:
+    """A PUB socket: a subscriber that does not keep up misses messages, and nobody waits for it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, limits: Limits) -> None:
+        self._socket = make_socket(
+            context,
+            zmq.PUB,
+            max_message_bytes=limits.max_payload_bytes,
+            heartbeat_s=_HEARTBEAT_S,
+            send_queue=4,
+            receive_queue=4,
+        )
+        bind(self._socket, endpoint, "taps")
+
+    def publish(self, message: Reconstruction | Heartbeat) -> None:
+        """Hand a message to all who listen."""
+        send_frames(self._socket, encode(message))
+
+    def close(self) -> None:
+        """Leave."""
+        self._socket.close()
+
+
+def _newest(endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool) -> Iterator[M]:
+    """Yield messages of one kind. A thread drains the socket, so that what is yielded is new, not what piled up.
+
+    ZeroMQ's own CONFLATE cannot do this: it keeps only the last part of a multipart message.
+    """
+    limits = Limits()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = make_socket(
+        context,
+        zmq.SUB,
+        max_message_bytes=limits.max_payload_bytes,
+        heartbeat_s=_HEARTBEAT_S,
+        send_queue=4,
+        receive_queue=4,
+    )
+    socket.setsockopt(zmq.SUBSCRIBE, topic)
+    socket.connect(endpoint)
+    waiting: list[M] = []
+    arrived = threading.Condition()
+    stop = threading.Event()
+
+    def drain() -> None:
+        while not stop.is_set():
+            if not socket.poll(100):
+                continue
+            frames = receive_frames(socket)
+            try:
+                message = decode(frames, limits) if frames is not None else None
+            except WireError:
+                continue
+            if isinstance(message, wanted):
+                with arrived:
+                    if not every:
+                        waiting.clear()
+                    waiting.append(message)
+                    arrived.notify()
+
+    thread = threading.Thread(target=drain, name="tap", daemon=True)
+    thread.start()
+    try:
+        while True:
+            with arrived:
+                if not arrived.wait_for(lambda: bool(waiting), timeout_s):
+                    raise TransportError(
+                        f"Nothing came from {endpoint} within {timeout_s:g} s",
+                        hint="Is the sink running, and is this its [network] taps address?",
+                    )
+                message = waiting.pop(0)
+            yield message
+    finally:
+        stop.set()
+        thread.join()
+        socket.close(linger=0)
+        context.term()
+
+
+def subscribe(
+    endpoint: str = DEFAULT_ENDPOINT, *, timeout_s: float | None = None, every: bool = False
+) -> Iterator[Reconstruction]:
+    """Yield reconstructions from a running sink, in order of seq, the newest when the caller is slow.
+
+    Parameters
+    ----------
+    endpoint
+        The ``[network] taps`` address of the rig.
+    timeout_s
+        Give up when nothing came for this long; None waits for ever.
+    every
+        Keep all that arrive in the meantime instead of the newest only (memory grows while the caller is slow).
+
+    Yields
+    ------
+    Reconstruction
+        ``.video`` is a (B, H, W) read-only array on the 0–1 scale, a Bayer mosaic where ``.bayer`` is given.
+
+    Raises
+    ------
+    TransportError
+        When nothing came within ``timeout_s``.
+    """
+    return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every)
+
+
+def subscribe_status(endpoint: str, *, timeout_s: float | None = None) -> Iterator[Heartbeat]:
+    """Yield the sink's status reports, the newest when the caller is slow."""
+    return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False)
+
+

@@ -1,0 +1,103 @@
+"""Messages to frames and back. Pure: no socket, no clock, no state.
+
+A message is a multipart ``[kind][msgpack header][payload…]`` (docs/wire.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sci_stream.errors import CalibrationError
+from sci_stream.wire.header import Limits, UnfitError, pack_header, refuse, shown, unpack_header
+from sci_stream.wire.payload import pack_payloads, unpack_payloads
+from sci_stream.wire.schema import KINDS, Kind
+
+if TYPE_CHECKING:
+    from sci_stream.wire.messages import Message
+
+    Buffer = bytes | bytearray | memoryview
+
+_BY_NAME: Final = {kind.name.encode(): kind for kind in KINDS}
+_BY_TYPE: Final = {kind.type: kind for kind in KINDS}
+_LONGEST_NAME: Final = max(len(name) for name in _BY_NAME)
+_DEFAULT_LIMITS: Final = Limits()
+
+
+def encode(message: Message) -> list[bytes | memoryview]:
+    """Return the frames of a message: kind, header, payloads.
+
+    Payloads are views on the message's own arrays: leave these alone until the frames have been sent.
+
+    Raises
+    ------
+    ValueError
+        If a receiver would refuse the message; it names the field, what is expected there and what is.
+    TypeError
+        If it is not a message.
+    """
+    kind = _BY_TYPE.get(type(message))
+    if kind is None:
+        raise TypeError(f"not a message: {type(message).__name__}")
+    try:
+        fields = kind.record.dump(message)
+        kind.record.values(fields)
+        descriptions, views = pack_payloads(kind.payloads, kind.arrays(message))
+        if kind.agree is not None:
+            kind.agree(message)
+    except UnfitError as error:
+        raise ValueError(f"this {kind.name} cannot be sent: {error}") from None
+    return [kind.name.encode(), pack_header({**fields, "payloads": descriptions}), *views]
+
+
+def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Message:
+    """Return the message that frames carry, all of it checked.
+
+    Parameters
+    ----------
+    frames
+        The parts of one multipart message: ``bytes``, or views on a receive buffer. Arrays of the message share their
+        memory, read-only: it must not be written to as long as the message lives.
+    limits
+        What is taken at all.
+
+    Raises
+    ------
+    WireError
+        Whatever the frames hold, this and nothing else; `Reason` lists what its ``reason`` may be.
+    """
+    if not 2 <= len(frames) <= limits.max_frames:
+        refuse(
+            "frames", "A message has the wrong number of frames", expected=f"2 to {limits.max_frames}", got=len(frames)
+        )
+    views = [memoryview(frame).cast("B") for frame in frames]
+    kind = _BY_NAME.get(bytes(views[0])) if views[0].nbytes <= _LONGEST_NAME else None
+    if kind is None:
+        got = ascii(bytes(views[0][:_LONGEST_NAME]))
+        refuse("unknown_kind", "The first frame is not a kind of message", expected="as in docs/wire.md", got=got)
+    header = unpack_header(views[1], limits)
+    descriptions = header.pop("payloads", None)
+    try:
+        fields = kind.record.values(header)
+    except UnfitError as error:
+        refuse(
+            "header_field", f"{error.field or 'The header'} of a {kind.name}", expected=error.expected, got=error.got
+        )
+    arrays = unpack_payloads(kind.payloads, descriptions, views[2:], limits)
+    return _build(kind, fields, arrays)
+
+
+def _build(kind: Kind, fields: dict[str, Any], arrays: dict[str, Any]) -> Message:
+    try:
+        message: Message = kind.make(fields, arrays)
+    except CalibrationError as error:
+        refuse("payload_value", f"Not a usable calibration: {error.what}", expected=error.expected, got=error.got)
+    except UnfitError as error:
+        refuse("payload_value", f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
+    if kind.agree is not None:
+        try:
+            kind.agree(message)
+        except UnfitError as error:
+            reason = "header_field" if not kind.payloads else "payload_shape"
+            refuse(reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
+    return message

@@ -1,0 +1,132 @@
+"""Payloads: arrays as raw bytes behind the header, described by it, shared with the caller rather than copied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from isal import isal_zlib
+
+from sci_stream.model import Array
+from sci_stream.wire.header import Integer, Limits, Text, UnfitError, refuse, shown
+
+DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
+"""What a payload's elements may be. Always little-endian on the wire."""
+
+MAX_DIM: Final = 65536
+
+_DESCRIPTION = {"name", "dtype", "shape", "crc32"}
+_NAME = Text(32)
+_CRC = Integer(0, 2**32 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadSpec:
+    """One payload of a kind of message: its name, dtypes, number of dimensions, and whether it may be absent."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    ndim: int
+    optional: bool = False
+
+
+def pack_payloads(
+    specs: Sequence[PayloadSpec], arrays: Mapping[str, Array | None]
+) -> tuple[list[dict[str, Any]], list[memoryview]]:
+    """Describe arrays and lay them bare as bytes.
+
+    Returns
+    -------
+    The descriptions for the header, and views that share the arrays' memory (a copy only where an array is not
+    C-contiguous or not little-endian). The caller leaves the arrays alone while the message may still be sent.
+
+    Raises
+    ------
+    UnfitError
+        If an array is missing or not of its payload's dtype and dimensions.
+    """
+    descriptions: list[dict[str, Any]] = []
+    views: list[memoryview] = []
+    for spec in specs:
+        array = arrays[spec.name]
+        if array is None:
+            if not spec.optional:
+                raise UnfitError("an array", "None", spec.name)
+            continue
+        dtype = array.dtype.name
+        if dtype not in spec.dtypes:
+            raise UnfitError(f"dtype {' or '.join(spec.dtypes)}", dtype, spec.name)
+        if array.ndim != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
+            raise UnfitError(f"{spec.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape), spec.name)
+        view = memoryview(np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8))
+        crc = isal_zlib.crc32(view)
+        descriptions.append({"name": spec.name, "dtype": dtype, "shape": list(array.shape), "crc32": crc})
+        views.append(view)
+    return descriptions, views
+
+
+def unpack_payloads(
+    specs: Sequence[PayloadSpec], descriptions: object, frames: Sequence[memoryview], limits: Limits
+) -> dict[str, Array | None]:
+    """Return the arrays of a message by name, None for an optional one that is absent.
+
+    Returns
+    -------
+    Read-only arrays on the frames' own memory (a copy only where that is not aligned for the dtype).
+
+    Raises
+    ------
+    WireError
+        ``header_field``, ``payload_*`` or ``crc``.
+    """
+    if not isinstance(descriptions, list):
+        refuse("header_field", "payloads of the header", expected="a list", got=shown(descriptions))
+    if len(descriptions) != len(frames):
+        refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
+    known = {spec.name: spec for spec in specs}
+    out: dict[str, Array | None] = dict.fromkeys(known)
+    for description, frame in zip(descriptions, frames, strict=True):
+        name, dtype, shape, crc = _read_description(description)
+        spec = known.pop(name, None)
+        if spec is None:
+            refuse("payload_name", "A payload that this kind has not, or twice", expected=list(known), got=shown(name))
+        out[name] = _unpack(spec, dtype, shape, crc, frame, limits)
+    missing = [spec.name for spec in known.values() if not spec.optional]
+    if missing:
+        refuse("payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others")
+    return out
+
+
+def _read_description(description: object) -> tuple[str, str, list[int], int]:
+    if not isinstance(description, dict) or description.keys() != _DESCRIPTION:
+        refuse("header_field", "payloads of the header", expected=f"maps of {sorted(_DESCRIPTION)}")
+    shape = description["shape"]
+    if not isinstance(shape, list) or not all(type(dim) is int for dim in shape):
+        refuse("header_field", "shape of a payload", expected="a list of integers", got=shown(shape))
+    try:
+        return _NAME.read(description["name"]), _NAME.read(description["dtype"]), shape, _CRC.read(description["crc32"])
+    except UnfitError as error:
+        refuse("header_field", "The description of a payload", expected=error.expected, got=error.got)
+
+
+def _unpack(spec: PayloadSpec, dtype: str, shape: list[int], crc: int, frame: memoryview, limits: Limits) -> Array:
+    if dtype not in spec.dtypes:
+        refuse("payload_dtype", f"dtype of {spec.name}", expected=" or ".join(spec.dtypes), got=shown(dtype))
+    if len(shape) != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
+        refuse("payload_shape", f"shape of {spec.name}", expected=f"{spec.ndim} × 1 to {MAX_DIM}", got=shape[:8])
+    nbytes = math.prod(shape) * DTYPES[dtype].itemsize
+    if nbytes > limits.max_payload_bytes:
+        refuse("payload_size", f"{spec.name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)
+    if frame.nbytes != nbytes:
+        refuse("payload_length", f"length of {spec.name}", expected=f"{nbytes} bytes", got=frame.nbytes)
+    if isal_zlib.crc32(frame) != crc:
+        refuse("crc", f"{spec.name} was damaged on its way", expected=f"crc32 {crc}")
+    array: Array = np.frombuffer(frame, dtype=DTYPES[dtype]).reshape(shape)
+    if not array.flags.aligned:
+        # A small message may lie anywhere in a receive buffer; compiled code downstream relies on alignment.
+        array = array.copy()
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,170 @@
+"""What every camera must do, whichever driver it comes from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest import SHOTS, MakeCamera, frames
+
+from sci_stream.model import CameraCapabilities
+from sci_stream.ports import Camera
+
+
+@pytest.fixture
+def camera(make_camera: MakeCamera) -> Camera:
+    return make_camera()
+
+
+def test_it_satisfies_the_protocol(camera: Camera) -> None:
+    assert isinstance(camera, Camera)
+
+
+def test_opening_twice_says_the_same_twice(camera: Camera) -> None:
+    first = camera.open()
+    assert isinstance(first, CameraCapabilities)
+    assert camera.open() == first
+
+
+def test_frames_are_as_the_capabilities_say(camera: Camera) -> None:
+    capabilities = camera.open()
+    for frame in frames(camera):
+        assert frame.counts.shape == (capabilities.height_px, capabilities.width_px)
+        assert frame.counts.dtype in (np.uint8, np.uint16, np.float32)
+        assert frame.counts.min() >= 0
+        assert frame.counts.max() <= 2**capabilities.bit_depth - 1
+        assert str(capabilities.bit_depth) in capabilities.pixel_format
+        assert (capabilities.bayer is not None) == capabilities.pixel_format.startswith("Bayer")
+        assert (frame.truth is not None) == capabilities.has_truth
+        assert (frame.camera_time_ns is not None) == (capabilities.clock != "none")
+
+
+def test_every_frame_has_the_id_that_follows_the_last(camera: Camera) -> None:
+    ids = camera.open().frame_ids
+    received = [frame.frame_id for frame in frames(camera)]
+    assert received[0] == ids.first
+    for previous, current in pairwise(received):
+        assert previous is not None
+        assert current is not None
+        assert ids.missed(previous, current) == 0
+
+
+def test_time_goes_on_from_frame_to_frame(camera: Camera) -> None:
+    received = frames(camera)
+    for previous, current in pairwise(received):
+        assert current.host_time_ns >= previous.host_time_ns
+        if current.camera_time_ns is not None:
+            assert previous.camera_time_ns is not None
+            assert current.camera_time_ns > previous.camera_time_ns
+
+
+def test_the_calibration_fits_the_frames(camera: Camera) -> None:
+    capabilities = camera.open()
+    calibration = camera.calibration()
+    assert calibration is not None
+    assert calibration.shape == (capabilities.height_px, capabilities.width_px)
+    assert calibration.n_frames == capabilities.n_frames
+    assert calibration.bayer == capabilities.bayer
+    for frame in frames(camera):
+        y = calibration.measurement(frame.counts)
+        assert y.max() <= calibration.n_frames * 1.1
+
+
+def test_the_truth_has_the_shape_of_the_masks_and_explains_the_counts(camera: Camera) -> None:
+    capabilities = camera.open()
+    calibration = camera.calibration()
+    assert calibration is not None
+    if not capabilities.has_truth:
+        pytest.skip("this camera knows no truth")
+    for frame in frames(camera):
+        assert frame.truth is not None
+        assert frame.truth.shape == calibration.phi.shape
+        assert frame.truth.dtype == np.uint8
+        model = np.einsum("bhw,bhw->hw", calibration.phi, frame.truth / 255)
+        assert np.sqrt(np.mean((calibration.measurement(frame.counts) - model) ** 2)) < 0.02
+
+
+def test_a_frame_belongs_to_its_receiver(make_camera: MakeCamera) -> None:
+    untouched = [frame.counts for frame in frames(make_camera())]
+    camera = make_camera()
+    camera.open()
+    camera.start()
+    for expected in untouched:
+        frame = camera.read(5.0)
+        assert frame is not None
+        np.testing.assert_array_equal(frame.counts, expected)
+        frame.counts[:] = 0
+        if frame.truth is not None:
+            frame.truth[:] = 0
+
+
+def test_the_same_camera_made_again_gives_the_same_frames(make_camera: MakeCamera) -> None:
+    one, other = make_camera(), make_camera()
+    for a, b in zip(frames(one), frames(other), strict=True):
+        np.testing.assert_array_equal(a.counts, b.counts)
+        assert a.frame_id == b.frame_id
+    calibrations = one.calibration(), other.calibration()
+    assert calibrations[0] is not None
+    assert calibrations[1] is not None
+    assert calibrations[0].hash == calibrations[1].hash
+
+
+def test_a_finite_camera_is_exhausted_after_its_last_frame_and_not_before(camera: Camera) -> None:
+    assert camera.open().finite
+    camera.start()
+    for _ in range(SHOTS):
+        assert not camera.exhausted
+        assert camera.read(5.0) is not None
+    assert camera.exhausted
+    assert camera.read(0.0) is None
+
+
+def test_it_starts_over_after_a_stop(camera: Camera) -> None:
+    first = frames(camera, 2)
+    camera.stop()
+    again = frames(camera)
+    assert len(again) == SHOTS
+    assert again[0].frame_id == first[0].frame_id
+    np.testing.assert_array_equal(again[0].counts, first[0].counts)
+
+
+def test_it_can_be_opened_again_after_a_close(camera: Camera) -> None:
+    first = frames(camera, 1)
+    camera.close()
+    again = frames(camera, 1)
+    np.testing.assert_array_equal(again[0].counts, first[0].counts)
+    assert camera.counters()["delivered"] == 1
+
+
+def test_starting_twice_changes_nothing(camera: Camera) -> None:
+    frames(camera, 1)
+    camera.start()
+    received = [camera.read(5.0) for _ in range(SHOTS - 1)]
+    assert None not in received
+    assert camera.exhausted
+
+
+def test_stop_and_close_may_be_called_at_any_time_and_again(camera: Camera) -> None:
+    camera.stop()
+    camera.close()
+    frames(camera, 1)
+    for _ in range(2):
+        camera.stop()
+    for _ in range(2):
+        camera.close()
+
+
+def test_using_it_out_of_order_is_a_programmers_mistake(camera: Camera) -> None:
+    with pytest.raises(RuntimeError, match="open"):
+        camera.start()
+    with pytest.raises(RuntimeError, match="open"):
+        camera.calibration()
+    camera.open()
+    with pytest.raises(RuntimeError, match="start"):
+        camera.read(0.0)
+
+
+def test_it_counts_what_it_delivered(camera: Camera) -> None:
+    frames(camera, 3)
+    assert camera.counters()["delivered"] == 3

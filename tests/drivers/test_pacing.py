@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from drivers.pacing import Pacer
+
+
+class Clock:
+    """A monotonic clock on which only sleeping takes time, and always a little longer than asked for."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds + 0.0004
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    return clock
+
+
+def started(rate_hz: float) -> Pacer:
+    pacer = Pacer(rate_hz)
+    pacer.start()
+    return pacer
+
+
+def test_frames_keep_to_the_schedule_however_inexact_sleeping_is(clock: Clock) -> None:
+    pacer = started(100.0)
+    for k in range(1000):
+        assert pacer.wait(k, timeout_s=1.0)
+    assert clock.now_s == pytest.approx(1010.0, abs=0.001)
+
+
+def test_a_frame_that_is_not_due_within_the_timeout_is_waited_for_no_longer(clock: Clock) -> None:
+    pacer = started(1.0)
+    assert not pacer.wait(0, timeout_s=0.25)
+    assert clock.now_s == pytest.approx(1000.25, abs=0.001)
+    assert pacer.wait(0, timeout_s=0.8)
+
+
+def test_overdue_frames_come_at_once(clock: Clock) -> None:
+    pacer = started(10.0)
+    clock.now_s += 1.0
+    before_s = clock.now_s
+    assert all(pacer.wait(k, timeout_s=0.0) for k in range(9))
+    assert clock.now_s == before_s
+
+
+def test_stamps_are_exact_multiples_of_the_period(clock: Clock) -> None:
+    pacer = started(250.0)
+    clock.now_s += 0.0123
+    assert [pacer.stamp_ns(k) for k in range(3)] == [4_000_000, 8_000_000, 12_000_000]
+
+
+def test_without_a_rate_frames_are_due_at_once_and_stamped_as_they_come(clock: Clock) -> None:
+    pacer = started(0.0)
+    assert pacer.period_ns is None
+    assert pacer.wait(0, timeout_s=0.0)
+    clock.now_s += 0.5
+    assert pacer.stamp_ns(7) == 500_000_000
+
+
+@pytest.mark.parametrize("rate_hz", [0.0, 10.0])
+def test_a_pause_holds_everything_back_by_its_length(clock: Clock, rate_hz: float) -> None:
+    pacer = started(rate_hz)
+    assert pacer.wait(0, timeout_s=1.0)
+    at_s = clock.now_s
+    pacer.pause(2.0)
+    assert not pacer.wait(1, timeout_s=1.0)
+    assert pacer.wait(1, timeout_s=5.0)
+    assert clock.now_s - at_s == pytest.approx(2.0 + (1 / rate_hz if rate_hz else 0), abs=0.01)
