@@ -1,1 +1,27 @@
-"""Live video from snapshot compressive imaging cameras."""
+"""Live video from snapshot compressive imaging cameras.
+
+What other programs need of a running instrument is here::
+
+    import sci_stream
+
+    for reconstruction in sci_stream.subscribe("tcp://127.0.0.1:5703"):
+        print(reconstruction.id.seq, reconstruction.video.shape)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sci_stream.transport.taps import subscribe
+
+__all__ = ["subscribe"]
+
+
+def __getattr__(name: str) -> object:
+    # On demand: most of this package is used by processes that must not load ZeroMQ for it.
+    if name == "subscribe":
+        from sci_stream.transport.taps import subscribe
+
+        return subscribe
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

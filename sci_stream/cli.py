@@ -103,11 +103,14 @@ def reconstruct(
     from sci_stream.config import load_rig
     from sci_stream.nodes.reconstruct import ReconstructNode
     from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+    from sci_stream.nodes.solver_thread import SolverThread
 
     set_up_logging(f"reconstruct-{index}", verbose=_state["verbose"])
     loaded = load_rig(rig)
+    devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:
-        ReconstructNode(loaded, stop, index=index, device=device).run()
+        solver = SolverThread(loaded.reconstruct, device or devices[index % len(devices)])
+        ReconstructNode(loaded, solver, stop, index=index).run()
 
 
 @app.command()

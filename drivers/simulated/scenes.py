@@ -149,7 +149,7 @@ def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: flo
     ``velocity`` in pixels per unit of time, sideways; ``start`` is (x, phase of the hop from 0 to 1).
     """
     # At the top of a hop a body that falls from rest moves slowest: a parabola in each half period.
-    period = 2.2 * hop / max(abs(velocity), 1e-9)
+    period = 2.2 * hop / abs(velocity) if velocity else math.inf
 
     def path(t: float) -> tuple[float, float]:
         along = (start[0] + velocity * t) % (2 * span)
@@ -190,10 +190,10 @@ def make_world(shape: tuple[int, int], speed: float, seed: int, variant: int = 0
     def across(fraction: float) -> float:
         return width * (1 - fraction if mirrored else fraction)
 
-    size = round(0.54 * unit)
+    size = max(8, round(0.54 * unit))
     sprites = [Sprite(*wheel(size, text, paint), standing(across(0.34), 0.40 * height), 0.035 * speed)]
     for i, (x, phase, radius, velocity) in enumerate(_BALLS):
-        picture = ball(round(2 * radius * unit), paint[i : i + 2], rng)
+        picture = ball(max(8, round(2 * radius * unit)), paint[i : i + 2], rng)
         floor = 0.84 * height - radius * unit
         path = bouncing((across(x), phase), floor, velocity * v, 0.35 * unit, width)
         sprites.append(Sprite(*picture, path, velocity * speed / (radius * 256)))

@@ -8,9 +8,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import numpy.typing as npt
-import scipy.io
 
 from sci_stream.errors import FileFormatError
+from sci_stream.files.matlab5 import read_arrays
 from sci_stream.model import Array
 
 _KEYS = ("meas", "mask", "orig")
@@ -85,15 +85,15 @@ def read_published(path: Path) -> PublishedMeasurement:
 
 def _read_v5(path: Path) -> dict[str, Array]:
     try:
-        content = scipy.io.loadmat(path, variable_names=list(_KEYS))
-    except Exception as error:  # SciPy raises whatever broken bytes lead it to, from ValueError to zlib.error
+        content = read_arrays(path.read_bytes(), _KEYS)
+    except (OSError, ValueError) as error:
         raise FileFormatError(
             f"{path} cannot be read as a .mat file",
             expected="a MATLAB file of version 5 to 7.3",
-            got=f"{type(error).__name__}: {error}",
+            got=error,
             hint="It may be cut off, or not a .mat file at all; fetch it again.",
         ) from error
-    return {key: _frames_first(path, key, np.asarray(content[key])) for key in _KEYS if key in content}
+    return {key: _frames_first(path, key, array) for key, array in content.items()}
 
 
 def _read_v73(path: Path) -> dict[str, Array]:
@@ -103,7 +103,7 @@ def _read_v73(path: Path) -> dict[str, Array]:
             for key in _KEYS:
                 if isinstance(file.get(key), h5py.Dataset):
                     arrays[key] = _frames_first(path, key, np.asarray(file[key]).T)
-    except (OSError, RuntimeError, KeyError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:  # h5py, by the damage
         raise FileFormatError(
             f"{path} cannot be read as a .mat file of version 7.3",
             got=f"{type(error).__name__}: {error}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,3 +73,20 @@ def _learn(path: Path, series: str, known: Known) -> None:
                     known.settled.add(seq)
     except FileFormatError as error:
         _LOG.warning("%s is passed over: %s", path, error)
+
+
+def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
+    """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller closes them."""
+    for segment in range(_MOST_SEGMENTS):
+        candidate = segment_path(path, segment)
+        if not candidate.exists():
+            return
+        try:
+            recording = Recording(candidate)
+        except FileFormatError as error:
+            _LOG.warning("%s is passed over: %s", candidate, error)
+            continue
+        if recording.info.series == series:
+            yield recording
+        else:
+            recording.close()

@@ -113,8 +113,15 @@ class AcquireNode:
         self._held: dict[int, _Held] = {}
         self._phase = Phase.OPENING
         self._info: SeriesInfo | None = None
-        self._since_s = time.monotonic()
+        self._since_s = self._started_s = time.monotonic()
         self._deadline_s = float("inf")
+        self.running_s = 0.0
+        """How long the camera ran and its snapshots were under way, once they are all settled."""
+
+    @property
+    def held(self) -> int:
+        """Snapshots that are not yet safe or given up."""
+        return len(self._held)
 
     # --- the loop
 
@@ -276,6 +283,7 @@ class AcquireNode:
                     waited_s,
                 )
             self._pump.start()
+            self._started_s = now_s
             self._deadline_s = now_s + self._duration_s if self._duration_s else float("inf")
             self._enter(Phase.RUNNING, now_s)
 
@@ -284,6 +292,7 @@ class AcquireNode:
         waiting = any(held.delivering for held in self._held.values())
         if waiting and not late:
             return
+        self.running_s = now_s - self._started_s
         for entry in self._dispatcher.clear() if waiting else []:
             self._settle(Settled(entry, "drain_timeout"), now_s)
         if self._info is not None:
@@ -338,8 +347,14 @@ class AcquireNode:
         self._release(settled.seq, held)
 
     def _report(self, seq: int, epoch: int, reason: str, now_s: float, *, raw_is_kept: bool) -> None:
-        outcome = "raw_only" if raw_is_kept else "dropped"
-        self._link.post(Dropped(series=self._series, epoch=epoch, seq=seq, reason=reason, outcome=outcome), now_s)
+        dropped = Dropped(
+            series=self._series,
+            epoch=epoch,
+            seq=seq,
+            reason=reason,
+            outcome="raw_only" if raw_is_kept else "dropped",
+        )
+        self._link.post(dropped, now_s)
 
     def _confirm(self, key: Key) -> None:
         kind, _, seq = key

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Outcome
 from sci_stream.delivery.reorder import ReorderBuffer
 from sci_stream.delivery.seqset import SeqSet
+from sci_stream.errors import StorageError
+from sci_stream.files.recording_segments import earlier_segments
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.nodes.outputs import recorder_options
 from sci_stream.nodes.series_book import SeriesBook
 from sci_stream.optics.calibration import Calibration
-from sci_stream.sinks.recorder import Admission, Recorder, RecorderOptions, Written
+from sci_stream.sinks.recorder import Admission, Recorder, Written
 from sci_stream.wire import Dropped, SeriesEnd
 
 log = logging.getLogger(__name__)
@@ -42,15 +47,20 @@ class OpenSeries:
         self._records_raw = rig.record.enabled and rig.record.raw
         self._recorder: Recorder | None = None
         if rig.record.enabled:
-            self._recorder = Recorder(rig.record, info, calibration)
-            self._resume(self._recorder)
+            options = recorder_options(rig)
+            self._resume(options.folder)
+            self._recorder = Recorder(options)
+            self._recorder.series_started(info, calibration)
 
-    def _resume(self, recorder: Recorder) -> None:
+    def _resume(self, folder: Path) -> None:
         """Take up what earlier segments of this series hold: the sink was started anew in the middle of it."""
-        for seq, outcome, reason in recorder.earlier_outcomes():
-            self.book.ledger.settle(seq, Outcome(outcome), reason)
-        for seq in recorder.earlier_raw():
-            self.raw_safe.add(seq)
+        for recording in earlier_segments(folder / f"{self.name}.h5", self.name):
+            with recording:
+                for seq in recording.settled_seqs:
+                    outcome, reason = recording.outcome(seq) or ("", "")
+                    self.book.ledger.settle(seq, Outcome(outcome), reason)
+                for seq in recording.raw_seqs:
+                    self.raw_safe.add(seq)
 
     # --- storing: each returns False if there is no room now; the callback says whether it was stored
 
@@ -112,10 +122,12 @@ class OpenSeries:
 
     def outcome_of(self, dropped: Dropped) -> tuple[Outcome, str]:
         """Return the outcome of a snapshot that was not reconstructed. Raw-only needs raw counts that are there."""
+        if dropped.outcome == "dropped":
+            return Outcome.DROPPED, dropped.reason
         raw_on_its_way = ("snapshot", dropped.seq) in self.waiting_for
-        if dropped.outcome == Outcome.RAW_ONLY and (dropped.seq in self.raw_safe or raw_on_its_way):
+        if dropped.seq in self.raw_safe or raw_on_its_way:
             return Outcome.RAW_ONLY, ""
-        return Outcome.DROPPED, DISK_REASON if dropped.outcome == Outcome.RAW_ONLY else dropped.reason
+        return Outcome.DROPPED, DISK_REASON
 
     # --- the end
 
@@ -134,13 +146,17 @@ class OpenSeries:
         """Close the recording with the ledger inside; return what there is to say about it."""
         if self._recorder is None:
             return {"enabled": False}
-        self._recorder.close(self.book.ledger.as_dict())
-        return self._recorder.status()
+        try:
+            self._recorder.series_ended(self.book.ledger.as_dict())
+        except StorageError as error:
+            log.error("the end of the recording could not be written: %s", error)
+        return {"enabled": True, **self._recorder.status()}
 
     def abandon(self) -> None:
         """Close the recording without a ledger: something went wrong."""
         if self._recorder is not None:
-            self._recorder.close(None)
+            with contextlib.suppress(StorageError):
+                self._recorder.series_ended(None)
 
     def status(self, now_s: float) -> dict[str, Any]:
         """Return what the page shows of the series."""
@@ -163,7 +179,7 @@ class OpenSeries:
             "start": last.report.start.value if last else None,
             "redelivered": self.book.ledger.redelivered,
             "duplicates": self.book.ledger.duplicates,
-            "recording": self._recorder.status() if self._recorder else {"enabled": False},
+            "recording": {"enabled": True, **self._recorder.status()} if self._recorder else {"enabled": False},
         }
 
 

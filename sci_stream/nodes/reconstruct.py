@@ -13,7 +13,7 @@ import zmq
 from sci_stream.config import Rig
 from sci_stream.model import Reconstruction, Snapshot
 from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
-from sci_stream.nodes.solver_thread import Failed, Ready, Solved, SolverThread
+from sci_stream.nodes.solver_thread import Failed, Ready, Solved, Solver
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.dealer import Dealer, PeerEvent
 from sci_stream.transport.sink_link import SinkLink
@@ -49,15 +49,14 @@ class ReconstructNode:
     The sockets are served by the calling thread while another one computes, so heartbeats go on during a long solve.
     """
 
-    def __init__(self, rig: Rig, stop: StopRequest, *, index: int = 0, device: str | None = None) -> None:
+    def __init__(self, rig: Rig, solver: Solver, stop: StopRequest, *, index: int = 0) -> None:
         self._rig = rig
         self._stop = stop
         self._wakeup = Wakeup()
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
-        devices = rig.reconstruct.devices
-        self._solver = SolverThread(rig.reconstruct, device or devices[index % len(devices)], self._wakeup.wake)
+        self._solver = solver
         self._hello = Hello(
             node=f"reconstruct-{index}",
             kind_of_node="reconstruct",
@@ -82,7 +81,7 @@ class ReconstructNode:
             poller.register(dealer.socket, zmq.POLLIN)
             poller.register(dealer.monitor.socket, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
-        self._solver.start()
+        self._solver.start(self._wakeup.wake)
         leave_s: float | None = None
         try:
             while leave_s is None or (self._doing and time.monotonic() < leave_s):

@@ -18,13 +18,15 @@ from sci_stream.config import Rig
 from sci_stream.errors import LedgerError
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.open_series import OpenSeries
+from sci_stream.nodes.outputs import preview_options
 from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.sinks.preview import PreviewOptions, WebPreview
+from sci_stream.sinks.preview import WebPreview
 from sci_stream.transport.results import Peer, ResultsServer
+from sci_stream.transport.sink_link import key_of
 from sci_stream.transport.sockets import Wakeup
 from sci_stream.transport.taps import TapPublisher
-from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Limits, Message, SeriesEnd
+from sci_stream.wire import Acceptable, Accepted, CalibrationRequest, Dropped, Heartbeat, Limits, Message, SeriesEnd
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +63,9 @@ class SinkNode:
         )
         self._taps = TapPublisher(self._context, rig.network.taps, limits)
         self._preview: WebPreview | None = None
+        self._preview_url = ""
         if rig.preview.enabled:
-            self._preview = WebPreview(PreviewOptions.from_section(rig.preview))
+            self._preview = WebPreview(preview_options(rig.preview))
         self._series: OpenSeries | None = None
         self._ended: deque[str] = deque(maxlen=64)
         self._calibrations: dict[str, Calibration] = {}
@@ -73,11 +76,6 @@ class SinkNode:
         self._status_s = float("-inf")
         self._failure: LedgerError | None = None
 
-    @property
-    def preview_url(self) -> str | None:
-        """Where the page is, once the node runs."""
-        return None if self._preview is None else self._preview.url
-
     def run(self) -> None:
         """Run until asked to stop.
 
@@ -87,8 +85,8 @@ class SinkNode:
             If a series that ended here does not add up.
         """
         if self._preview is not None:
-            url = self._preview.start()
-            log.info("preview at %s", url)
+            self._preview_url = self._preview.start()
+            log.info("preview at %s", self._preview_url)
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
@@ -158,7 +156,9 @@ class SinkNode:
             case _:
                 self._server.wire_errors["unexpected_kind"] += 1
 
-    def _for_series(self, name: str, identity: bytes, message: Message, now_s: float) -> None:
+    def _for_series(
+        self, name: str, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd, now_s: float
+    ) -> None:
         series = self._series
         if name in self._ended:
             # It was over already when this came (again): the sender need not keep it.
@@ -265,17 +265,11 @@ class SinkNode:
         if self._parked or not submit():
             self._parked.append(submit)
 
-    def _accept(self, identity: bytes, message: Message) -> None:
-        match message:
-            case Snapshot() | Reconstruction():
-                of = "snapshot" if isinstance(message, Snapshot) else "reconstruction"
-                self._server.reply(identity, Accepted(series=message.id.series, seq=message.id.seq, of=of))
-            case Dropped():
-                self._server.reply(identity, Accepted(series=message.series, seq=message.seq, of="dropped"))
-            case SeriesEnd():
-                self._server.reply(identity, Accepted(series=message.series, seq=0, of="series_end"))
+    def _accept(self, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd) -> None:
+        kind, series, seq = key_of(message)
+        self._server.reply(identity, Accepted(series=series, seq=seq, of=kind))
 
-    def _confirm(self, series: OpenSeries, kind: str, seq: int) -> None:
+    def _confirm(self, series: OpenSeries, kind: Acceptable, seq: int) -> None:
         for identity in series.waiting_for.pop((kind, seq), ()):
             self._server.reply(identity, Accepted(series=series.name, seq=seq, of=kind))
 
@@ -326,8 +320,8 @@ class SinkNode:
         total = status.get("latency_ms", {}).get("total", {})
         flat |= {f"latency_ms.{key}": float(value) for key, value in total.items()}
         flat |= {key: float(status[key]) for key in ("psnr_db", "iterations") if status.get(key) is not None}
-        if self.preview_url is not None:
-            flat["preview"] = self.preview_url
+        if self._preview_url:
+            flat["preview"] = self._preview_url
         self._taps.publish(Heartbeat(node="sink", status=flat))
 
     def _status(self, now_s: float) -> dict[str, Any]:

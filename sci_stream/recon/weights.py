@@ -166,7 +166,7 @@ def _from_ipol(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights
 def _folded(
     convolution: Mapping[str, torch.Tensor], norm: Mapping[str, torch.Tensor], path: Path
 ) -> dict[str, torch.Tensor]:
-    """Fold a batch normalisation into the convolution before it: w ← w·γ/√(var + ε), b ← β + (b − mean)·γ/√(var + ε)."""
+    """Fold a batch normalisation into the convolution before it: w ← s·w, b ← β + s·(b − μ), s = γ/√(var + ε)."""
     kernel = convolution["weight"].double()
     try:
         gamma, beta, mean, var = (norm[key].double() for key in ("weight", "bias", "running_mean", "running_var"))

@@ -1,0 +1,1 @@
+"""Where results go: recordings, the live preview, pictures for a screen."""

@@ -70,7 +70,7 @@ def render(video: Array, bayer: BayerPhase | None, tone: Tone | None = None) -> 
         light *= _pattern(grey_world_gains(light, bayer), bayer, light.shape[1:])
     linear = (np.clip(light, 0.0, 1.0, out=light) * _FULL + 0.5).astype(np.uint16)
     # Interpolating colours is right in linear light, so the display curve comes last.
-    return _curve(tone.gamma)[linear if bayer is None else demosaic(linear, bayer)]
+    return np.take(_curve(tone.gamma), linear if bayer is None else demosaic(linear, bayer))
 
 
 def demosaic(mosaic: npt.NDArray[np.uint16], bayer: BayerPhase) -> npt.NDArray[np.uint16]:
@@ -99,7 +99,7 @@ def render_counts(counts: Array) -> U8:
     """Render a coded snapshot: (H, W) DN to uint8, black and white at its 0.1 and 99.9 percentiles."""
     low, high = (float(value) for value in np.percentile(counts[::2, ::2], (0.1, 99.9)))
     scaled = (counts.astype(np.float32) - low) * (255.0 / max(high - low, 1e-6))
-    return np.clip(np.nan_to_num(scaled), 0, 255).astype(np.uint8)
+    return cast(U8, np.clip(np.nan_to_num(scaled), 0, 255).astype(np.uint8))
 
 
 def shrink(image: U8, most_px: int) -> U8:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,13 @@ class PreviewOptions:
     stale_s: float = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Published:
+    number: int
+    time_ns: int
+    reconstruction: Reconstruction
+
+
 class WebPreview:
     """Serve the page from a thread of its own; pictures are made in another, and only while someone watches.
 
@@ -61,7 +69,7 @@ class WebPreview:
         self._hub = Hub(most_viewers=options.most_viewers, stale_s=options.stale_s, on_join=self._encode_for_new_viewer)
         self._hub.counters = self._counters
         self._changed = threading.Condition()
-        self._newest: tuple[int, Reconstruction] | None = None
+        self._newest: _Published | None = None
         self._published = self._encoded = self._failures = 0
         self._encoded_number = -1
         self._closed = False
@@ -139,7 +147,7 @@ class WebPreview:
     def publish(self, reconstruction: Reconstruction) -> None:
         """Show a reconstruction unless a newer one comes first; its arrays must not be changed afterwards."""
         with self._changed:
-            self._newest = (self._published, reconstruction)
+            self._newest = _Published(self._published, time.time_ns(), reconstruction)
             self._published += 1
             self._changed.notify_all()
 
@@ -178,13 +186,13 @@ class WebPreview:
     def _counters(self) -> dict[str, Any]:
         return {"published": self._published, "encoded": self._encoded, "failures": self._failures}
 
-    def _next(self) -> tuple[int, Reconstruction] | None:
+    def _next(self) -> _Published | None:
         """Wait for a reconstruction that is not encoded yet and that someone wants to see; None at the end."""
         with self._changed:
             while not self._closed:
                 newest = self._newest
-                if newest is not None and newest[0] > self._encoded_number and self._hub.viewers:
-                    self._encoded_number = newest[0]
+                if newest is not None and newest.number > self._encoded_number and self._hub.viewers:
+                    self._encoded_number = newest.number
                     return newest
                 self._changed.wait()
             return None
@@ -192,10 +200,15 @@ class WebPreview:
     def _encode(self) -> None:
         options = self.options
         while (newest := self._next()) is not None:
-            number, reconstruction = newest
+            reconstruction = newest.reconstruction
             try:
                 picture = encode_picture(
-                    reconstruction, number, tone=options.tone, quality=options.jpeg_quality, most_px=options.most_px
+                    reconstruction,
+                    newest.number,
+                    newest.time_ns,
+                    tone=options.tone,
+                    quality=options.jpeg_quality,
+                    most_px=options.most_px,
                 )
             except Exception:  # one picture that cannot be made must not end the preview
                 self._failures += 1

@@ -83,7 +83,9 @@ class Hub:
         self._on_join = on_join
 
     def show(self, picture: Picture) -> None:
-        """Replace the latest picture; called from any one thread."""
+        """Replace the latest picture; called from any one thread. Without viewers it is not kept."""
+        if not self.viewers:
+            return
         now_s = time.monotonic()
         if self.latest is not None:
             self.interval_s += 0.3 * (min(now_s - self.latest_s, 10.0) - self.interval_s)

@@ -53,6 +53,7 @@ class Gate:
         self._cookie = cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through or refuse it (the ASGI interface)."""
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return

@@ -27,22 +27,28 @@ class Picture:
     message: bytes
 
 
-def encode_picture(reconstruction: Reconstruction, number: int, *, tone: Tone, quality: int, most_px: int) -> Picture:
-    """Render and encode a reconstruction; ``number`` counts what was published, and viewers acknowledge it."""
+def encode_picture(
+    reconstruction: Reconstruction, number: int, published_ns: int, *, tone: Tone, quality: int, most_px: int
+) -> Picture:
+    """Render and encode a reconstruction.
+
+    ``number`` counts what was published, and is what viewers acknowledge; ``published_ns`` is when that was.
+    """
     video = render(reconstruction.video, reconstruction.bayer, tone)
     frames = tuple(encode_jpeg(shrink(frame, most_px), quality) for frame in video)
     images = list(frames)
     if reconstruction.counts is not None:
         images.append(encode_jpeg(shrink(render_counts(reconstruction.counts), most_px), quality))
-    header = json.dumps(_header(reconstruction, number, images), separators=(",", ":")).encode()
+    header = json.dumps(
+        {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}, separators=(",", ":")
+    ).encode()
     return Picture(number, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
 
 
-def _header(reconstruction: Reconstruction, number: int, images: list[bytes]) -> dict[str, Any]:
+def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, Any]:
     report, ident = reconstruction.report, reconstruction.id
     return {
         "v": MESSAGE_VERSION,
-        "number": number,
         "series": ident.series,
         "epoch": ident.epoch,
         "seq": ident.seq,

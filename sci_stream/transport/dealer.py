@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 MISSED_HEARTBEATS = 3
 """A peer silent for this many heartbeats is presumed lost."""
 
+UNKNOWN_PEER = Refused(reason="unknown_peer", text="say hello first: you were given up, or this is another process")
+"""The answer to a heartbeat from a node that is not known (any more)."""
+
 _MESSAGES_A_TURN = 32
 
 
@@ -116,11 +119,15 @@ class Dealer:
             event = self._peer_event(message)
             if event is not None:
                 events.append(event)
-            if not isinstance(message, (Welcome, Heartbeat)):
+            if not isinstance(message, (Welcome, Heartbeat, Refused)):
                 messages.append(message)
         return messages, events
 
     def _peer_event(self, message: Message) -> PeerEvent | None:
+        if message == UNKNOWN_PEER:
+            self._interrupted = True
+            self.send(encode(self.hello))
+            return None
         if isinstance(message, Refused):
             log.error("%s refuses this node: %s", self.endpoint, message.text)
             return None

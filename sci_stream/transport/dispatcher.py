@@ -15,7 +15,7 @@ from sci_stream.delivery.dispatch import DispatchQueue, Entry
 from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.transport.dealer import MISSED_HEARTBEATS
+from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER
 from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_frames
 from sci_stream.wire import (
     CalibrationMissing,
@@ -164,8 +164,8 @@ class Dispatcher:
             case Goodbye():
                 return self._lose(identity, "it said goodbye")
             case Heartbeat() if identity not in self._peers:
-                # It takes itself for known, but was given up meanwhile: welcomed anew, it introduces itself again.
-                self._send(identity, encode(self._welcome))
+                # It takes itself for known, but was given up meanwhile.
+                self._send(identity, encode(UNKNOWN_PEER))
             case Heartbeat():
                 pass
             case _:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from sci_stream.errors import WireError
-from sci_stream.transport.dealer import MISSED_HEARTBEATS
+from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER
 from sci_stream.transport.sockets import bind, make_socket, receive_frames, send_frames
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Refused, Welcome, decode, encode
 
@@ -99,7 +99,7 @@ class ResultsServer:
                 return False
             case Heartbeat():
                 if peer is None:
-                    self.reply(identity, self._welcome)
+                    self.reply(identity, UNKNOWN_PEER)
                 else:
                     peer.status = dict(message.status)
                 return False

@@ -9,9 +9,9 @@ import zmq
 from sci_stream.delivery.outbox import Outbox
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.transport.dealer import Dealer, PeerEvent
-from sci_stream.wire import Accepted, Dropped, Hello, Limits, Message, SeriesEnd, encode
+from sci_stream.wire import Acceptable, Accepted, Dropped, Hello, Limits, Message, SeriesEnd, encode
 
-Key = tuple[str, str, int]
+Key = tuple[Acceptable, str, int]
 """(kind, series, seq) of a message that the sink confirms."""
 
 _PATIENCE_S = 5.0

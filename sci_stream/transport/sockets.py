@@ -107,6 +107,7 @@ class Monitor:
     def close(self) -> None:
         """Stop watching."""
         self._watched.disable_monitor()
+        self.socket.close(linger=0)
 
 
 class Wakeup:

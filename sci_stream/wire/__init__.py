@@ -7,6 +7,7 @@
 from sci_stream.wire.codec import decode, encode
 from sci_stream.wire.header import SCHEMA_VERSION, Limits, Reason
 from sci_stream.wire.messages import (
+    Acceptable,
     Accepted,
     CalibrationMissing,
     CalibrationRequest,
@@ -23,6 +24,7 @@ from sci_stream.wire.messages import (
 
 __all__ = [
     "SCHEMA_VERSION",
+    "Acceptable",
     "Accepted",
     "CalibrationMissing",
     "CalibrationRequest",

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sci_stream.errors import CalibrationError
-from sci_stream.wire.header import Limits, UnfitError, pack_header, refuse, shown, unpack_header
+from sci_stream.wire.checks import UnfitError
+from sci_stream.wire.header import Limits, Reason, pack_header, refuse, unpack_header
+from sci_stream.wire.kind import Kind
 from sci_stream.wire.payload import pack_payloads, unpack_payloads
-from sci_stream.wire.schema import KINDS, Kind
+from sci_stream.wire.schema import KINDS
 
 if TYPE_CHECKING:
     from sci_stream.wire.messages import Message
@@ -88,16 +90,14 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
 
 
 def _build(kind: Kind, fields: dict[str, Any], arrays: dict[str, Any]) -> Message:
+    reason: Reason = "payload_value"
     try:
         message: Message = kind.make(fields, arrays)
-    except CalibrationError as error:
-        refuse("payload_value", f"Not a usable calibration: {error.what}", expected=error.expected, got=error.got)
-    except UnfitError as error:
-        refuse("payload_value", f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
-    if kind.agree is not None:
-        try:
+        reason = "payload_shape" if kind.payloads else "header_field"
+        if kind.agree is not None:
             kind.agree(message)
-        except UnfitError as error:
-            reason = "header_field" if not kind.payloads else "payload_shape"
-            refuse(reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
+    except CalibrationError as error:
+        refuse(reason, f"Not a usable calibration: {error.what}", expected=error.expected, got=error.got)
+    except UnfitError as error:
+        refuse(reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
     return message

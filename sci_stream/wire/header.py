@@ -1,21 +1,17 @@
-"""Headers: what a message may say, checked field by field before anything believes it.
+"""Headers: a msgpack map of bounded size, plain types and one version.
 
-A header is a msgpack map. A `Record` names its fields, and each field has a `Check` that knows what it may be. The
-same checks run on both sides: what a receiver would refuse, a sender finds out as a ``ValueError`` of its own.
+Here the map itself, its size, syntax and version; what its fields may be is in `checks` and `schema`.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Final, Literal, NoReturn
 
 import msgpack
 
 from sci_stream.errors import WireError
+from sci_stream.wire.checks import shown
 
 SCHEMA_VERSION: Final = 1
 """Version of the wire format. Any change of a field's name, type or meaning, or of the fields there are, raises it."""
@@ -38,8 +34,6 @@ Reason = Literal[
 ]
 """Why a message is refused: the ``reason`` of every `WireError` raised here (docs/wire.md says what each means)."""
 
-_SHOWN = 40
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -57,236 +51,6 @@ class Limits:
 def refuse(reason: Reason, what: str, *, expected: object = None, got: object = None, hint: str = "") -> NoReturn:
     """Raise the `WireError`: the only one that leaves this package."""
     raise WireError(reason, what, expected=expected, got=got, hint=hint or None)
-
-
-def shown(value: object) -> str:
-    """Describe a value from outside in a few words, whatever it is: it may be huge, or nested a thousand deep."""
-    if value is None or isinstance(value, bool | int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}… ({len(value)} characters)"
-    return f"a {type(value).__name__}"
-
-
-class UnfitError(Exception):
-    """A value that is not what its field may be. Internal: becomes a `WireError` or a ``ValueError``."""
-
-    def __init__(self, expected: str, got: str, field: str = "") -> None:
-        self.expected = expected
-        self.got = got
-        self.field = field
-        super().__init__(f"{field}: expected {expected}, got {got}")
-
-    def under(self, name: str) -> UnfitError:
-        """Say in which field it was found."""
-        return UnfitError(self.expected, self.got, f"{name}.{self.field}" if self.field else name)
-
-
-class Check:
-    """What one field may be: `read` returns its value or raises `UnfitError`, `dump` makes it fit for the wire."""
-
-    __slots__ = ()
-
-    def read(self, value: object) -> Any:
-        """Return the checked value."""
-        raise NotImplementedError
-
-    def dump(self, value: Any) -> Any:
-        """Return what to send."""
-        return value
-
-
-class Integer(Check):
-    """An integer between two bounds, inclusive. A boolean is none."""
-
-    __slots__ = ("_high", "_low")
-
-    def __init__(self, low: int, high: int) -> None:
-        self._low, self._high = low, high
-
-    def read(self, value: object) -> int:
-        """Return the integer."""
-        if type(value) is int and self._low <= value <= self._high:
-            return value
-        raise UnfitError(f"an integer from {self._low} to {self._high}", shown(value))
-
-
-class Number(Check):
-    """A finite number. Integers pass and stay integers: some languages' packers write 1.0 as 1."""
-
-    __slots__ = ("_high", "_low")
-
-    def __init__(self, low: float = -math.inf, high: float = math.inf) -> None:
-        self._low, self._high = low, high
-
-    def read(self, value: object) -> float:
-        """Return the number."""
-        if isinstance(value, float | int) and not isinstance(value, bool):
-            if self._low <= value <= self._high and math.isfinite(value):
-                return value
-        raise UnfitError(f"a finite number from {self._low:g} to {self._high:g}", shown(value))
-
-
-class Flag(Check):
-    """True or false."""
-
-    __slots__ = ()
-
-    def read(self, value: object) -> bool:
-        """Return the boolean."""
-        if isinstance(value, bool):
-            return value
-        raise UnfitError("true or false", shown(value))
-
-
-class Text(Check):
-    """A string of bounded length, of the given pattern where there is one."""
-
-    __slots__ = ("_most", "_pattern", "_says")
-
-    def __init__(self, most: int, pattern: str | None = None, says: str = "") -> None:
-        self._most = most
-        self._pattern = re.compile(pattern) if pattern is not None else None
-        self._says = says or "a string"
-
-    def read(self, value: object) -> str:
-        """Return the string."""
-        if isinstance(value, str) and len(value) <= self._most:
-            if self._pattern is None or self._pattern.fullmatch(value):
-                return value
-        raise UnfitError(f"{self._says} of at most {self._most} characters", shown(value))
-
-
-class Prose(Text):
-    """Words for a person to read: what is too long is cut when it is sent, since it is not worth failing for."""
-
-    __slots__ = ()
-
-    def dump(self, value: str) -> str:
-        """Return the text, cut to length, with what UTF-8 cannot carry replaced."""
-        text = value.encode(errors="replace").decode()
-        return text if len(text) <= self._most else text[: self._most - 1] + "…"
-
-
-class Choice(Check):
-    """One of several strings; ``options`` maps each to the value it stands for."""
-
-    __slots__ = ("_options",)
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
-
-    def read(self, value: object) -> Any:
-        """Return what the string stands for."""
-        if isinstance(value, str) and value in self._options:
-            return self._options[value]
-        raise UnfitError(f"one of {', '.join(self._options)}", shown(value))
-
-    def dump(self, value: str) -> str:
-        """Return a plain string, of an enumeration's member too."""
-        return str(value)
-
-
-class Maybe(Check):
-    """What another check accepts, or nil."""
-
-    __slots__ = ("_check",)
-
-    def __init__(self, check: Check) -> None:
-        self._check = check
-
-    def read(self, value: object) -> Any:
-        """Return None or the checked value."""
-        return None if value is None else self._check.read(value)
-
-    def dump(self, value: Any) -> Any:
-        """Return None or what to send."""
-        return None if value is None else self._check.dump(value)
-
-
-class Table(Check):
-    """A map of free keys: a bounded number of short names to values of one kind."""
-
-    __slots__ = ("_keys", "_most", "_value")
-
-    def __init__(self, value: Check, *, most: int) -> None:
-        self._value, self._most = value, most
-        self._keys = Text(64)
-
-    def read(self, value: object) -> dict[str, Any]:
-        """Return the map, each value checked."""
-        if not isinstance(value, dict) or len(value) > self._most:
-            got = f"{len(value)} entries" if isinstance(value, dict) else shown(value)
-            raise UnfitError(f"a map of at most {self._most} entries", got)
-        out = {}
-        for key, entry in value.items():
-            name = self._keys.read(key)
-            try:
-                out[name] = self._value.read(entry)
-            except UnfitError as error:
-                raise error.under(shown(key)) from None
-        return out
-
-    def dump(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what to send."""
-        return {key: self._value.dump(entry) for key, entry in value.items()}
-
-
-class Record(Check):
-    """A map with exactly these fields.
-
-    Parameters
-    ----------
-    make
-        Makes the value from the fields by keyword.
-    fields
-        Check by field name.
-    paths
-        Attribute of the value that a field comes from, where it is not of the same name (``"id.series"``).
-    """
-
-    __slots__ = ("_fields", "_getters", "make")
-
-    def __init__(
-        self, make: Callable[..., Any], fields: Mapping[str, Check], paths: Mapping[str, str] | None = None
-    ) -> None:
-        self.make = make
-        self._fields = dict(fields)
-        self._getters = {name: attrgetter((paths or {}).get(name, name)) for name in fields}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields, in order."""
-        return tuple(self._fields)
-
-    def read(self, value: object) -> Any:
-        """Return the value that the map stands for."""
-        return self.make(**self.values(value))
-
-    def values(self, value: object) -> dict[str, Any]:
-        """Return the fields, each checked."""
-        if not isinstance(value, dict):
-            raise UnfitError("a map", shown(value))
-        if value.keys() != self._fields.keys():
-            self._refuse_names(value)
-        out = {}
-        for name, check in self._fields.items():
-            try:
-                out[name] = check.read(value[name])
-            except UnfitError as error:
-                raise error.under(name) from None
-        return out
-
-    def _refuse_names(self, value: dict[Any, Any]) -> NoReturn:
-        missing = [name for name in self._fields if name not in value]
-        if missing:
-            raise UnfitError("it to be there", "no such field", missing[0])
-        unknown = next(key for key in value if key not in self._fields)
-        raise UnfitError(f"only the fields of version {SCHEMA_VERSION}", "an unknown field", shown(unknown))
-
-    def dump(self, value: Any) -> dict[str, Any]:
-        """Return the map to send."""
-        return {name: check.dump(self._getters[name](value)) for name, check in self._fields.items()}
 
 
 def pack_header(fields: dict[str, Any]) -> bytes:

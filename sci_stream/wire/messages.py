@@ -16,6 +16,7 @@ from sci_stream.wire.header import SCHEMA_VERSION
 
 StatusValue = int | float | str | bool
 NodeKind = Literal["acquire", "reconstruct", "sink", "tool"]
+Outcome = Literal["dropped", "raw_only"]
 Acceptable = Literal["snapshot", "reconstruction", "dropped", "series_start", "series_end"]
 
 
@@ -89,7 +90,7 @@ class Dropped:
     epoch: int
     seq: int
     reason: str
-    outcome: Literal["dropped", "raw_only"] = "dropped"
+    outcome: Outcome = "dropped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
 
 from sci_stream.model import Array
-from sci_stream.wire.header import Integer, Limits, Text, UnfitError, refuse, shown
+from sci_stream.wire.checks import Integer, Text, UnfitError, shown
+from sci_stream.wire.header import Limits, refuse
 
 DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
 """What a payload's elements may be. Always little-endian on the wire."""
 
 MAX_DIM: Final = 65536
 
-_DESCRIPTION = {"name", "dtype", "shape", "crc32"}
+
 _NAME = Text(32)
 _CRC = Integer(0, 2**32 - 1)
 
@@ -61,7 +62,7 @@ def pack_payloads(
             raise UnfitError(f"dtype {' or '.join(spec.dtypes)}", dtype, spec.name)
         if array.ndim != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
             raise UnfitError(f"{spec.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape), spec.name)
-        view = memoryview(np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8))
+        view = np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8).data
         crc = isal_zlib.crc32(view)
         descriptions.append({"name": spec.name, "dtype": dtype, "shape": list(array.shape), "crc32": crc})
         views.append(view)
@@ -88,42 +89,53 @@ def unpack_payloads(
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
     known = {spec.name: spec for spec in specs}
     out: dict[str, Array | None] = dict.fromkeys(known)
-    for description, frame in zip(descriptions, frames, strict=True):
-        name, dtype, shape, crc = _read_description(description)
-        spec = known.pop(name, None)
+    for entry, frame in zip(descriptions, frames, strict=True):
+        described = _read_description(entry)
+        spec = known.pop(described.name, None)
         if spec is None:
-            refuse("payload_name", "A payload that this kind has not, or twice", expected=list(known), got=shown(name))
-        out[name] = _unpack(spec, dtype, shape, crc, frame, limits)
+            got = shown(described.name)
+            refuse("payload_name", "A payload that this kind has not, or has twice", expected=list(known), got=got)
+        out[spec.name] = _unpack(spec, described, frame, limits)
     missing = [spec.name for spec in known.values() if not spec.optional]
     if missing:
         refuse("payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others")
     return out
 
 
-def _read_description(description: object) -> tuple[str, str, list[int], int]:
-    if not isinstance(description, dict) or description.keys() != _DESCRIPTION:
-        refuse("header_field", "payloads of the header", expected=f"maps of {sorted(_DESCRIPTION)}")
-    shape = description["shape"]
+class _Described(NamedTuple):
+    """What the header says of a payload: types checked, meaning not."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    crc32: int
+
+
+def _read_description(entry: object) -> _Described:
+    if not isinstance(entry, dict) or entry.keys() != set(_Described._fields):
+        refuse("header_field", "payloads of the header", expected=f"maps of {', '.join(_Described._fields)}")
+    shape = entry["shape"]
     if not isinstance(shape, list) or not all(type(dim) is int for dim in shape):
         refuse("header_field", "shape of a payload", expected="a list of integers", got=shown(shape))
     try:
-        return _NAME.read(description["name"]), _NAME.read(description["dtype"]), shape, _CRC.read(description["crc32"])
+        return _Described(_NAME.read(entry["name"]), _NAME.read(entry["dtype"]), shape, _CRC.read(entry["crc32"]))
     except UnfitError as error:
         refuse("header_field", "The description of a payload", expected=error.expected, got=error.got)
 
 
-def _unpack(spec: PayloadSpec, dtype: str, shape: list[int], crc: int, frame: memoryview, limits: Limits) -> Array:
+def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits: Limits) -> Array:
+    name, dtype, shape, crc = described
     if dtype not in spec.dtypes:
-        refuse("payload_dtype", f"dtype of {spec.name}", expected=" or ".join(spec.dtypes), got=shown(dtype))
+        refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(spec.dtypes), got=shown(dtype))
     if len(shape) != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
-        refuse("payload_shape", f"shape of {spec.name}", expected=f"{spec.ndim} × 1 to {MAX_DIM}", got=shape[:8])
+        refuse("payload_shape", f"shape of {name}", expected=f"{spec.ndim} × 1 to {MAX_DIM}", got=shape[:8])
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize
     if nbytes > limits.max_payload_bytes:
-        refuse("payload_size", f"{spec.name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)
+        refuse("payload_size", f"{name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)
     if frame.nbytes != nbytes:
-        refuse("payload_length", f"length of {spec.name}", expected=f"{nbytes} bytes", got=frame.nbytes)
+        refuse("payload_length", f"length of {name}", expected=f"{nbytes} bytes", got=frame.nbytes)
     if isal_zlib.crc32(frame) != crc:
-        refuse("crc", f"{spec.name} was damaged on its way", expected=f"crc32 {crc}")
+        refuse("crc", f"{name} was damaged on its way", expected=f"crc32 {crc}")
     array: Array = np.frombuffer(frame, dtype=DTYPES[dtype]).reshape(shape)
     if not array.flags.aligned:
         # A small message may lie anywhere in a receive buffer; compiled code downstream relies on alignment.

@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import h5py
 import numpy as np
 import pytest
-import scipy.io
+from camera_kit import SHOTS, SIMULATED, B, H, MakeCamera, Published, W, record, simulated
 
 from drivers.replay import ReplayCamera, ReplayOptions
-from drivers.simulated import SimulatedCamera, SimulatedOptions
-from sci_stream.files.recording import RecordingWriter
-from sci_stream.model import Array, BayerPhase, CameraFrame, Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import Camera
-
-H, W, B, SHOTS = 24, 32, 3, 4
-
-
-@dataclass(frozen=True)
-class Published:
-    """A simulated measurement in MATLAB's order, (H, W, ·)."""
-
-    meas: Array
-    mask: Array
-    orig: Array
-
-    def save_v5(self, path: Path, **changed: Array) -> Path:
-        """Write as MATLAB up to version 7 does."""
-        scipy.io.savemat(path, {**vars(self), **changed})
-        return path
-
-    def save_v73(self, path: Path, **changed: Array) -> Path:
-        """Write as MATLAB 7.3 does: HDF5 behind a text header, axes reversed."""
-        with h5py.File(path, "w", userblock_size=512) as file:
-            for key, array in {**vars(self), **changed}.items():
-                file[key] = array.T
-        with path.open("r+b") as file:
-            file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(126) + b"\x02\x00IM")
-        return path
 
 
 @pytest.fixture
@@ -54,58 +21,14 @@ def published() -> Published:
     return Published(meas, mask, orig)
 
 
-def _record(path: Path, seqs: Iterable[int], dropped_before: Mapping[int, int]) -> Path:
-    """Record snapshots whose counts tell their seq, a millisecond apart on the camera's clock."""
-    calibration = Calibration(phi=np.full((B, H, W), 0.5, np.float32), full_scale_dn=100.0, bayer=BayerPhase.GRBG)
-    info = SeriesInfo(
-        series="s", started_ns=1, rig="test", policy=Policy.RECORD, camera_model="bench", camera_serial="7",
-        height_px=H, width_px=W, pixel_format="BayerGR12", bit_depth=12, n_frames=B,
-        calibration_hash=calibration.hash, bayer=BayerPhase.GRBG,
-    )  # fmt: skip
-    with RecordingWriter(path, info, calibration, video=False) as writer:
-        for seq in seqs:
-            counts = np.full((H, W), 100 + seq, np.uint16)
-            snapshot = Snapshot(SnapshotId("s", 0, seq), counts, calibration.hash, B, host_time_ns=10 + seq)
-            lost = dropped_before.get(seq, 0)
-            writer.write_raw(replace(snapshot, camera_time_ns=seq * 1_000_000, dropped_before=lost))
-    return path
-
-
 @pytest.fixture
 def recording(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes a recording and returns its path."""
 
     def write(seqs: Iterable[int] = range(SHOTS), dropped_before: Mapping[int, int] | None = None) -> Path:
-        return _record(tmp_path / "run.h5", seqs, dropped_before or {})
+        return record(tmp_path / "run.h5", seqs, dropped_before or {})
 
     return write
-
-
-def simulated(**options: Any) -> SimulatedCamera:
-    """Return a small simulated camera that makes SHOTS snapshots as fast as it can, unless told otherwise."""
-    small = {"width_px": W, "height_px": H, "n_frames": B, "snapshot_rate_hz": 0, "snapshots": SHOTS}
-    return SimulatedCamera(SimulatedOptions.model_validate({**small, **options}))
-
-
-def frames(camera: Camera, count: int = SHOTS) -> list[CameraFrame]:
-    """Open and start a camera if need be, and read so many frames of it."""
-    camera.open()
-    camera.start()
-    received = [camera.read(5.0) for _ in range(count)]
-    return [frame for frame in received if frame is not None]
-
-
-MakeCamera = Callable[[], Camera]
-
-SIMULATED: dict[str, dict[str, Any]] = {
-    "simulated mono": {"bayer": "none"},
-    "simulated mono 8 bit": {"bayer": "none", "bit_depth": 8},
-    "simulated RGGB": {"bayer": "RGGB", "truth": True},
-    "simulated BGGR 10 bit, random masks": {"bayer": "BGGR", "bit_depth": 10, "mask": "random"},
-    "simulated saturating": {"exposure": 3.0},
-    "simulated loop": {"loop_snapshots": 2, "truth": True},
-    "simulated, ids wrap": {"faults": {"id_first": 1, "id_last": 3}},
-}
 
 
 @pytest.fixture(params=[*SIMULATED, "replay .mat v5", "replay .mat v7.3", "replay recording"])

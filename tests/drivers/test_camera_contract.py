@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import SHOTS, MakeCamera, frames
+from camera_kit import SHOTS, MakeCamera, frames
 
 from sci_stream.model import CameraCapabilities
 from sci_stream.ports import Camera
@@ -100,14 +100,17 @@ def test_a_frame_belongs_to_its_receiver(make_camera: MakeCamera) -> None:
 
 
 def test_the_same_camera_made_again_gives_the_same_frames(make_camera: MakeCamera) -> None:
-    one, other = make_camera(), make_camera()
-    for a, b in zip(frames(one), frames(other), strict=True):
+    received, hashes = [], []
+    for camera in (make_camera(), make_camera()):
+        received.append(frames(camera))
+        calibration = camera.calibration()
+        assert calibration is not None
+        hashes.append(calibration.hash)
+        camera.close()
+    for a, b in zip(*received, strict=True):
         np.testing.assert_array_equal(a.counts, b.counts)
         assert a.frame_id == b.frame_id
-    calibrations = one.calibration(), other.calibration()
-    assert calibrations[0] is not None
-    assert calibrations[1] is not None
-    assert calibrations[0].hash == calibrations[1].hash
+    assert hashes[0] == hashes[1]
 
 
 def test_a_finite_camera_is_exhausted_after_its_last_frame_and_not_before(camera: Camera) -> None:

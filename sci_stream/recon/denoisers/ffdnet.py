@@ -37,15 +37,11 @@ class FfdnetDenoiser:
 
     name = "ffdnet"
 
-    def __init__(
-        self, weights: FfdnetWeights, device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, weights: FfdnetWeights, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._gives_noise = weights.gives_noise
         self._dtype = dtype
         # Channels last is the layout in which convolution libraries run without reordering.
-        self._kernels = [
-            kernel.to(device, dtype, memory_format=torch.channels_last) for kernel in weights.kernels
-        ]
+        self._kernels = [kernel.to(device, dtype, memory_format=torch.channels_last) for kernel in weights.kernels]
         self._biases = [bias.to(device, dtype) for bias in weights.biases]
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
@@ -53,7 +49,7 @@ class FfdnetDenoiser:
         *_, height, width = x.shape
         frames = max(1, _PIXELS_PER_CHUNK.get(x.device.type, 2**20) // (height * width))
         out = torch.empty_like(x)
-        for chunk, result in zip(x.split(frames), out.split(frames), strict=True):
+        for chunk, result in zip(torch.split(x, frames), torch.split(out, frames), strict=True):
             result.copy_(self._denoise(chunk.to(self._dtype), sigma))
         return out
 

@@ -48,7 +48,7 @@ class TvDenoiser:
         """Denoise (N, H, W) with the weight 0.65 σ; see `sci_stream.ports.Denoiser`."""
         out = torch.empty_like(x)
         chunk = _FRAMES_PER_CHUNK_CPU if x.device.type == "cpu" else x.shape[0]
-        for frames, result in zip(x.split(chunk), out.split(chunk), strict=True):
+        for frames, result in zip(torch.split(x, chunk), torch.split(out, chunk), strict=True):
             _denoise(frames, WEIGHT_PER_SIGMA * sigma, self._steps, out=result)
         return out
 

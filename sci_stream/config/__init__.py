@@ -1,0 +1,40 @@
+"""One TOML file a rig: read, checked, documented where each field is declared.
+
+``load_rig(path)`` gives a `Rig` or a `ConfigError` that names file, section, key, what was expected and what came;
+``example_toml()`` writes a commented file; ``validate_options()`` does for a driver's options what is done here.
+"""
+
+from sci_stream.config.example import example_toml
+from sci_stream.config.load import load_rig, parse_rig
+from sci_stream.config.overrides import PREFIX as OVERRIDE_PREFIX
+from sci_stream.config.problems import validate_options
+from sci_stream.config.rig import Rig
+from sci_stream.config.sections import (
+    CalibrationSection,
+    CameraSection,
+    DrainSection,
+    NetworkSection,
+    PolicySection,
+    PreviewSection,
+    ReconstructSection,
+    RecordSection,
+    RigSection,
+)
+
+__all__ = [
+    "OVERRIDE_PREFIX",
+    "CalibrationSection",
+    "CameraSection",
+    "DrainSection",
+    "NetworkSection",
+    "PolicySection",
+    "PreviewSection",
+    "ReconstructSection",
+    "RecordSection",
+    "Rig",
+    "RigSection",
+    "example_toml",
+    "load_rig",
+    "parse_rig",
+    "validate_options",
+]

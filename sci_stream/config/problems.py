@@ -1,0 +1,169 @@
+"""What is wrong with a table, in words: file, key, what was expected, what came, what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from sci_stream.config.toml_text import value_text
+from sci_stream.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+Location = tuple[int | str, ...]
+
+_EXPECTED = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "string": "a string",
+    "path": "a path",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a table",
+    "model": "a table",
+    "finite": "a finite number",
+}
+_BOUNDS = {"greater_than_equal": "≥", "greater_than": ">", "less_than_equal": "≤", "less_than": "<"}
+_SHOWN = 80
+
+
+def validate_options(
+    model: type[M], table: Mapping[str, Any], where: str, *, context: Mapping[str, Any] | None = None
+) -> M:
+    """Validate a table of options.
+
+    Parameters
+    ----------
+    model
+        What the options must be; it forbids unknown keys.
+    table
+        Keys and values as TOML gives them.
+    where
+        What to call the table in messages: ``"rig.toml: [camera.options]"``.
+    context
+        Handed to the model's validators.
+
+    Raises
+    ------
+    ConfigError
+        One line for each thing that is wrong.
+    """
+    try:
+        return model.model_validate(dict(table), context=dict(context or {}))
+    except ValidationError as error:
+        raise config_error(error, model, where, lambda location: f"{where} {dotted(location)}".rstrip()) from None
+
+
+def config_error(
+    error: ValidationError, model: type[BaseModel], where: str, name: Callable[[Location], str]
+) -> ConfigError:
+    """Return the `ConfigError` for a failed validation; ``name`` says how a key is called, ``()`` for the whole."""
+    problems = [_problem(details, model, name) for details in _causes(error)]
+    if len(problems) == 1:
+        return problems[0]
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return ConfigError(f"{where}: {len(problems)} things are wrong\n{lines}")
+
+
+def _causes(error: ValidationError) -> list[Any]:
+    """Return what is wrong, without what is said of a list only because of what is wrong within it."""
+    found = error.errors(include_url=False)
+    parents = {details["loc"][:-1] for details in found}
+    return [details for details in found if details["loc"] not in parents]
+
+
+def dotted(location: Location) -> str:
+    """Return a key within its table: ``faults.drop_probability``, ``devices[1]``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return a suggestion, or None if nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"Did you mean {near[0]}?" if near else None
+
+
+def _problem(details: Any, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
+    kind, location, context = details["type"], details["loc"], details.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(location, model, name)
+    what = name(location)
+    if kind == "missing":
+        return ConfigError(f"{what} is missing", hint=_description(model, location))
+    if kind in {"value_error", "assertion_error"}:
+        got = None if isinstance(details["input"], Mapping | BaseModel) else _shown(details["input"], model, location)
+        return ConfigError(f"{what}: {context['error']}", got=got)
+    expected = _expected(kind, context, details["msg"])
+    hint = None
+    if kind in {"literal_error", "enum"} and isinstance(details["input"], str):
+        hint = did_you_mean(details["input"], expected.replace("'", "").replace(" or ", ", ").split(", "))
+    return ConfigError(f"{what} is wrong", expected=expected, got=_shown(details["input"], model, location), hint=hint)
+
+
+def _unknown_key(location: Location, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
+    key = str(location[-1])
+    owner = _model_at(model, location[:-1])
+    fields = owner.model_fields if owner is not None else {}
+    homes = [section for section, field in model.model_fields.items() if key in _fields_of(field)]
+    known = f"Known here: {', '.join(fields)}." if fields else None
+    hint = f"It belongs in [{homes[0]}]." if homes else did_you_mean(key, fields) or known
+    return ConfigError(f"{name(location)} is unknown", hint=hint)
+
+
+def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
+    if kind in _BOUNDS:
+        return f"{_BOUNDS[kind]} {next(iter(context.values())):g}"
+    if kind in {"literal_error", "enum"}:
+        return str(context["expected"])
+    if kind == "int_from_float":
+        return _EXPECTED["int"]
+    base, _, rest = kind.rpartition("_")
+    if rest in {"type", "parsing", "number"} and base in _EXPECTED:
+        return _EXPECTED[base]
+    return message[:1].lower() + message[1:]
+
+
+def _shown(value: Any, model: type[BaseModel], location: Location) -> str:
+    field = _field_at(model, location)
+    if field is not None and isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("secret"):
+        return "what is not shown here"
+    try:
+        text = value_text(value)
+    except TypeError:
+        text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel] | None:
+    found: type[BaseModel] | None = model
+    for part in location:
+        field = found.model_fields.get(str(part)) if found is not None else None
+        found = _submodel(field)
+    return found
+
+
+def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
+    if field is None:
+        return None
+    candidates = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _fields_of(field: FieldInfo) -> Mapping[str, FieldInfo]:
+    submodel = _submodel(field)
+    return {} if submodel is None else submodel.model_fields
+
+
+def _field_at(model: type[BaseModel], location: Location) -> FieldInfo | None:
+    names = [part for part in location if isinstance(part, str)]
+    owner = _model_at(model, tuple(names[:-1])) if names else None
+    return owner.model_fields.get(names[-1]) if owner is not None else None
+
+
+def _description(model: type[BaseModel], location: Location) -> str | None:
+    field = _field_at(model, location)
+    return field.description if field is not None else None

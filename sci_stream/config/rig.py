@@ -1,0 +1,118 @@
+"""The configuration of a rig: all tables together, and what they must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from sci_stream.config.fields import Section, tcp_address
+from sci_stream.config.sections import (
+    CalibrationSection,
+    CameraSection,
+    DrainSection,
+    NetworkSection,
+    PolicySection,
+    PreviewSection,
+    ReconstructSection,
+    RecordSection,
+    RigSection,
+)
+from sci_stream.config.toml_text import table_text
+from sci_stream.model import Policy
+
+_EVERYWHERE = ("0.0.0.0", "::")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Rig(Section):
+    """One rig: its camera, nodes, addresses and outputs. Read by `load_rig`; immutable."""
+
+    rig: RigSection = Field(default=RigSection(), description="What this rig is.")
+    camera: CameraSection = Field(default=CameraSection(), description="The camera.")
+    calibration: CalibrationSection = Field(default=CalibrationSection(), description="Its masks.")
+    policy: PolicySection = Field(default=PolicySection(), description="When reconstruction cannot keep up.")
+    reconstruct: ReconstructSection = Field(default=ReconstructSection(), description="How, and on what.")
+    network: NetworkSection = Field(default=NetworkSection(), description="Where the nodes meet.")
+    record: RecordSection = Field(default=RecordSection(), description="What is written to the disk.")
+    preview: PreviewSection = Field(default=PreviewSection(), description="The live page.")
+    drain: DrainSection = Field(default=DrainSection(), description="When the rig is stopped.")
+
+    _source: Path | None = PrivateAttr(default=None)
+    _overridden: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def source(self) -> Path | None:
+        """The file it was read from, absolute; None if it was not read from a file."""
+        return self._source
+
+    @property
+    def overridden(self) -> tuple[str, ...]:
+        """Names of the environment variables that took precedence over the file."""
+        return self._overridden
+
+    def remember(self, source: Path | None, overridden: tuple[str, ...]) -> Self:
+        """Note where the values came from; for the loader."""
+        self._source = source
+        self._overridden = overridden
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absent_sections_are_empty(cls, table: Any) -> Any:
+        # A default section would have been made when this module was read, and know nothing of the file's folder.
+        return {**{name: {} for name in cls.model_fields}, **table} if isinstance(table, dict) else table
+
+    @model_validator(mode="after")
+    def _addresses_differ(self) -> Self:
+        taken: dict[str, tuple[str, int]] = {}
+        for name, host, port in _addresses(self):
+            for other, at in taken.items():
+                if _collide((host, port), at):
+                    raise ValueError(f"{other} and {name} have the same address: each needs its own port")
+            taken[name] = (host, port)
+        return self
+
+    @model_validator(mode="after")
+    def _record_policy_records(self) -> Self:
+        if self.policy.mode is Policy.RECORD and not (self.record.enabled and self.record.raw):
+            raise ValueError(
+                'policy.mode = "record" promises every raw snapshot: it needs record.enabled and record.raw'
+            )
+        return self
+
+    def to_toml(self) -> str:
+        """Return the configuration as a rig file, complete, with paths absolute as they were resolved, without secrets.
+
+        Loading it gives the same rig again, but for the secrets, which are empty.
+        """
+        note = "# Overridden by the environment: " + ", ".join(self.overridden) + "\n\n" if self.overridden else ""
+        return note + "\n".join(table_text(name, _plain(getattr(self, name))) for name in type(self).model_fields)
+
+
+def _plain(section: Section) -> dict[str, Any]:
+    """Return a section's values without those that are unset, secrets blanked."""
+    values = section.model_dump()
+    for name, field in type(section).model_fields.items():
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("secret"):
+            values[name] = ""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
+    for name in ("dispatch", "results", "taps"):
+        endpoint = getattr(rig.network, name)
+        host, port = tcp_address(endpoint) or (endpoint, 0)
+        yield f"network.{name}", host, port
+    if rig.preview.enabled and rig.preview.port:
+        yield "preview.port", rig.preview.host.lower(), rig.preview.port
+
+
+def _collide(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Return whether two addresses cannot both be listened on."""
+    if one[1] != other[1]:
+        return False
+    hosts = [_LOOPBACK[0] if host in _LOOPBACK else host for host in (one[0], other[0])]
+    return hosts[0] == hosts[1] or (one[1] != 0 and any(host in _EVERYWHERE for host in hosts))

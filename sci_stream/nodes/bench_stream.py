@@ -1,0 +1,234 @@
+"""``sci-stream bench stream``: what the pipeline itself costs, with a worker that hands through what it gets.
+
+Three processes as in a real rig, the real nodes and sockets: an acquire node whose camera hands out frames made
+beforehand, a reconstruct node whose solver does nothing, a sink that neither records nor shows.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from sci_stream.config import Rig, load_rig
+from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, Start, StageTimes
+from sci_stream.nodes.acquire import AcquireNode
+from sci_stream.nodes.demo import free_port
+from sci_stream.nodes.reconstruct import ReconstructNode
+from sci_stream.nodes.runner import StopRequest, stop_on_signals, versions
+from sci_stream.nodes.sink import SinkNode
+from sci_stream.nodes.solver_thread import Ready, Result, Solved
+from sci_stream.optics.calibration import Calibration
+
+_UNLOADED_HZ = 50.0
+_WINDOW = 8
+"""Snapshots under way at once in the throughput part: enough to keep every stage busy."""
+_MADE = 16
+
+
+class LoopCamera:
+    """Hands out a few frames of 12-bit noise over and over, paced, or as fast as few enough are under way."""
+
+    def __init__(self, shape: tuple[int, int], rate_hz: float) -> None:
+        generator = np.random.default_rng(0)
+        self._frames = [generator.integers(0, 4096, shape, dtype=np.uint16) for _ in range(_MADE)]
+        self._shape = shape
+        self._rate_hz = rate_hz
+        self._next = 0
+        self._start_s = 0.0
+        self.under_way: Callable[[], int] = lambda: 0
+
+    def open(self) -> CameraCapabilities:
+        """Say what will be delivered."""
+        height, width = self._shape
+        return CameraCapabilities("bench", "0", height, width, "Mono12", 12, n_frames=1, clock="none")
+
+    def calibration(self) -> Calibration:
+        """Return an open mask."""
+        return Calibration(np.ones((1, *self._shape), np.float32), full_scale_dn=4095.0)
+
+    def start(self) -> None:
+        """Begin."""
+        self._start_s = time.monotonic()
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        """Return the next frame when it is due."""
+        deadline_s = time.monotonic() + timeout_s
+        due_s = self._start_s + self._next / self._rate_hz if self._rate_hz else 0.0
+        while time.monotonic() < due_s or (not self._rate_hz and self.under_way() >= _WINDOW):
+            if time.monotonic() > deadline_s:
+                return None
+            time.sleep(100e-6)
+        counts: Array = self._frames[self._next % _MADE]
+        frame = CameraFrame(counts, self._next, None, time.time_ns())
+        self._next += 1
+        return frame
+
+    @property
+    def exhausted(self) -> bool:
+        """Never."""
+        return False
+
+    def counters(self) -> Mapping[str, int]:
+        """Nothing to count."""
+        return {}
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class IdentitySolver:
+    """Gives the counts back as video, bit for bit."""
+
+    device_name = "identity"
+
+    def __init__(self) -> None:
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._known: set[str] = set()
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Nothing to start."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+    def has(self, calibration_hash: str) -> bool:
+        """Return whether the calibration came."""
+        return calibration_hash in self._known
+
+    def adopt(self, calibration: Calibration) -> None:
+        """Take note of a calibration."""
+        self._known.add(calibration.hash)
+        self._results.put(Ready(calibration.hash, self.device_name))
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Hand through."""
+        now_ns = time.time_ns()
+        report = SolveReport(
+            iterations=1, start=Start.COLD, start_reason="identity", budget_limited=False, solve_ns=0, residual=0.0
+        )
+        video = snapshot.counts.view(np.float16)[np.newaxis]
+        self._results.put(Solved(snapshot, video, report, StageTimes(started_ns=now_ns, finished_ns=now_ns)))
+
+    def results(self) -> Iterator[Result]:
+        """Fetch what was handed through."""
+        while not self._results.empty():
+            yield self._results.get_nowait()
+
+    def status(self) -> dict[str, int | float | str]:
+        """Nothing to report."""
+        return {}
+
+
+def _rig(folder: Path) -> Path:
+    path = folder / "bench.toml"
+    ports = "\n".join(f'{name} = "tcp://127.0.0.1:{free_port()}"' for name in ("dispatch", "results", "taps"))
+    path.write_text(
+        f"""[rig]\nname = "bench"\n[policy]\nqueue_snapshots = {4 * _WINDOW}\n[reconstruct]\ncredit = {_WINDOW}\n"""
+        f"""[network]\n{ports}\n[record]\nenabled = false\n[preview]\nenabled = false\n"""
+    )
+    return path
+
+
+def _sink(path: Path, summary: Path) -> None:
+    with stop_on_signals() as stop:
+        SinkNode(load_rig(path), stop, summary=summary).run()
+
+
+def _worker(path: Path) -> None:
+    with stop_on_signals() as stop:
+        ReconstructNode(load_rig(path), IdentitySolver(), stop).run()
+
+
+def _run(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[dict[str, Any], float]:
+    """Run the pipeline once; return the sink's summary and the seconds from the first to the last snapshot."""
+    summary = path.with_suffix(".json")
+    spawn = multiprocessing.get_context("spawn")
+    processes = [
+        spawn.Process(target=_sink, args=(path, summary), daemon=True),
+        spawn.Process(target=_worker, args=(path,), daemon=True),
+    ]
+    for process in processes:
+        process.start()
+    node = AcquireNode(rig, camera, None, StopRequest(), snapshots=snapshots)
+    camera.under_way = lambda: node.held
+    try:
+        node.run()
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.join(10.0)
+    return json.loads(summary.read_text()), node.running_s
+
+
+def bench(*, snapshots: int, height_px: int, width_px: int) -> dict[str, Any]:
+    """Measure throughput with all stages busy, and latency with one snapshot under way at a time.
+
+    Returns
+    -------
+    Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``latency_ms`` by stage,
+    ``lost``.
+    """
+    figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "parts": []}
+    nbytes = height_px * width_px * 2
+    parts = (("loaded", 0.0, snapshots), ("unloaded", _UNLOADED_HZ, min(snapshots, 500)))
+    for name, rate_hz, count in parts:
+        with tempfile.TemporaryDirectory(prefix="sci-stream-bench-") as folder:
+            path = _rig(Path(folder))
+            summary, seconds = _run(path, load_rig(path), LoopCamera((height_px, width_px), rate_hz), count)
+        ledger = summary["ledger"]
+        figures["parts"].append(
+            {
+                "part": name,
+                "snapshot_mib": round(nbytes / 2**20, 3),
+                "snapshots": count,
+                "mb_per_s": round(ledger["reconstructed"] * nbytes / seconds / 1e6, 1),
+                "snapshots_per_s": round(ledger["reconstructed"] / seconds, 1),
+                "latency_ms": summary["latency_ms"],
+                "lost": ledger["acquired"] - ledger["reconstructed"],
+                "ledger_closed": ledger["closed"],
+            }
+        )
+    return figures
+
+
+def machine() -> str:
+    """Name this machine in a line."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
+    """Print a table; write the figures as JSON if asked to."""
+    table = Table(title=f"camera → identity worker → sink ({figures['machine']})")
+    for column in ("part", "MiB", "snapshots", "MB/s", "snapshots/s", "p50 ms", "p99 ms", "lost"):
+        table.add_column(column, justify="left" if column == "part" else "right")
+    for part in figures["parts"]:
+        total = part["latency_ms"]["total"]
+        row = (
+            part["part"],
+            part["snapshot_mib"],
+            part["snapshots"],
+            part["mb_per_s"],
+            part["snapshots_per_s"],
+            total["p50"],
+            total["p99"],
+            part["lost"],
+        )
+        table.add_row(*map(str, row))
+    console.print(table)
+    if json_path is not None:
+        json_path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,0 +1,162 @@
+"""``sci-stream check``: everything that a rig needs, tried one by one, and said in words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+from rich.console import Console
+from rich.markup import escape
+
+from sci_stream.config import Rig, load_rig
+from sci_stream.errors import CalibrationError, SciStreamError, StorageError
+from sci_stream.files.calibration_file import load_calibration
+from sci_stream.files.recording import free_bytes
+from sci_stream.model import CameraCapabilities
+from sci_stream.nodes.drivers import make_camera
+from sci_stream.nodes.outputs import preview_options
+from sci_stream.nodes.solver_thread import solver_settings
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers import make_denoiser
+from sci_stream.recon.device import describe_device, pick_device
+from sci_stream.sinks.preview import WebPreview
+from sci_stream.transport.sockets import bind
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one check; ``exit_status`` 0 if it is well."""
+
+    what: str
+    text: str
+    exit_status: int = 0
+
+
+def check_rig(path: Path) -> list[Finding]:
+    """Check a rig as far as this machine can; everything is tried, even after a failure."""
+    try:
+        rig = load_rig(path)
+    except SciStreamError as error:
+        return [Finding("rig file", str(error), error.exit_status)]
+    findings = [Finding("rig file", f"{path}: {rig.rig.name}")]
+    found: list[tuple[CameraCapabilities, Calibration | None]] = []
+
+    def camera() -> str:
+        capabilities, own = _open_camera(rig)
+        found.append((capabilities, own))
+        size = f"{capabilities.height_px}×{capabilities.width_px} {capabilities.pixel_format}"
+        return f"{capabilities.model} {capabilities.serial}, {size}"
+
+    def calibration() -> str:
+        return _check_calibration(rig, found[0] if found else None)
+
+    def devices() -> str:
+        return ", ".join(describe_device(pick_device(name)) for name in rig.reconstruct.devices)
+
+    def denoiser() -> str:
+        device = pick_device("cpu")
+        name, settings = solver_settings(rig.reconstruct, device)
+        make_denoiser(name, device, weights=rig.reconstruct.weights)
+        return f"{name}, up to {settings.iterations} iterations, σ {settings.sigma_first:g} → {settings.sigma_last:g}"
+
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("camera", camera),
+        ("calibration", calibration),
+        ("device", devices),
+        ("denoiser", denoiser),
+        ("addresses", lambda: _check_addresses(rig)),
+        ("recording", lambda: _check_recording(rig)),
+    ]
+    for what, try_it in checks:
+        try:
+            findings.append(Finding(what, try_it()))
+        except SciStreamError as error:
+            findings.append(Finding(what, str(error), error.exit_status))
+    return findings
+
+
+@contextlib.contextmanager
+def _context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield context
+    finally:
+        context.destroy(linger=0)
+
+
+def _open_camera(rig: Rig) -> tuple[CameraCapabilities, Calibration | None]:
+    camera = make_camera(rig)
+    try:
+        return camera.open(), camera.calibration()
+    finally:
+        camera.close()
+
+
+def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | None] | None) -> str:
+    capabilities, own = found or (None, None)
+    calibration = load_calibration(rig.calibration.file) if rig.calibration.file else own
+    if calibration is None:
+        raise CalibrationError(
+            "There is no calibration", expected="[calibration] file, or a camera that knows its own masks"
+        )
+    if capabilities is not None and calibration.shape != (capabilities.height_px, capabilities.width_px):
+        raise CalibrationError(
+            f"The calibration {rig.calibration.file} does not fit the camera",
+            expected=f"{capabilities.height_px}×{capabilities.width_px} pixels",
+            got=f"{calibration.shape[0]}×{calibration.shape[1]}",
+        )
+    if capabilities is not None and capabilities.n_frames not in (None, calibration.n_frames):
+        raise CalibrationError(
+            f"The calibration {rig.calibration.file} does not fit the camera",
+            expected=f"B = {capabilities.n_frames} masks",
+            got=f"B = {calibration.n_frames}",
+        )
+    blind = int((calibration.gram_diag == 0).sum())
+    words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
+    return f"{words}; {blind} pixels that no mask opens" if blind else words
+
+
+def _check_addresses(rig: Rig) -> str:
+    with _context() as context:
+        for name in ("dispatch", "results", "taps"):
+            socket = context.socket(zmq.ROUTER)
+            bind(socket, getattr(rig.network, name), name)
+            socket.close(linger=0)
+    if rig.preview.enabled:
+        preview = WebPreview(preview_options(rig.preview))
+        preview.start()
+        preview.close()
+    return f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
+
+
+def _check_recording(rig: Rig) -> str:
+    if not rig.record.enabled:
+        return "off"
+    folder = Path(rig.record.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".sci-stream-check"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise StorageError(f"[record] folder {folder} cannot be written", got=error.strerror) from None
+    free_mib = free_bytes(folder / "x") >> 20
+    if free_mib < rig.record.min_free_mib:
+        raise StorageError(
+            f"The disk of [record] folder {folder} is full",
+            expected=f"at least {rig.record.min_free_mib} MiB free",
+            got=f"{free_mib} MiB",
+        )
+    return f"{folder}, {free_mib / 1024:.1f} GiB free"
+
+
+def print_findings(findings: list[Finding], console: Console) -> None:
+    """Print one line a finding."""
+    for finding in findings:
+        mark = "[green]ok  [/]" if finding.exit_status == 0 else "[bold red]no  [/]"
+        console.print(f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True)
+
+

@@ -1,0 +1,105 @@
+"""``sci-stream demo``: a rig for this machine, made up on the spot."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from sci_stream.recon.denoisers import make_denoiser
+from sci_stream.recon.device import describe_device, pick_device
+from sci_stream.recon.engine import default_settings
+
+_SIZES_PX = (512, 384, 256, 192, 128)
+_N_FRAMES = 8
+_SOLVE_S = 1.5
+"""A snapshot should be reconstructed within this time: then something new is seen at least so often."""
+_RATE_MARGIN = 0.7
+"""Share of what the device can do that the camera asks for; the nodes share the machine with each other."""
+_RATE_MOST_HZ = 30.0
+
+
+def free_port() -> int:
+    """Return a TCP port of this machine that nobody uses just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | None, size: int) -> float:
+    """Time one denoising pass over a snapshot's frames, which is nearly all of an iteration."""
+    denoise = make_denoiser(prior, device, weights=weights)
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
+    best_s = float("inf")
+    for _ in range(3):
+        start_s = time.perf_counter()
+        denoise(frames, 0.05)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best_s = min(best_s, time.perf_counter() - start_s)
+    return best_s
+
+
+def _toml_string(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def demo_rig(
+    *, scene: str, weights: Path | None, size: int, device: str, record: bool, open_browser: bool
+) -> tuple[Path, str]:
+    """Write a rig file that suits this machine; return its path and, in a sentence, what was chosen and why.
+
+    Parameters
+    ----------
+    scene
+        A scene of the simulated camera or a video file; empty for the default one.
+    weights
+        FFDNet checkpoint; None for the TV prior, which needs none.
+    size
+        Height and width in pixels; 0 for the largest that this device reconstructs in good time.
+    device, record, open_browser
+        As in the rig.
+    """
+    chosen = pick_device(device)
+    prior = "tv" if weights is None else "ffdnet"
+    iterations = default_settings(chosen, prior).iterations
+    sizes = (size,) if size else _SIZES_PX
+    for size_px in sizes:
+        # Time at the smallest size and scale: trying the large ones would be the wait that is to be avoided.
+        measured_px = min(size_px, 128)
+        per_pixel_s = _seconds_per_iteration(chosen, prior, weights, measured_px) / measured_px**2
+        solve_s = per_pixel_s * size_px**2 * iterations
+        if solve_s <= _SOLVE_S:
+            break
+    rate_hz = max(0.2, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
+    folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
+    path = folder / "demo.toml"
+    ports = {name: free_port() for name in ("dispatch", "results", "taps")}
+    scene_file = Path(scene)
+    lines = [
+        "# Written by `sci-stream demo` for this machine; run it again with: sci-stream run THIS_FILE",
+        '[rig]\nname = "demo"\n',
+        '[camera]\ndriver = "simulated"\n',
+        "[camera.options]",
+        f"width_px = {size_px}\nheight_px = {size_px}\nn_frames = {_N_FRAMES}",
+        f"snapshot_rate_hz = {rate_hz:.2f}\ntruth = true",
+        f"scene = {_toml_string(str(scene_file.resolve()) if scene_file.exists() else scene)}\n" if scene else "",
+        f'[reconstruct]\ndenoiser = "{prior}"\ndevices = ["{device}"]\niterations = {iterations}',
+        f"weights = {_toml_string(str(weights.resolve()))}\n" if weights else "",
+        "[network]",
+        *(f'{name} = "tcp://127.0.0.1:{port}"' for name, port in ports.items()),
+        f"\n[record]\nenabled = {str(record).lower()}\nfolder = {_toml_string(str(Path('recordings').resolve()))}\n",
+        f"[preview]\nport = 0\nopen_browser = {str(open_browser).lower()}",
+    ]
+    path.write_text("\n".join(line for line in lines if line) + "\n")
+    why = (
+        f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {prior.upper()} prior, up to "
+        f"{iterations} iterations, {rate_hz:.1f} snapshots/s = {rate_hz * _N_FRAMES:.0f} video frames/s"
+    )
+    return path, why

@@ -1,0 +1,93 @@
+"""How a snapshot is solved, and the choice of it where a rig does not say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from sci_stream.errors import ConfigError
+from sci_stream.recon.denoisers import denoiser_spec
+from sci_stream.recon.schedule import Shape, SigmaSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class SolverSettings:
+    """How a snapshot is solved where time does not press.
+
+    Parameters
+    ----------
+    solver
+        Name of the algorithm: ``"gap"``.
+    accelerate
+        Accumulate the measurement's residual; False for the plain algorithm, which α and β then do not change.
+    relaxation, momentum
+        α and β of `sci_stream.recon.gap.gap`, 0 ≤ α < 2, 0 ≤ β < 1.
+    iterations, min_iterations
+        What a snapshot is given if there is time, and what it is given however short time is; 1 ≤ min ≤ iterations.
+    sigma_first, sigma_last
+        Noise level handed to the denoiser in the first and the last iteration, 0–1 scale.
+    shape
+        How σ falls between them.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    solver: str = "gap"
+    accelerate: bool = True
+    relaxation: float = 1.0
+    momentum: float = 0.0
+    iterations: int = 40
+    min_iterations: int = 4
+    sigma_first: float = 50 / 255
+    sigma_last: float = 6 / 255
+    shape: Shape = Shape.GEOMETRIC
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_iterations <= self.iterations:
+            raise ConfigError(
+                "The iterations of the solver do not fit together",
+                expected="1 <= min_iterations <= iterations",
+                got=f"min_iterations = {self.min_iterations}, iterations = {self.iterations}",
+            )
+        if not (0 <= self.relaxation < 2 and 0 <= self.momentum < 1):
+            raise ConfigError(
+                "The acceleration of the solver is out of its range",
+                expected="0 <= relaxation < 2 and 0 <= momentum < 1",
+                got=f"relaxation = {self.relaxation}, momentum = {self.momentum}",
+            )
+        if not (math.isfinite(self.sigma_first) and 0 < self.sigma_last <= self.sigma_first <= 1):
+            raise ConfigError(
+                "The noise levels of the solver do not fit together",
+                expected="0 < sigma_last <= sigma_first <= 1, on the scale where white is 1",
+                got=f"sigma_first = {self.sigma_first}, sigma_last = {self.sigma_last}",
+                hint="Levels given on the 0–255 scale are to be divided by 255.",
+            )
+
+    @property
+    def schedule(self) -> SigmaSchedule:
+        """The noise levels as a schedule."""
+        return SigmaSchedule(self.sigma_first, self.sigma_last, self.shape)
+
+
+def default_settings(device: torch.device, denoiser: str) -> SolverSettings:
+    """Return the settings that suit a prior on a device.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such denoiser.
+    """
+    spec = denoiser_spec(denoiser)
+    return SolverSettings(
+        relaxation=spec.relaxation,
+        momentum=spec.momentum,
+        iterations=spec.iterations_on(device),
+        min_iterations=spec.min_iterations,
+        sigma_first=spec.sigma_first,
+        sigma_last=spec.sigma_last,
+    )

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+from camera_kit import SHOTS, B, H, Published, W, frames
+from pydantic import ValidationError
+
+from drivers.replay import ReplayCamera, ReplayOptions
+from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.model import BayerPhase
+
+
+def replay(path: Path, **options: Any) -> ReplayCamera:
+    return ReplayCamera(ReplayOptions.model_validate({"path": path, **options}))
+
+
+@pytest.fixture
+def mat(tmp_path: Path, published: Published) -> Path:
+    return published.save_v5(tmp_path / "scene.mat")
+
+
+def test_a_published_simulation_plays_with_its_truth_and_scale(mat: Path, published: Published) -> None:
+    camera = replay(mat)
+    capabilities = camera.open()
+    assert capabilities.has_truth
+    assert (capabilities.pixel_format, capabilities.bit_depth) == ("Mono16", 16)
+    calibration = camera.calibration()
+    assert calibration.full_scale_dn == 255.0
+    for n, frame in enumerate(frames(camera)):
+        np.testing.assert_array_equal(frame.counts, published.meas[:, :, n])
+        np.testing.assert_array_equal(frame.truth, np.moveaxis(published.orig, -1, 0)[n * B : (n + 1) * B])
+
+
+@pytest.mark.parametrize("scale", [1 / 255, 0.37, 1.0, 10.0])
+def test_the_scale_is_found_whatever_it_is(tmp_path: Path, published: Published, scale: float) -> None:
+    camera = replay(published.save_v73(tmp_path / "scene.mat", meas=published.meas * scale))
+    camera.open()
+    assert camera.calibration().full_scale_dn == pytest.approx(255 * scale, rel=1e-6)
+
+
+def test_grey_masks_on_their_own_scale_become_transmissions(tmp_path: Path, published: Published) -> None:
+    mask = np.random.default_rng(1).integers(0, 114, (H, W, B)).astype(np.uint8)
+    mask[0, 0, 0] = 113
+    meas = (published.orig.reshape(H, W, SHOTS, B).astype(float) * mask[:, :, None, :]).sum(axis=-1)
+    camera = replay(published.save_v5(tmp_path / "grey.mat", mask=mask, meas=meas))
+    camera.open()
+    np.testing.assert_allclose(camera.calibration().phi, np.moveaxis(mask, -1, 0) / 113, rtol=1e-6)
+    assert camera.calibration().full_scale_dn == pytest.approx(255 * 113)
+
+
+def test_true_frames_on_the_unit_scale_stay_floats(tmp_path: Path, published: Published) -> None:
+    camera = replay(published.save_v5(tmp_path / "unit.mat", orig=published.orig / 255, meas=published.meas / 255))
+    assert camera.open().pixel_format == "Mono32f"
+    frame = frames(camera, 1)[0]
+    assert frame.counts.dtype == np.float32
+    assert frame.truth is not None
+    assert frame.truth.dtype == np.float32
+    assert camera.calibration().full_scale_dn == 1.0
+
+
+def test_masks_that_do_not_explain_the_measurement_are_refused(tmp_path: Path, published: Published) -> None:
+    path = published.save_v5(tmp_path / "odd.mat", mask=published.mask[:, :, ::-1])
+    with pytest.raises(FileFormatError, match="do not explain"):
+        replay(path).open()
+    assert not replay(path, truth=False, full_scale_dn=255.0).open().has_truth
+
+
+def test_a_capture_without_truth_is_scaled_to_fill_the_range(tmp_path: Path, published: Published) -> None:
+    path = tmp_path / "capture.mat"
+    scipy.io.savemat(path, {"meas": published.meas[:, :, 0] * 0.123, "mask": published.mask})
+    camera = replay(path)
+    assert not camera.open().has_truth
+    calibration = camera.calibration()
+    frame = frames(camera, 1)[0]
+    light = calibration.phi.sum(axis=0)
+    brightness = (calibration.measurement(frame.counts) / np.maximum(light, 1))[light > 0.5]
+    assert np.percentile(brightness, 99.5) == pytest.approx(1.0, rel=1e-3)
+    assert camera.exhausted
+
+
+def test_a_dark_capture_is_refused(tmp_path: Path, published: Published) -> None:
+    path = tmp_path / "dark.mat"
+    scipy.io.savemat(path, {"meas": np.zeros((H, W)), "mask": published.mask})
+    with pytest.raises(FileFormatError, match="dark"):
+        replay(path).open()
+
+
+def test_a_mosaic_is_what_the_options_say(mat: Path) -> None:
+    camera = replay(mat, bayer="GBRG")
+    assert camera.open().pixel_format == "BayerGB16"
+    assert camera.calibration().bayer is BayerPhase.GBRG
+
+
+def test_a_part_can_be_played(mat: Path, published: Published) -> None:
+    camera = replay(mat, start=1, stop=3)
+    received = frames(camera)
+    assert [frame.frame_id for frame in received] == [0, 1]
+    np.testing.assert_array_equal(received[0].counts, published.meas[:, :, 1])
+
+
+@pytest.mark.parametrize("part", [{"start": SHOTS}, {"stop": SHOTS + 1}])
+def test_a_part_that_is_not_there_is_refused(mat: Path, part: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="start and stop"):
+        replay(mat, **part).open()
+
+
+def test_an_empty_part_is_refused_at_once(mat: Path) -> None:
+    with pytest.raises(ValidationError, match="greater than start"):
+        replay(mat, start=2, stop=2)
+
+
+def test_a_loop_counts_on_and_never_ends(mat: Path) -> None:
+    camera = replay(mat, loop=True, start=1)
+    assert not camera.open().finite
+    received = frames(camera, 8)
+    assert [frame.frame_id for frame in received] == list(range(8))
+    np.testing.assert_array_equal(received[0].counts, received[SHOTS - 1].counts)
+    assert not camera.exhausted
+
+
+def test_it_keeps_the_rate(mat: Path) -> None:
+    camera = replay(mat, snapshot_rate_hz=100.0)
+    assert camera.open().frame_period_ns == 10_000_000
+    camera.start()
+    assert camera.read(0.0) is None
+    begin = time.monotonic()
+    assert len(frames(camera)) == SHOTS
+    assert time.monotonic() - begin >= 0.03
+
+
+def test_a_recording_plays_with_its_stamps_and_calibration(recording: Callable[..., Path]) -> None:
+    camera = replay(recording())
+    capabilities = camera.open()
+    assert (capabilities.serial, capabilities.bit_depth, capabilities.bayer) == ("7", 12, BayerPhase.GRBG)
+    assert (capabilities.pixel_format, capabilities.clock) == ("BayerGR12", "recorded")
+    received = frames(camera)
+    assert [frame.camera_time_ns for frame in received] == [0, 1_000_000, 2_000_000, 3_000_000]
+    assert [int(frame.counts[0, 0]) for frame in received] == [100, 101, 102, 103]
+    assert camera.calibration().full_scale_dn == 100.0
+
+
+def test_what_the_recorded_run_lost_is_missing_again(recording: Callable[..., Path]) -> None:
+    camera = replay(recording(seqs=(0, 1, 4, 5), dropped_before={1: 2, 5: 1}))
+    assert [frame.frame_id for frame in frames(camera)] == [0, 3, 6, 8]
+
+
+def test_a_looped_recording_leaves_out_stamps_that_would_go_back(recording: Callable[..., Path]) -> None:
+    camera = replay(recording(seqs=(0, 2)), loop=True)
+    assert camera.open().clock == "none"
+    received = frames(camera)
+    assert [frame.frame_id for frame in received] == [0, 2, 3, 5]
+    assert {frame.camera_time_ns for frame in received} == {None}
+
+
+def test_a_recording_without_raw_snapshots_is_refused(recording: Callable[..., Path]) -> None:
+    with pytest.raises(FileFormatError, match="no raw snapshots"):
+        replay(recording(seqs=())).open()
+
+
+@pytest.mark.parametrize("name", ["absent.mat", "absent.h5", "broken.mat", "broken.h5"])
+def test_a_file_that_cannot_be_played_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    if name.startswith("broken"):
+        (tmp_path / name).write_bytes(b"nothing of the kind" * 100)
+    with pytest.raises(FileFormatError, match=name):
+        replay(tmp_path / name).open()
+
+
+def test_unknown_options_are_refused(mat: Path) -> None:
+    with pytest.raises(ValidationError, match="speed"):
+        replay(mat, speed=3)
+
+
+def test_the_published_real_capture_fills_the_range(data_dir: Path) -> None:
+    camera = replay(data_dir / "real" / "4fan14_cacti.mat")
+    capabilities = camera.open()
+    assert (capabilities.n_frames, capabilities.has_truth) == (14, False)
+    calibration = camera.calibration()
+    y = calibration.measurement(frames(camera, 1)[0].counts)
+    brightness = y / np.maximum(calibration.phi.sum(axis=0), 1)
+    assert 0.1 < np.median(brightness) < 0.5
+    assert 0.7 < np.percentile(brightness, 99) <= 1.0
+
+
+def test_the_published_traffic_set_plays_its_six_shots(data_dir: Path) -> None:
+    camera = replay(data_dir / "benchmark" / "traffic48_cacti.mat")
+    received = frames(camera, 6)
+    assert len(received) == 6
+    assert camera.exhausted
+    calibration = camera.calibration()
+    assert calibration.full_scale_dn == 255.0
+    for frame in received:
+        assert frame.truth is not None
+        model = np.einsum("bhw,bhw->hw", calibration.phi, frame.truth / 255)
+        np.testing.assert_allclose(calibration.measurement(frame.counts), model, atol=1e-5)

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from camera_kit import SHOTS, frames, simulated
+
+from drivers.simulated.exposure import Exposure
+from drivers.simulated.scenes import make_scene
+from sci_stream.errors import CameraError, CameraLost, FileFormatError
+
+
+def test_counts_are_the_papers_model_to_the_last_digit() -> None:
+    camera = simulated(noise=False)
+    options = camera._options
+    received = frames(camera)
+    calibration = camera.calibration()
+    exposure = Exposure(make_scene(options), calibration.phi, options.bayer)
+    for n, frame in enumerate(received):
+        y = (calibration.phi.astype(np.float64) * exposure.frames(n)).sum(axis=0)
+        expected = calibration.dark + calibration.full_scale_dn * y
+        assert np.abs(frame.counts - expected).max() <= 0.5 + 1e-3
+
+
+def test_the_truth_explains_noiseless_counts_to_its_own_rounding() -> None:
+    camera = simulated(noise=False, truth=True)
+    received = frames(camera)
+    calibration = camera.calibration()
+    for frame in received:
+        assert frame.truth is not None
+        model = (calibration.phi * (frame.truth / 255)).sum(axis=0)
+        bound = 0.5 / 255 * calibration.phi.sum(axis=0) + 0.51 / calibration.full_scale_dn
+        assert (np.abs(calibration.measurement(frame.counts) - model) <= bound).all()
+
+
+def test_asking_for_the_truth_changes_no_counts() -> None:
+    for a, b in zip(frames(simulated()), frames(simulated(truth=True)), strict=True):
+        np.testing.assert_array_equal(a.counts, b.counts)
+
+
+def test_the_calibration_says_what_the_sensor_is() -> None:
+    camera = simulated(seed=3, bit_depth=10, bayer="GBRG")
+    camera.open()
+    calibration = camera.calibration()
+    assert calibration.camera_serial == "SIM-3"
+    assert calibration.bit_depth == 10
+    assert calibration.saturation_dn == 1023
+    assert calibration.bayer == "GBRG"
+    np.testing.assert_array_equal(calibration.dark, 16)
+
+
+def test_overexposed_pixels_are_saturated_and_the_calibration_knows_where_that_is() -> None:
+    camera = simulated(exposure=5.0)
+    frame = frames(camera, 1)[0]
+    saturated = frame.counts >= camera.calibration().saturation_dn
+    assert 0.01 < saturated.mean() < 1
+
+
+def test_frames_made_ahead_come_again_and_again_as_copies() -> None:
+    camera = simulated(loop_snapshots=2, truth=True)
+    a, b, again, _ = frames(camera)
+    assert not np.array_equal(a.counts, b.counts)
+    np.testing.assert_array_equal(a.counts, again.counts)
+    assert not np.shares_memory(a.counts, again.counts)
+
+
+def test_without_a_limit_it_never_ends() -> None:
+    camera = simulated(snapshots=0)
+    assert not camera.open().finite
+    frames(camera, 10)
+    assert not camera.exhausted
+
+
+def test_frames_come_at_the_rate_with_exact_stamps() -> None:
+    camera = simulated(snapshot_rate_hz=200.0)
+    assert camera.open().frame_period_ns == 5_000_000
+    begin = time.monotonic()
+    received = frames(camera)
+    assert time.monotonic() - begin >= SHOTS / 200
+    assert [frame.camera_time_ns for frame in received] == [5_000_000 * (k + 1) for k in range(SHOTS)]
+
+
+def test_a_frame_not_due_yet_is_none_and_comes_later_undamaged() -> None:
+    camera = simulated(snapshot_rate_hz=10.0)
+    camera.open()
+    camera.start()
+    assert camera.read(0.0) is None
+    assert camera.read(0.01) is None
+    late = camera.read(5.0)
+    assert late is not None
+    np.testing.assert_array_equal(late.counts, frames(simulated(), 1)[0].counts)
+
+
+def test_a_late_reader_gets_every_frame_and_is_counted() -> None:
+    camera = simulated(snapshot_rate_hz=1000.0)
+    camera.open()
+    camera.start()
+    time.sleep(0.05)
+    received = [camera.read(1.0) for _ in range(SHOTS)]
+    assert [frame.frame_id for frame in received if frame] == [0, 1, 2, 3]
+    assert camera.counters()["late"] == SHOTS
+
+
+def test_a_late_reader_of_few_buffers_finds_the_oldest_overwritten() -> None:
+    camera = simulated(snapshot_rate_hz=100.0, snapshots=0, faults={"buffers": 3})
+    camera.open()
+    camera.start()
+    time.sleep(0.2)
+    frame = camera.read(1.0)
+    assert frame is not None
+    assert frame.frame_id is not None
+    assert frame.frame_id >= 16
+    assert camera.counters()["overwritten"] == frame.frame_id
+
+
+def test_a_software_trigger_gives_one_snapshot_each() -> None:
+    camera = simulated(trigger="software")
+    assert camera.open().frame_period_ns is None
+    camera.start()
+    assert camera.read(0.01) is None
+    camera.trigger()
+    camera.trigger()
+    assert camera.read(0.0) is not None
+    assert camera.read(0.0) is not None
+    assert camera.read(0.0) is None
+
+
+def test_triggering_a_free_running_camera_is_refused() -> None:
+    with pytest.raises(CameraError, match="runs freely"):
+        simulated().trigger()
+
+
+def test_a_scene_that_is_not_there_is_told_on_opening() -> None:
+    with pytest.raises(FileFormatError, match=r"absent\.mp4"):
+        simulated(scene="absent.mp4").open()
+
+
+def test_dropped_frames_leave_gaps_and_the_others_unchanged() -> None:
+    whole = {frame.frame_id: frame for frame in frames(simulated(snapshots=60), 60)}
+    camera = simulated(snapshots=60, faults={"drop_probability": 0.3})
+    received = frames(camera, 60)
+    assert 30 < len(received) < 55
+    assert camera.exhausted
+    assert camera.counters()["dropped"] + len(received) == 60
+    for frame in received:
+        np.testing.assert_array_equal(frame.counts, whole[frame.frame_id].counts)
+
+
+def test_duplicated_frames_come_again_under_the_same_id() -> None:
+    camera = simulated(snapshots=20, faults={"duplicate_probability": 0.4})
+    received = frames(camera, 40)
+    ids = [frame.frame_id for frame in received]
+    assert sorted(set(ids)) == list(range(20))
+    repeated = [(a, b) for a, b in pairwise(received) if a.frame_id == b.frame_id]
+    assert len(repeated) == camera.counters()["duplicated"] == len(received) - 20 > 3
+    for a, b in repeated:
+        np.testing.assert_array_equal(a.counts, b.counts)
+        assert not np.shares_memory(a.counts, b.counts)
+
+
+def test_ids_wrap_around() -> None:
+    camera = simulated(snapshots=7, faults={"id_first": 1, "id_last": 3})
+    assert [frame.frame_id for frame in frames(camera, 7)] == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_faults_follow_from_the_seed() -> None:
+    def ids(seed: int) -> list[int | None]:
+        camera = simulated(seed=seed, snapshots=40, faults={"drop_probability": 0.5})
+        return [frame.frame_id for frame in frames(camera, 40)]
+
+    assert ids(1) == ids(1) != ids(2)
+
+
+def test_jitter_delays_frames_but_not_their_stamps() -> None:
+    camera = simulated(snapshot_rate_hz=500.0, faults={"jitter_s": 0.02})
+    received = frames(camera)
+    assert [frame.camera_time_ns for frame in received] == [2_000_000 * (k + 1) for k in range(SHOTS)]
+
+
+def test_a_stall_holds_frames_back() -> None:
+    camera = simulated(faults={"stall_every": 2, "stall_s": 0.1})
+    frames(camera, 2)
+    assert camera.read(0.01) is None
+    assert camera.read(1.0) is not None
+    assert camera.counters()["stalls"] == 1
+
+
+def test_a_disconnected_camera_is_lost_until_it_returns_and_then_goes_on() -> None:
+    whole = frames(simulated())
+    camera = simulated(faults={"disconnect_after": 2, "return_after_s": 0.15})
+    frames(camera, 2)
+    for _ in range(2):
+        with pytest.raises(CameraLost, match="disconnected"):
+            camera.read(0.0)
+    with pytest.raises(CameraLost):
+        camera.start()
+    camera.stop()
+    camera.close()
+    with pytest.raises(CameraError, match="returns in"):
+        camera.open()
+    time.sleep(0.16)
+    rest = frames(camera, 2)
+    assert [frame.frame_id for frame in rest] == [0, 1]
+    np.testing.assert_array_equal(rest[0].counts, whole[2].counts)
+    assert camera.exhausted
+
+
+def test_it_is_lost_as_often_as_asked() -> None:
+    camera = simulated(snapshots=6, faults={"disconnect_after": 2, "disconnects": 2})
+    for _ in range(2):
+        frames(camera, 2)
+        with pytest.raises(CameraLost):
+            camera.read(0.0)
+    assert len(frames(camera, 2)) == 2
+    assert camera.exhausted

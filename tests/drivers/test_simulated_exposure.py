@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from drivers.simulated.exposure import Exposure, mosaic
+from sci_stream.model import Array, BayerPhase
+
+H, W, B = 6, 8, 4
+PHI = np.random.default_rng(2).random((B, H, W)).astype(np.float32)
+
+
+class Ramp:
+    """A scene whose colours rise with time, and differ."""
+
+    def render(self, t: float) -> Array:
+        return np.broadcast_to(np.array([t, 10 * t, 100 * t], np.float32), (H, W, 3))
+
+
+def test_snapshots_follow_one_another_without_a_pause() -> None:
+    x = np.concatenate([Exposure(Ramp(), PHI, BayerPhase.RGGB).frames(n) for n in range(3)])
+    np.testing.assert_array_equal(x[:, 0, 0], np.arange(3 * B))
+
+
+def test_a_frame_is_the_mean_over_its_sub_frame() -> None:
+    x = Exposure(Ramp(), PHI, BayerPhase.RGGB, temporal_samples=4).frames(1)
+    np.testing.assert_allclose(x[:, 0, 0], np.arange(B, 2 * B) + 0.375)
+
+
+def test_a_monochrome_sensor_sees_luminance() -> None:
+    x = Exposure(Ramp(), PHI, None).frames(0)
+    np.testing.assert_allclose(x[1], 0.2126 + 7.152 + 7.22, rtol=1e-6)
+
+
+def test_the_measurement_is_the_masked_sum() -> None:
+    exposure = Exposure(Ramp(), PHI, BayerPhase.GBRG)
+    x = exposure.frames(2)
+    np.testing.assert_allclose(exposure.measure(x), (PHI * x).sum(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("phase", BayerPhase)
+def test_each_pixel_sees_the_colour_of_its_filter(phase: BayerPhase) -> None:
+    rgb = np.random.default_rng(0).random((H, W, 3)).astype(np.float32)
+    out = np.empty((H, W), np.float32)
+    mosaic(rgb, phase, out)
+    for row in range(H):
+        for column in range(W):
+            colour = phase.value[2 * (row % 2) + column % 2]
+            assert out[row, column] == rgb[row, column, "RGB".index(colour)]

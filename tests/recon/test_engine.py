@@ -1,0 +1,364 @@
+"""The engine: a snapshot in, a video and an honest report out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from sci_stream.errors import CalibrationError, ConfigError, DeviceError
+from sci_stream.model import BayerPhase, Snapshot, Start
+from sci_stream.optics import mosaic
+from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Denoiser
+from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
+
+CPU = torch.device("cpu")
+TV = dataclasses.replace(default_settings(CPU, "tv"), iterations=12)
+
+Video = npt.NDArray[np.float32]
+MakeVideo = Callable[..., Video]
+MakeCalibration = Callable[..., Calibration]
+Expose = Callable[..., Snapshot]
+
+
+def _engine(calibration: Calibration, settings: SolverSettings = TV, denoiser: Denoiser | None = None) -> Engine:
+    return Engine(calibration, denoiser or TvDenoiser(), CPU, settings)
+
+
+@pytest.mark.parametrize(("n_frames", "height", "width"), [(4, 32, 40), (1, 24, 24), (3, 31, 45), (8, 17, 64)])
+def test_a_moving_scene_is_recovered(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, n_frames: int, height: int, width: int
+) -> None:
+    calibration = make_calibration(n_frames, height, width)
+    truth = make_video(n_frames, height, width)
+    video, report = _engine(calibration).reconstruct(expose(calibration, truth))
+    assert video.shape == (n_frames, height, width)
+    assert video.dtype == np.float32
+    assert np.isfinite(video).all()
+    assert report.psnr_db is not None
+    assert report.psnr_db > 24.0
+    assert report.residual < 0.05
+
+
+def test_the_report_says_what_was_done(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    snapshot = expose(calibration, make_video())
+    video, report = _engine(calibration).reconstruct(snapshot)
+    assert report.iterations == 12
+    assert report.start is Start.COLD
+    assert report.start_reason == "no_warm_start"
+    assert not report.budget_limited
+    assert report.solve_ns > 0
+    assert report.saturated_fraction == 0.0
+    y = calibration.measurement(snapshot.counts)
+    residual = np.linalg.norm(y - (calibration.phi * video).sum(0)) / np.linalg.norm(y)
+    assert report.residual == pytest.approx(residual, rel=1e-4)
+    mse = ((video - snapshot.truth) ** 2).mean((-1, -2))
+    assert report.psnr_db == pytest.approx(float((-10 * np.log10(mse)).mean()), abs=1e-3)
+
+
+def test_the_same_snapshot_gives_the_same_video(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    engine = _engine(calibration)
+    snapshot = expose(calibration, make_video())
+    first, _ = engine.reconstruct(snapshot)
+    engine.reconstruct(expose(calibration, 1 - make_video()))
+    again, _ = engine.reconstruct(snapshot)
+    np.testing.assert_array_equal(first, again)
+
+
+def test_without_truth_no_psnr_is_claimed(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    snapshot = dataclasses.replace(expose(calibration, make_video()), truth=None)
+    assert _engine(calibration).reconstruct(snapshot)[1].psnr_db is None
+
+
+def test_truth_in_bytes_is_truth_in_fractions(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration, truth = make_calibration(), make_video()
+    engine = _engine(calibration)
+    as_bytes = np.round(truth * 255).astype(np.uint8)
+    _, fractions = engine.reconstruct(expose(calibration, truth))
+    _, whole = engine.reconstruct(expose(calibration, truth, truth=as_bytes))
+    assert whole.psnr_db == pytest.approx(fractions.psnr_db, abs=0.05)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_counts_of_every_kind_are_taken(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, dtype: type[np.generic]
+) -> None:
+    calibration = dataclasses.replace(make_calibration(), full_scale_dn=45.0, dark=np.full((), 8.0, np.float32))
+    snapshot = expose(calibration, make_video())
+    rounded = dataclasses.replace(snapshot, counts=np.round(snapshot.counts).astype(dtype))
+    _, report = _engine(calibration).reconstruct(rounded)
+    assert report.psnr_db is not None
+    assert report.psnr_db > 24.0
+
+
+def test_pixels_that_no_mask_exposes_are_filled_in(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    phi = make_calibration().phi.copy()
+    phi[:, ::6, ::7] = 0.0
+    calibration, truth = make_calibration(phi=phi), make_video()
+    video, report = _engine(calibration).reconstruct(expose(calibration, truth))
+    assert np.abs(video - truth)[:, ::6, ::7].mean() < 0.1
+    assert report.saturated_fraction == 0.0
+
+
+def test_bad_pixels_have_no_say(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+    bad = np.zeros((32, 40), bool)
+    bad[5, 6] = bad[20, 20:24] = True
+    calibration, truth = make_calibration(bad_pixels=bad), make_video()
+    snapshot = expose(calibration, truth)
+    engine = _engine(calibration)
+    reference, report = engine.reconstruct(snapshot)
+    counts = snapshot.counts.copy()
+    counts[bad] = 4000.0
+    hot, hot_report = engine.reconstruct(dataclasses.replace(snapshot, counts=counts))
+    np.testing.assert_array_equal(hot, reference)
+    assert hot_report.residual == report.residual
+
+
+def test_counts_that_are_not_numbers_have_no_say(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    snapshot = expose(calibration, make_video())
+    counts = snapshot.counts.copy()
+    counts[3, 4], counts[9, 9] = np.nan, np.inf
+    video, report = _engine(calibration).reconstruct(dataclasses.replace(snapshot, counts=counts))
+    assert np.isfinite(video).all()
+    assert report.start_reason == "no_warm_start"
+    assert report.psnr_db is not None
+    assert report.psnr_db > 24.0
+
+
+def test_saturated_pixels_leave_the_projection_and_are_counted(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    truth = make_video()
+    aware, unaware = make_calibration(saturation_dn=2200.0), make_calibration(saturation_dn=None)
+    scores = []
+    for calibration in (aware, unaware):
+        snapshot = expose(calibration, truth)
+        clipped = dataclasses.replace(snapshot, counts=np.minimum(snapshot.counts, 2200.0))
+        _, report = _engine(calibration).reconstruct(clipped)
+        scores.append(report.psnr_db)
+        expected = float((clipped.counts >= 2200.0).mean()) if calibration is aware else 0.0
+        assert report.saturated_fraction == pytest.approx(expected)
+    assert 0.01 < float((clipped.counts >= 2200.0).mean()) < 0.5
+    assert scores[0] is not None
+    assert scores[1] is not None
+    assert scores[0] > scores[1]
+
+
+def test_an_all_saturated_snapshot_is_still_a_finite_video(
+    make_calibration: MakeCalibration, make_video: MakeVideo, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    white = dataclasses.replace(expose(calibration, make_video()), counts=np.full((32, 40), 4095, np.uint16))
+    video, report = _engine(calibration).reconstruct(white)
+    assert np.isfinite(video).all()
+    assert report.saturated_fraction == 1.0
+    assert report.residual == 0.0
+
+
+def test_a_dark_snapshot_gives_a_dark_video(make_calibration: MakeCalibration, expose: Expose) -> None:
+    calibration = make_calibration()
+    black = np.zeros((4, 32, 40), np.float32)
+    video, report = _engine(calibration).reconstruct(expose(calibration, black))
+    np.testing.assert_allclose(video, 0.0, atol=1e-6)
+    assert np.isfinite(report.residual)
+
+
+def test_a_mosaic_is_four_measurements_solved_alike(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration, truth = make_calibration(bayer=BayerPhase.RGGB), make_video()
+    snapshot = expose(calibration, truth)
+    video, report = _engine(calibration).reconstruct(snapshot)
+    planes = []
+    for phi, counts in zip(mosaic.split(calibration.phi), mosaic.split(snapshot.counts), strict=True):
+        plane = dataclasses.replace(calibration, phi=phi, dark=np.float32(64.0), bayer=None)
+        part = dataclasses.replace(snapshot, counts=counts, calibration_hash=plane.hash, bayer=None, truth=None)
+        planes.append(_engine(plane).reconstruct(part)[0])
+    np.testing.assert_allclose(video, mosaic.merge(np.stack(planes)), atol=1e-5)
+    assert report.psnr_db is not None
+
+
+def test_all_planes_of_a_mosaic_are_denoised_as_one_batch(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    class Counting(IdentityDenoiser):
+        shapes: list[tuple[int, ...]] = []  # noqa: RUF012 - one test, one list
+
+        def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+            self.shapes.append(tuple(x.shape))
+            return super().__call__(x, sigma)
+
+    calibration = make_calibration(bayer=BayerPhase.BGGR)
+    _engine(calibration, denoiser=Counting()).reconstruct(expose(calibration, make_video()), Budget(3))
+    assert Counting.shapes == [(16, 16, 20)] * 3
+
+
+def test_without_a_prior_the_estimate_explains_the_measurement(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    _, report = _engine(calibration, denoiser=IdentityDenoiser()).reconstruct(expose(calibration, make_video()))
+    assert report.residual < 1e-6
+
+
+def test_a_smaller_budget_is_kept_and_said(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    _, report = _engine(calibration).reconstruct(expose(calibration, make_video()), Budget(5))
+    assert report.iterations == 5
+    assert report.budget_limited
+
+
+def test_no_time_at_all_gives_the_minimum_of_iterations(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    video, report = _engine(calibration).reconstruct(expose(calibration, make_video()), Budget(12, time_s=0.0))
+    assert report.iterations == TV.min_iterations
+    assert report.budget_limited
+    assert np.isfinite(video).all()
+
+
+def test_the_ladder_ends_at_its_lowest_sigma_however_short_the_budget(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    sigmas: list[float] = []
+
+    class Noting(IdentityDenoiser):
+        def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+            sigmas.append(sigma)
+            return super().__call__(x, sigma)
+
+    calibration = make_calibration()
+    engine = _engine(calibration, denoiser=Noting())
+    for budget in (Budget(1), Budget(7), Budget(12, time_s=0.0)):
+        engine.reconstruct(expose(calibration, make_video()), budget)
+        assert sigmas[-1] == TV.sigma_last
+
+
+def test_a_denoiser_that_breaks_gives_the_still_image_and_says_so(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    class Broken(IdentityDenoiser):
+        def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+            return x * float("nan")
+
+    calibration = make_calibration()
+    video, report = _engine(calibration, denoiser=Broken()).reconstruct(expose(calibration, make_video()))
+    assert report.start_reason == "diverged"
+    assert np.isfinite(video).all()
+    np.testing.assert_array_equal(video[0], video[-1])
+    assert report.residual < 1e-5
+
+
+def test_plain_and_accelerated_iterations_differ(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    snapshot = expose(calibration, make_video())
+    scores = []
+    for accelerate in (True, False):
+        settings = dataclasses.replace(TV, accelerate=accelerate)
+        scores.append(_engine(calibration, settings).reconstruct(snapshot)[1].psnr_db)
+    assert scores[0] != scores[1]
+
+
+def test_the_video_belongs_to_the_caller(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    engine, snapshot = _engine(calibration), expose(calibration, make_video())
+    first, _ = engine.reconstruct(snapshot)
+    copy = first.copy()
+    first[:] = -1.0
+    np.testing.assert_array_equal(engine.reconstruct(snapshot)[0], copy)
+
+
+def test_warming_up_tells_what_an_iteration_takes(make_calibration: MakeCalibration) -> None:
+    assert 0.0 < _engine(make_calibration()).warm_up() < 10.0
+
+
+def test_a_controller_and_an_engine_work_together(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    engine, controller = _engine(calibration), BudgetController(TV)
+    snapshot = expose(calibration, make_video())
+    for _ in range(3):
+        _, report = engine.reconstruct(snapshot, controller.next_budget(period_ns=1, backlog=5))
+        controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
+        assert report.iterations == TV.min_iterations
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"counts": np.zeros((32, 41), np.uint16)}, r"\(32, 40\) pixels.*\(32, 41\)"),
+        ({"n_frames": 5}, "4 frames per snapshot.*5 frames"),
+        ({"calibration_hash": "feed"}, r"hash [0-9a-f]{32} \(the engine's\).*hash feed \(the snapshot's\)"),
+        ({"bayer": BayerPhase.RGGB}, r"Bayer phase none.*RGGB \(the snapshot's\)"),
+        ({"truth": np.zeros((3, 32, 40))}, r"truth of snapshot 7.*\(4, 32, 40\).*\(3, 32, 40\)"),
+    ],
+)
+def test_a_snapshot_of_another_calibration_is_refused(
+    make_video: MakeVideo,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+    change: dict[str, object],
+    said: str,
+) -> None:
+    calibration = make_calibration()
+    snapshot = dataclasses.replace(expose(calibration, make_video(), seq=7), **change)
+    with pytest.raises(CalibrationError, match=said):
+        _engine(calibration).reconstruct(snapshot)
+
+
+def test_an_unknown_solver_is_named(make_calibration: MakeCalibration) -> None:
+    with pytest.raises(ConfigError, match="one of gap.*'admm'"):
+        _engine(make_calibration(), dataclasses.replace(TV, solver="admm"))
+
+
+def test_running_out_of_device_memory_is_a_fault_of_the_device(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    class Greedy(IdentityDenoiser):
+        def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    calibration = make_calibration()
+    with pytest.raises(DeviceError, match="ran out of memory.*4 frames of 32×40 pixels"):
+        _engine(calibration, denoiser=Greedy()).reconstruct(expose(calibration, make_video()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_gpu_agrees_with_the_cpu(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+    calibration = make_calibration()
+    snapshot = expose(calibration, make_video())
+    on_cpu, _ = _engine(calibration).reconstruct(snapshot)
+    on_gpu, _ = Engine(calibration, TvDenoiser(), torch.device("cuda"), TV).reconstruct(snapshot)
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-3)

@@ -1,0 +1,104 @@
+"""A small series to record and to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from sci_stream.model import (
+    BayerPhase,
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+    SolveReport,
+    Start,
+    StageTimes,
+)
+from sci_stream.optics.calibration import Calibration
+
+B, H, W = 3, 16, 24
+
+
+@dataclass(frozen=True)
+class Series:
+    """Makes reproducible content for each seq, so that a test can say what must come back."""
+
+    info: SeriesInfo
+    calibration: Calibration
+
+    def counts(self, seq: int) -> np.ndarray:
+        return np.random.default_rng(seq).integers(0, 4096, (H, W)).astype(np.uint16)
+
+    def video(self, seq: int) -> np.ndarray:
+        return np.random.default_rng(seq + 1000).random((B, H, W)).astype(np.float16)
+
+    def snapshot(self, seq: int, **changes: object) -> Snapshot:
+        snapshot = Snapshot(
+            id=SnapshotId(self.info.series, 1, seq),
+            counts=self.counts(seq),
+            calibration_hash=self.calibration.hash,
+            n_frames=B,
+            host_time_ns=10_000 + seq,
+            camera_time_ns=500 * seq,
+            camera_frame_id=seq + 7,
+            dropped_before=2,
+        )
+        return replace(snapshot, **changes)  # type: ignore[arg-type]  # a test names the fields it changes
+
+    def reconstruction(self, seq: int, **changes: object) -> Reconstruction:
+        reconstruction = Reconstruction(
+            id=SnapshotId(self.info.series, 1, seq),
+            video=self.video(seq),
+            calibration_hash=self.calibration.hash,
+            report=SolveReport(12, Start.WARM, "motion", True, 34_000_000, 0.02, 0.001, 31.5),
+            times=StageTimes(acquired_ns=10_000 + seq, finished_ns=20_000 + seq),
+            node="reconstruct-0",
+            device="cpu",
+            counts=self.counts(seq),
+            camera_time_ns=500 * seq,
+            camera_frame_id=seq + 7,
+            redelivered=1,
+        )
+        return replace(reconstruction, **changes)  # type: ignore[arg-type]  # as above
+
+
+@pytest.fixture
+def series() -> Series:
+    rng = np.random.default_rng(0)
+    calibration = Calibration(
+        phi=rng.random((B, H, W), dtype=np.float32),
+        dark=rng.random((H, W), dtype=np.float32) * 10,
+        full_scale_dn=412.3,
+        saturation_dn=4095.0,
+        bad_pixels=rng.random((H, W)) > 0.99,
+        bit_depth=12,
+        bayer=BayerPhase.GBRG,
+        camera_serial="42",
+        exposure_ns=1_000_000,
+        gain_db=1.5,
+        created="2026-01-02T03:04:05Z",
+        source="a white field",
+    )
+    info = SeriesInfo(
+        series="run-1",
+        started_ns=1_700_000_000_000_000_000,
+        rig="bench",
+        policy=Policy.RECORD,
+        camera_model="simulated",
+        camera_serial="42",
+        height_px=H,
+        width_px=W,
+        pixel_format="BayerGB12",
+        bit_depth=12,
+        n_frames=B,
+        calibration_hash=calibration.hash,
+        bayer=BayerPhase.GBRG,
+        frame_period_ns=33_000_000,
+        rig_toml='# a rig, µ and all\n[camera]\ndriver = "simulated"\n',
+        versions={"sci_stream": "0.1.0"},
+    )
+    return Series(info, calibration)

@@ -1,0 +1,52 @@
+"""Driving transport objects over real sockets, by turns, until something is so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from sci_stream.model import Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
+from sci_stream.wire import Hello
+
+HEARTBEAT_S = 0.1
+SERIES = "series-1"
+
+
+def until(condition: Callable[[], object], turn: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Take turns until the condition holds; fail if it does not in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come about in time"
+        turn()
+        time.sleep(0.002)
+
+
+def hello(node: str = "reconstruct-0", credit: int = 0, incarnation: str = "a") -> Hello:
+    return Hello(node=node, kind_of_node="reconstruct", incarnation=incarnation, credit=credit)
+
+
+def snapshot(seq: int, *, calibration_hash: str = "0" * 32) -> Snapshot:
+    return Snapshot(
+        id=SnapshotId(SERIES, 0, seq),
+        counts=np.full((4, 6), seq, np.uint16),
+        calibration_hash=calibration_hash,
+        n_frames=2,
+        host_time_ns=1,
+    )
+
+
+def reconstruction(seq: int) -> Reconstruction:
+    report = SolveReport(
+        iterations=3, start=Start.COLD, start_reason="first", budget_limited=False, solve_ns=1, residual=0.1
+    )
+    return Reconstruction(
+        id=SnapshotId(SERIES, 0, seq),
+        video=np.zeros((2, 4, 6), np.float16),
+        calibration_hash="0" * 32,
+        report=report,
+        times=StageTimes(),
+        node="reconstruct-0",
+        device="cpu",
+    )

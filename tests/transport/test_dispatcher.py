@@ -1,0 +1,194 @@
+"""Snapshots reach reconstruct nodes over real sockets, and come back from those that are lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from sci_stream.delivery.dispatch import DispatchQueue
+from sci_stream.errors import TransportError
+from sci_stream.model import Snapshot
+from sci_stream.optics.calibration import Calibration
+from sci_stream.transport.dealer import Dealer, PeerEvent
+from sci_stream.transport.dispatcher import Dispatcher, Settled
+from sci_stream.wire import CalibrationMissing, CalibrationRequest, Done, Limits, Message, encode
+from tests.hostile import hostile_messages
+from tests.transport.peers import HEARTBEAT_S, SERIES, hello, snapshot, until
+
+
+class Bench:
+    """A dispatcher and its nodes, all turned by the test's thread."""
+
+    def __init__(self, context: zmq.Context, endpoint: str) -> None:
+        self.context = context
+        self.endpoint = endpoint
+        self.dispatcher = Dispatcher(
+            context,
+            endpoint,
+            DispatchQueue(capacity=8, block=4),
+            node="acquire",
+            incarnation="d",
+            heartbeat_s=HEARTBEAT_S,
+            limits=Limits(),
+        )
+        self.nodes: dict[str, Dealer] = {}
+        self.got: dict[str, list[Message]] = {}
+        self.events: list[PeerEvent] = []
+        self.settled: list[Settled] = []
+
+    def add(self, name: str, credit: int = 2, incarnation: str = "a") -> Dealer:
+        node = Dealer(
+            self.context,
+            self.endpoint,
+            hello(name, 0, incarnation),
+            heartbeat_s=HEARTBEAT_S,
+            limits=Limits(),
+        )
+        self.nodes[name], self.got[name] = node, []
+        until(lambda: node.connected, self.turn)
+        if credit:
+            node.introduce(hello(name, credit, incarnation))
+            before = self.dispatcher.ready_nodes
+            until(lambda: self.dispatcher.ready_nodes > before, self.turn)
+        return node
+
+    def turn(self) -> None:
+        now_s = time.monotonic()
+        self.settled += self.dispatcher.turn(now_s)
+        for name, node in self.nodes.items():
+            messages, events = node.receive(now_s)
+            self.got[name] += messages
+            self.events += events + node.tick(now_s)
+
+    def seqs(self, name: str) -> list[int]:
+        return [message.id.seq for message in self.got[name] if isinstance(message, Snapshot)]
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.close()
+        self.dispatcher.close()
+
+
+@pytest.fixture
+def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Bench]:
+    made = Bench(context, free_endpoint())
+    yield made
+    made.close()
+
+
+def test_snapshots_go_out_on_credit_and_done_brings_the_next(bench: Bench) -> None:
+    node = bench.add("a", credit=2)
+    for seq in range(3):
+        assert bench.dispatcher.offer(snapshot(seq)) == []
+    until(lambda: bench.seqs("a") == [0, 1], bench.turn)
+    node.send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
+    until(lambda: bench.seqs("a") == [0, 1, 2], bench.turn)
+    assert bench.settled == [Settled(0)]
+
+
+def test_what_is_sent_arrives_bit_for_bit(bench: Bench) -> None:
+    bench.add("a")
+    bench.dispatcher.offer(snapshot(7))
+    until(lambda: bench.seqs("a"), bench.turn)
+    got = bench.got["a"][0]
+    assert isinstance(got, Snapshot)
+    np.testing.assert_array_equal(got.counts, snapshot(7).counts)
+    assert got.dispatched_ns > 0
+
+
+def test_a_node_that_says_goodbye_gives_back_what_it_held(bench: Bench) -> None:
+    bench.add("a")
+    bench.dispatcher.offer(snapshot(0))
+    until(lambda: bench.seqs("a"), bench.turn)
+    bench.nodes.pop("a").close()
+    bench.add("b")
+    until(lambda: bench.seqs("b") == [0], bench.turn)
+    got = bench.got["b"][0]
+    assert isinstance(got, Snapshot)
+    assert got.redelivered == 1
+
+
+def test_a_broken_connection_is_noticed_without_waiting_for_missed_heartbeats(bench: Bench) -> None:
+    bench.add("a")
+    bench.add("b")
+    bench.dispatcher.offer(snapshot(0))
+    until(lambda: bench.seqs("a") or bench.seqs("b"), bench.turn)
+    holder = "a" if bench.seqs("a") else "b"
+    other = "b" if holder == "a" else "a"
+    bench.nodes.pop(holder).close(say_goodbye=False)
+    lost_s = time.monotonic()
+    until(lambda: bench.seqs(other) == [0], bench.turn)
+    assert time.monotonic() - lost_s < 3 * HEARTBEAT_S
+
+
+def test_a_silent_node_is_given_up_after_three_heartbeats(bench: Bench) -> None:
+    bench.add("a")
+    bench.add("b", credit=0)
+    bench.dispatcher.offer(snapshot(0))
+    until(lambda: bench.seqs("a"), bench.turn)
+    frozen = bench.nodes.pop("a")
+    bench.nodes["b"].introduce(hello("b", 2))
+    until(lambda: bench.seqs("b") == [0], bench.turn)
+    frozen.close()
+
+
+def test_a_node_that_was_given_up_and_wakes_up_takes_part_again(bench: Bench) -> None:
+    node = bench.add("a")
+    del bench.nodes["a"]
+    until(lambda: bench.dispatcher.ready_nodes == 0, bench.turn)
+    bench.nodes["a"] = node
+    until(lambda: bench.dispatcher.ready_nodes == 1, bench.turn)
+
+
+def test_a_reported_failure_sends_the_snapshot_out_again_and_in_the_end_gives_it_up(bench: Bench) -> None:
+    node = bench.add("a")
+    bench.dispatcher.offer(snapshot(0))
+    for attempt in range(3):
+        until(lambda expected=attempt + 1: len(bench.seqs("a")) == expected, bench.turn)
+        node.send(encode(Done(series=SERIES, seq=0, ok=False, reason="out of memory")))
+    until(lambda: bench.settled == [Settled(0, "reconstruct_failed")], bench.turn)
+
+
+def test_the_calibration_comes_with_the_welcome_and_again_on_request(bench: Bench) -> None:
+    calibration = Calibration(np.ones((2, 4, 6), np.float32))
+    bench.dispatcher.announce(calibration)
+    node = bench.add("a", credit=0)
+    until(lambda: bench.got["a"], bench.turn)
+    got = bench.got["a"].pop()
+    assert isinstance(got, Calibration)
+    assert got.hash == calibration.hash
+    node.send(encode(CalibrationRequest(hash=calibration.hash)))
+    node.send(encode(CalibrationRequest(hash="f" * 32)))
+    until(lambda: len(bench.got["a"]) == 2, bench.turn)
+    assert isinstance(bench.got["a"][0], Calibration)
+    assert isinstance(bench.got["a"][1], CalibrationMissing)
+
+
+def test_no_hostile_message_stops_the_dispatcher_and_each_is_counted(bench: Bench) -> None:
+    bench.add("a")
+    raw = bench.context.socket(zmq.DEALER)
+    raw.connect(bench.endpoint)
+    cases = [case for case in hostile_messages() if case.frames]
+    for case in cases:
+        raw.send_multipart(case.frames)
+    until(lambda: bench.dispatcher.wire_errors.total() >= len(cases), bench.turn, timeout_s=30.0)
+    for case in cases:
+        assert bench.dispatcher.wire_errors[case.reason] > 0, case.name
+    bench.dispatcher.offer(snapshot(0))
+    until(lambda: bench.seqs("a") == [0], bench.turn)
+    raw.close(linger=0)
+
+
+def test_an_address_in_use_is_one_clear_error(bench: Bench) -> None:
+    with pytest.raises(TransportError, match="in use"):
+        Bench(bench.context, bench.endpoint)
+
+
+def test_an_address_of_another_machine_is_one_clear_error(context: zmq.Context, tmp_path: Path) -> None:
+    with pytest.raises(TransportError, match="cannot be bound"):
+        Bench(context, f"ipc://{tmp_path}/no/such/folder")

@@ -1,0 +1,252 @@
+"""Messages become frames and come back; whatever else arrives is refused with a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+import hypothesis.extra.numpy as hnp
+import msgpack
+import numpy as np
+import pytest
+from hostile import HostileCase, good_frames, hostile_messages, samples, with_header
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.errors import WireError
+from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
+from sci_stream.wire import Dropped, Heartbeat, Limits, Message, Reason, SeriesEnd, decode, encode
+from sci_stream.wire.schema import KINDS
+
+CORPUS = list(hostile_messages())
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare values whose arrays dataclass equality leaves out."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
+    return type(one) is type(other) and bool(one == other)
+
+
+@pytest.mark.parametrize("kind", samples())
+def test_a_message_of_every_kind_comes_back_as_it_was(kind: str) -> None:
+    message = samples()[kind]
+    frames = encode(message)
+    assert frames[0] == kind.encode()
+    assert same(decode(frames), message)
+
+
+def test_the_samples_cover_every_kind_and_every_type_of_message() -> None:
+    assert {kind.name for kind in KINDS} == set(samples())
+    assert {type(message) for message in samples().values()} == set(get_args(Message))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.payloads], ids=lambda kind: kind.name)
+def test_every_field_of_a_message_is_in_its_header(kind: Any) -> None:
+    assert set(kind.record.names) == {field.name for field in dataclasses.fields(kind.type)}
+
+
+def test_a_calibration_keeps_its_hash_on_the_way() -> None:
+    calibration = samples()["calibration"]
+    received = decode(encode(calibration))
+    assert isinstance(calibration, Calibration)
+    assert isinstance(received, Calibration)
+    assert received.hash == calibration.hash
+
+
+# --- buffers
+
+
+def test_payloads_are_sent_and_received_without_a_copy() -> None:
+    counts = np.arange(24, dtype=np.uint16).reshape(4, 6)
+    frames = encode(Snapshot(SnapshotId("s", 0, 0), counts, "c", 1, 0))
+    assert np.shares_memory(np.frombuffer(frames[2], np.uint8), counts)
+    received = decode(frames)
+    assert isinstance(received, Snapshot)
+    assert np.shares_memory(received.counts, counts)
+    assert not received.counts.flags.writeable
+    assert counts.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        np.arange(24, dtype=np.uint16).reshape(6, 4).T,
+        np.arange(24, dtype=">u2").reshape(4, 6),
+        np.arange(48, dtype=np.uint16).reshape(4, 12)[:, ::2],
+    ],
+    ids=["transposed", "big-endian", "every second column"],
+)
+def test_arrays_in_another_order_arrive_with_the_same_values(counts: np.ndarray[Any, Any]) -> None:
+    received = decode(encode(Snapshot(SnapshotId("s", 0, 0), counts, "c", 1, 0)))
+    assert isinstance(received, Snapshot)
+    assert np.array_equal(received.counts, counts)
+
+
+def test_arrays_are_aligned_wherever_a_payload_lies_in_the_receive_buffer() -> None:
+    kind, header, video, counts = good_frames("reconstruction")
+    shifted = memoryview(bytearray(b"\0" + video))[1:]
+    received = decode([kind, header, shifted, counts])
+    assert received.video.flags.aligned  # type: ignore[union-attr]  # a reconstruction by its kind
+    assert same(received, samples()["reconstruction"])
+
+
+shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
+
+
+@given(
+    counts=st.sampled_from([np.uint8, np.uint16, np.float32]).flatmap(lambda t: hnp.arrays(t, shapes)), data=st.data()
+)
+def test_any_snapshot_makes_the_round_trip_bit_for_bit(counts: np.ndarray[Any, Any], data: st.DataObject) -> None:
+    big = st.integers(0, 2**63 - 1)
+    snapshot = Snapshot(
+        SnapshotId(data.draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}", fullmatch=True)), 0, data.draw(big)),
+        counts,
+        "c0ffee",
+        data.draw(st.integers(1, 65536)),
+        data.draw(big),
+        camera_time_ns=data.draw(st.none() | big),
+        camera_clock=data.draw(st.text(max_size=256).filter(lambda text: text.isprintable())),
+    )
+    received = decode([bytes(frame) for frame in encode(snapshot)])
+    assert isinstance(received, Snapshot)
+    assert received.counts.tobytes() == counts.tobytes()
+    blank = np.zeros(1)
+    assert same(dataclasses.replace(received, counts=blank), dataclasses.replace(snapshot, counts=blank))
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
+def test_a_hostile_message_is_refused_for_its_reason(case: HostileCase) -> None:
+    with pytest.raises(WireError) as caught:
+        decode(case.frames)
+    assert caught.value.reason == case.reason
+    assert len(str(caught.value)) < 600
+
+
+def test_the_corpus_has_every_reason_and_no_name_twice() -> None:
+    assert {case.reason for case in CORPUS} == set(get_args(Reason))
+    assert len({case.name for case in CORPUS}) == len(CORPUS)
+
+
+def test_another_version_is_refused_naming_both() -> None:
+    frames = with_header(good_frames("hello"), lambda header: header.update(v=7))
+    with pytest.raises(WireError, match=r"expected version 1; got 7\. Run the same release"):
+        decode(frames)
+
+
+def test_limits_are_the_receivers_choice() -> None:
+    frames = good_frames("snapshot")
+    for limits, reason in (
+        (Limits(max_header_bytes=64), "header_size"),
+        (Limits(max_payload_bytes=47), "payload_size"),
+        (Limits(max_frames=3), "frames"),
+    ):
+        with pytest.raises(WireError) as caught:
+            decode(frames, limits)
+        assert caught.value.reason == reason
+
+
+def refused_or_read(frames: list[bytes]) -> None:
+    """Decode; anything but a message or a `WireError` of a known reason fails the test."""
+    reason = None
+    try:
+        decode(frames)
+    except WireError as error:
+        reason = error.reason
+    assert reason in (None, *get_args(Reason))
+
+
+kind_names = st.sampled_from([kind.name.encode() for kind in KINDS])
+
+
+@given(frames=st.lists(kind_names | st.binary(max_size=64), max_size=6))
+def test_arbitrary_frames_are_never_worse_than_refused(frames: list[bytes]) -> None:
+    refused_or_read(frames)
+
+
+msgpack_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(kind=st.sampled_from(list(samples())), data=st.data())
+def test_a_good_message_with_any_header_values_replaced_is_never_worse_than_refused(
+    kind: str, data: st.DataObject
+) -> None:
+    frames = good_frames(kind)
+    header = msgpack.unpackb(frames[1])
+    for field in data.draw(st.lists(st.sampled_from(sorted(header)), min_size=1, max_size=3)):
+        header[field] = data.draw(msgpack_values)
+    refused_or_read([frames[0], msgpack.packb(header), *frames[2:]])
+
+
+@given(kind=st.sampled_from(list(samples())), data=st.data())
+def test_a_good_message_with_bytes_changed_cut_or_added_is_never_worse_than_refused(
+    kind: str, data: st.DataObject
+) -> None:
+    frames = good_frames(kind)
+    index = data.draw(st.integers(0, len(frames) - 1))
+    frame = bytearray(frames[index])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(frame)))
+        frame[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    frames[index] = bytes(frame)
+    refused_or_read(frames)
+
+
+# --- the sender's side
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (Dropped("../x", 0, 1, "queue_full"), "series: expected a name of letters, digits"),
+        (Dropped("s", 0, -1, "queue_full"), "seq: expected an integer from 0"),
+        (Dropped("s", 0, 1, ""), "reason: expected a reason"),
+        (Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4)), "c", 1, 0), "counts: expected dtype uint8 or uint16"),
+        (Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4, 1), np.uint8), "c", 1, 0), "counts: expected 2 dimensions"),
+        (Snapshot(SnapshotId("s", 0, 0), np.zeros((0, 4), np.uint8), "c", 1, 0), "counts: expected 2 dimensions"),
+        (
+            Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4), np.uint8), "c", 2, 0, truth=np.zeros((3, 4, 4), np.uint8)),
+            r"truth: expected shape \(2, 4, 4\), got \(3, 4, 4\)",
+        ),
+    ],
+)
+def test_what_a_receiver_would_refuse_is_the_senders_error(message: Message, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        encode(message)
+
+
+def test_what_is_not_a_message_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="not a message: dict"):
+        encode({"kind": "snapshot"})  # type: ignore[arg-type]  # the point of the test
+
+
+def test_words_for_a_person_are_cut_rather_than_refused() -> None:
+    received = decode(encode(SeriesEnd("s", 3, reason="why \ud800 " * 1000)))
+    assert isinstance(received, SeriesEnd)
+    assert len(received.reason) == 1024
+    assert received.reason.endswith("…")
+
+
+def test_a_rate_that_is_not_known_yet_does_not_silence_a_node() -> None:
+    received = decode(encode(Heartbeat("sink", {"rate": float("nan"), "latency": float("inf"), "n": 3})))
+    assert received == Heartbeat("sink", {"n": 3})
+
+
+def test_a_header_too_large_for_any_receiver_is_not_sent() -> None:
+    with pytest.raises(ValueError, match="over the limit"):
+        encode(Heartbeat("sink", {f"k{i}": "\U0001f4f7" * 1024 for i in range(100)}))
