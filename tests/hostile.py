@@ -1,7 +1,7 @@
 """Messages that no node may die of: one corpus, for the codec and for every socket that takes messages.
 
-Each case is a name, the frames, and the reason under which it must be refused. `samples` are good messages of every
-kind, from which most cases are made by breaking one thing.
+Each case is a name, the frames, and the reason under which it must be refused. Most are a good message of
+`wire_samples` with one thing broken.
 """
 
 from __future__ import annotations
@@ -9,42 +9,14 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
+from wire_samples import HASH, samples
 
-from sci_stream.model import (
-    BayerPhase,
-    Policy,
-    Reconstruction,
-    SeriesInfo,
-    Snapshot,
-    SnapshotId,
-    SolveReport,
-    StageTimes,
-    Start,
-)
-from sci_stream.optics.calibration import Calibration
-from sci_stream.wire import (
-    Accepted,
-    CalibrationMissing,
-    CalibrationRequest,
-    Done,
-    Dropped,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Limits,
-    Message,
-    Refused,
-    SeriesEnd,
-    Welcome,
-    encode,
-)
-
-SERIES = "20260102T030405-0a1b2c3d"
-HASH = "00112233445566778899aabbccddeeff"
+from sci_stream.wire import Limits, encode
 
 
 class HostileCase(NamedTuple):
@@ -53,76 +25,6 @@ class HostileCase(NamedTuple):
     name: str
     frames: list[bytes]
     reason: str
-
-
-def samples() -> dict[str, Message]:
-    """Return a good message of every kind, by kind."""
-    rng = np.random.default_rng(7)
-    identity = SnapshotId(SERIES, 1, 42)
-    calibration = Calibration(
-        rng.random((3, 4, 6), dtype=np.float32),
-        dark=np.full((4, 6), 3.5, np.float32),
-        full_scale_dn=900.0,
-        saturation_dn=4095,
-        bad_pixels=rng.random((4, 6)) > 0.9,
-        bit_depth=12,
-        bayer=BayerPhase.GBRG,
-        camera_serial="A-17",
-        exposure_ns=20_000_000,
-        gain_db=0.0,
-        created="2026-01-02T03:04:05Z",
-        source="white field",
-    )
-    snapshot = Snapshot(
-        identity,
-        rng.integers(0, 4096, (4, 6), dtype=np.uint16),
-        calibration.hash,
-        3,
-        1_767_322_245_000_000_000,
-        camera_time_ns=12345,
-        camera_clock="device",
-        camera_frame_id=65535,
-        pixel_format="BayerGB12",
-        bayer=BayerPhase.GBRG,
-        dropped_before=2,
-        truth=rng.integers(0, 256, (3, 4, 6), dtype=np.uint8),
-        backlog=1,
-        period_ns=33_000_000,
-        redelivered=1,
-        dispatched_ns=1_767_322_245_000_100_000,
-    )
-    return {
-        "series_start": SeriesInfo(
-            SERIES, 1, "bench", Policy.RECORD, "SimCam", "A-17", 4, 6, "BayerGB12", 12, 3, calibration.hash,
-            bayer=BayerPhase.GBRG, frame_period_ns=33_000_000, rig_toml="[rig]\n", versions={"numpy": "2"},
-        ),
-        "snapshot": snapshot,
-        "reconstruction": Reconstruction(
-            identity,
-            rng.random((3, 4, 6), dtype=np.float32).astype(np.float16),
-            calibration.hash,
-            SolveReport(12, Start.WARM, "flow", True, 5_000_000, 0.01, 0.001, 31.5),
-            StageTimes(1, 2, 3, 4, 5, 0),
-            "reconstruct-0",
-            "NVIDIA H200",
-            bayer=BayerPhase.GBRG,
-            counts=snapshot.counts,
-            camera_time_ns=12345,
-            camera_frame_id=65535,
-        ),
-        "series_end": SeriesEnd(SERIES, 43, "finished", 2),
-        "dropped": Dropped(SERIES, 1, 41, "queue_full"),
-        "accepted": Accepted(SERIES, 42, "reconstruction"),
-        "hello": Hello("reconstruct-0", "reconstruct", "0a1b2c3d", "cpu", 2, versions={"torch": "2.4"}),
-        "welcome": Welcome("acquire", "ffee0011", 0.5),
-        "heartbeat": Heartbeat("acquire", {"acquired": 7, "rate": 29.97, "phase": "running", "ok": True}),
-        "goodbye": Goodbye("reconstruct-0"),
-        "refused": Refused("version", "another release"),
-        "done": Done(SERIES, 42, False, "out of memory"),
-        "calibration_request": CalibrationRequest(HASH),
-        "calibration": calibration,
-        "calibration_missing": CalibrationMissing(HASH),
-    }  # fmt: skip
 
 
 def good_frames(kind: str) -> list[bytes]:
@@ -142,6 +44,18 @@ def with_payload(frames: list[bytes], index: int, payload: bytes) -> list[bytes]
     out = with_header(frames, lambda header: header["payloads"][index].update(crc32=zlib.crc32(payload)))
     out[2 + index] = payload
     return out
+
+
+def _update(header: dict[str, Any], /, **change: object) -> None:
+    header.update(change)
+
+
+def _update_report(field: str, value: object, header: dict[str, Any]) -> None:
+    header["report"][field] = value
+
+
+def _drop(field: str, header: dict[str, Any]) -> None:
+    del header[field]
 
 
 def _nested(depth: int, opening: bytes) -> bytes:
@@ -205,7 +119,7 @@ def _syntax() -> Iterator[HostileCase]:
 def _versions() -> Iterator[HostileCase]:
     frames = good_frames("snapshot")
     for wrong in (0, 2, -1, 2**63, "1", 1.0, True, None, [1]):
-        yield HostileCase(f"version {wrong!r}", with_header(frames, lambda h, w=wrong: h.update(v=w)), "version")
+        yield HostileCase(f"version {wrong!r}", with_header(frames, partial(_update, v=wrong)), "version")
     yield HostileCase("no version", with_header(frames, lambda h: h.pop("v")), "version")
 
 
@@ -239,12 +153,12 @@ def _fields() -> Iterator[HostileCase]:
         for field in header:
             if field in {"v", "payloads"}:
                 continue
-            gone = with_header(frames, lambda h, f=field: h.pop(f))
+            gone = with_header(frames, partial(_drop, field))
             yield HostileCase(f"{kind} without {field}", gone, "header_field")
             for value in _WRONG_TYPES:
                 if _acceptable(kind, field, value):
                     continue
-                wrong = with_header(frames, lambda h, f=field, w=value: h.update({f: w}))
+                wrong = with_header(frames, partial(_update, **{field: value}))
                 yield HostileCase(f"{kind} whose {field} is {value!r}", wrong, "header_field")
         more = with_header(frames, lambda h: h.update(colour="blue"))
         yield HostileCase(f"{kind} with an unknown field", more, "header_field")
@@ -288,7 +202,7 @@ def _values() -> Iterator[HostileCase]:
         "payloads that are numbers": ("snapshot", {"payloads": [1, 2]}),
     }
     for name, (kind, change) in changes.items():
-        frames = with_header(good_frames(kind), lambda header, c=change: header.update(c))
+        frames = with_header(good_frames(kind), partial(_update, **change))
         yield HostileCase(name, frames, "header_field")
     report = good_frames("reconstruction")
     for field, value in {
@@ -297,7 +211,7 @@ def _values() -> Iterator[HostileCase]:
         "saturated_fraction": 1.5,
         "start": 3,
     }.items():
-        frames = with_header(report, lambda h, f=field, v=value: h["report"].update({f: v}))
+        frames = with_header(report, partial(_update_report, field, value))
         yield HostileCase(f"a report whose {field} is {value}", frames, "header_field")
     late = with_header(report, lambda h: h["times"].pop("accepted_ns"))
     yield HostileCase("times with one missing", late, "header_field")
@@ -336,8 +250,8 @@ def _payloads() -> Iterator[HostileCase]:
         yield HostileCase(f"counts of shape {shape} in 48 bytes", described(0, shape=shape), "payload_length")
     for wrong in ("4x6", None, [4.0, 6.0], [True, 6], ["4", "6"], {"0": 4}):
         yield HostileCase(f"a shape of {wrong!r}", described(0, shape=wrong), "header_field")
-    for wrong in (-1, 2**32, None, "0", 1.0):
-        yield HostileCase(f"a checksum of {wrong!r}", described(0, crc32=wrong), "header_field")
+    for checksum in (-1, 2**32, None, "0", 1.0):
+        yield HostileCase(f"a checksum of {checksum!r}", described(0, crc32=checksum), "header_field")
     yield HostileCase("a dtype that is a number", described(0, dtype=16), "header_field")
     yield HostileCase("a payload without a name", described(0, name=None), "header_field")
     yield HostileCase("a payload of unknown name", described(0, name="pixels"), "payload_name")
@@ -389,13 +303,14 @@ def _calibrations() -> Iterator[HostileCase]:
     yield HostileCase("a calibration under another's hash", other, "payload_value")
     swapped = with_payload(frames, 0, (phi * 0.5).tobytes())
     yield HostileCase("other masks under a calibration's hash", swapped, "payload_value")
-    odd = with_header(frames[:4], lambda h: (h["payloads"].pop(2), _reshape(h, [3, 3, 8], [3, 8])))
+    odd = with_header(frames[:4], _without_bad_pixels_and_odd)
     yield HostileCase("a Bayer calibration of odd height", odd, "payload_value")
 
 
-def _reshape(header: dict[str, Any], phi: list[int], dark: list[int]) -> None:
-    header["payloads"][0]["shape"] = phi
-    header["payloads"][1]["shape"] = dark
+def _without_bad_pixels_and_odd(header: dict[str, Any]) -> None:
+    del header["payloads"][2]
+    header["payloads"][0]["shape"] = [3, 3, 8]
+    header["payloads"][1]["shape"] = [3, 8]
 
 
 def hostile_messages() -> Iterator[HostileCase]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic.config import JsonDict
 
-SECRET: Final = {"secret": True}
+SECRET: Final[JsonDict] = {"secret": True}
 """Marks a field whose value is never written into a recording, a log or a message."""
 
 _LONGEST_IPC_PATH = 107

@@ -15,7 +15,8 @@ from sci_stream.config.problems import Location, config_error, dotted
 from sci_stream.config.rig import Rig
 from sci_stream.errors import ConfigError
 
-_MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 32 << 10
+"""A rig travels, as text, in the message that starts a series; that message is bounded."""
 
 
 def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Rig:

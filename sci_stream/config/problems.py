@@ -72,8 +72,8 @@ def config_error(
 def _causes(error: ValidationError) -> list[Any]:
     """Return what is wrong, without what is said of a list only because of what is wrong within it."""
     found = error.errors(include_url=False)
-    parents = {details["loc"][:-1] for details in found}
-    return [details for details in found if details["loc"] not in parents]
+    parents = {details["loc"][:-1] for details in found if details["loc"]}
+    return [details for details in found if details["type"] != "too_short" or details["loc"] not in parents]
 
 
 def dotted(location: Location) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -210,7 +211,7 @@ class RecordSection(Section):
     """What is written to the disk."""
 
     enabled: bool = Field(default=True, description="Record.")
-    folder: RigPath = Field(default="recordings", description="Folder for recordings; made if it is not there.")
+    folder: RigPath = Field(default=Path("recordings"), description="Folder for recordings; made if it is not there.")
     raw: bool = Field(default=True, description="Record raw snapshots: everything can be computed again from them.")
     video: bool = Field(
         default=True,

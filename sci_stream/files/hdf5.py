@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,13 @@ from sci_stream.model import Array
 
 LIBVER = ("v110", "v110")
 """The oldest format that knows SWMR, so that the oldest readers can open what we write."""
+
+# The superblock as HDF5's file format specification lays it out: signature, version, consistency flags, end of file.
+_SUPERBLOCK = struct.Struct("<8sB2xB16xQ")
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_SUPERBLOCK_VERSION = 3
+_SWMR_FLAG = 0x04
+_MOST_MISSING_BYTES = 16 << 20
 
 
 def open_for_reading(path: Path, what: str) -> h5py.File:
@@ -28,22 +37,41 @@ def open_for_reading(path: Path, what: str) -> h5py.File:
     Raises
     ------
     FileFormatError
-        If there is no such file or it is not HDF5.
+        If there is no such file, it is not HDF5, or it is cut short.
     """
     if not path.is_file():
         raise FileFormatError(
             f"There is no {what} file {path}", expected="an existing file", hint="Check the path and the mount."
         )
     try:
-        # Reading as SWMR overlooks the mark that a killed writer leaves and a length cut short by a full disk.
-        return h5py.File(path, "r", swmr=True)
+        # Reading as SWMR overlooks the mark of a writer, alive or killed. It is not for other files: it takes damage
+        # for a write in progress and tries again, seemingly for ever.
+        return h5py.File(path, "r", swmr=_is_unfinished(path))
     except OSError as error:
         raise FileFormatError(
             f"{path} cannot be opened as a {what}",
             expected=f"an HDF5 file with a {what}",
             got=str(error).splitlines()[0],
-            hint="It is another kind of file, or its beginning is damaged.",
+            hint="It is another kind of file, or it is damaged.",
         ) from error
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Return whether an SWMR writer has the file open or could not close it, and nearly all of it is there."""
+    with path.open("rb") as file:
+        head = file.read(_SUPERBLOCK.size)
+        size = file.seek(0, os.SEEK_END)
+    if len(head) < _SUPERBLOCK.size:
+        return False
+    signature, version, flags, end = _SUPERBLOCK.unpack(head)
+    # A full disk leaves a file short of its last write, which is no harm; much more missing is a broken copy.
+    missing = max(0, end - size)
+    return (
+        signature == _SIGNATURE
+        and version == _SUPERBLOCK_VERSION
+        and bool(flags & _SWMR_FLAG or missing)
+        and missing <= min(_MOST_MISSING_BYTES, size // 2)
+    )
 
 
 def write_mark(group: h5py.Group, kind: str, version: int) -> None:

@@ -288,6 +288,9 @@ class AcquireNode:
             self._enter(Phase.RUNNING, now_s)
 
     def _drain(self, now_s: float) -> None:
+        if not self._stop and self._dispatcher.ready_nodes:
+            # A series that ended by itself is finished, however long a solve takes, while someone works on it.
+            self._since_s = now_s
         late = now_s - self._since_s > self._rig.drain.timeout_s
         waiting = any(held.delivering for held in self._held.values())
         if waiting and not late:

@@ -84,7 +84,8 @@ class ReconstructNode:
         self._solver.start(self._wakeup.wake)
         leave_s: float | None = None
         try:
-            while leave_s is None or (self._doing and time.monotonic() < leave_s):
+            # Once asked to stop, what is in hand is worth finishing only while there is someone who counts it.
+            while leave_s is None or (self._doing and self._dispatch.connected and time.monotonic() < leave_s):
                 poller.poll(_POLL_MS)
                 self._wakeup.clear()
                 self._turn(time.monotonic())

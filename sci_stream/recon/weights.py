@@ -52,7 +52,7 @@ class FfdnetWeights:
     gives_noise
         The last layer's output is the noise, to be subtracted from the input, and not the image.
     origin
-        Which layout it was read from: ``"own"``, ``"kair"`` or ``"ipol"``.
+        Which layout it was read from: ``"own"``, ``"kair"``, ``"ipol"`` or ``"matconvnet"``.
     """
 
     kernels: tuple[torch.Tensor, ...]
@@ -77,10 +77,10 @@ def load_ffdnet(path: Path) -> FfdnetWeights:
         raise WeightsError(f"Weights file {path} does not exist", expected=_EXPECTED)
     if path.suffix == ".safetensors":
         tensors, metadata = _read_safetensors(path)
-        return _checked(_from_own(tensors, metadata, path), path)
+        return check_weights(_from_own(tensors, metadata, path), path)
     tensors = _read_pickled(path)
     read = _from_ipol if any(_IPOL_KEY.fullmatch(key) for key in tensors) else _from_kair
-    return _checked(read(tensors, path), path)
+    return check_weights(read(tensors, path), path)
 
 
 def save_ffdnet(weights: FfdnetWeights, path: Path, *, about: Mapping[str, str] | None = None) -> None:
@@ -212,8 +212,16 @@ def _assembled(
     return FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=gives_noise, origin=origin)
 
 
-def _checked(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
-    """Return the weights if they chain from 5 to 4 channels by 3×3 kernels and are finite."""
+def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
+    """Return the weights if they chain from 5 to 4 channels by 3×3 kernels and are finite.
+
+    Raises
+    ------
+    WeightsError
+        If not; it names ``path``, the file they came from.
+    """
+    if not weights.kernels:
+        raise _wrong_shapes(path, [])
     shapes = [tuple(kernel.shape) for kernel in weights.kernels]
     inputs = [shape[1] for shape in shapes]
     outputs = [shape[0] for shape in shapes]
@@ -230,7 +238,7 @@ def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
     return WeightsError(
         f"Weights file {path} is not a grey FFDNet",
         expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting the next",
-        got=f"{len(shapes)} layers of shapes {_shortened(shapes)}",
+        got=f"{len(shapes)} layers of shapes {_shortened(shapes)}" if shapes else "no layers",
         hint="Colour networks take 13 channels: use the grey one.",
     )
 

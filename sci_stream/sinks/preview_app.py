@@ -72,7 +72,7 @@ class Hub:
 
     def __init__(self, *, most_viewers: int, stale_s: float, on_join: Callable[[], None]) -> None:
         self.latest: Picture | None = None
-        self.latest_s = 0.0
+        self._latest_s = 0.0
         self.interval_s = _HEARTBEAT_S
         self.status: Mapping[str, Any] = {}
         self.counters: Callable[[], Mapping[str, Any]] = dict
@@ -88,8 +88,8 @@ class Hub:
             return
         now_s = time.monotonic()
         if self.latest is not None:
-            self.interval_s += 0.3 * (min(now_s - self.latest_s, 10.0) - self.interval_s)
-        self.latest, self.latest_s = picture, now_s
+            self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
+        self.latest, self._latest_s = picture, now_s
 
     def wake_all(self) -> None:
         """Let every viewer look at what is new."""
@@ -226,6 +226,7 @@ async def _receive(viewer: Viewer, socket: WebSocket) -> None:
 async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
     """Yield the frames of the newest picture at the pace of the camera; a picture saying so when none comes."""
     stale_shown = False
+    joined_ns = time.time_ns()
     try:
         while not hub.closing:
             picture = hub.latest
@@ -236,7 +237,7 @@ async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
                     yield _part(frame)
                     await asyncio.sleep(dwell_s)
                 continue
-            age_s = time.monotonic() - hub.latest_s if picture is not None else hub.stale_s
+            age_s = (time.time_ns() - (joined_ns if picture is None else picture.published_ns)) / 1e9
             if age_s >= hub.stale_s and not stale_shown:
                 stale_shown = True
                 yield _part(no_data_jpeg(picture.frames[-1] if picture is not None else None))

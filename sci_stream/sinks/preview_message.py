@@ -23,6 +23,7 @@ class Picture:
     """A reconstruction ready to be sent: ``frames`` are JPEG, ``message`` the whole binary message."""
 
     number: int
+    published_ns: int
     frames: tuple[bytes, ...]
     message: bytes
 
@@ -42,7 +43,7 @@ def encode_picture(
     header = json.dumps(
         {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}, separators=(",", ":")
     ).encode()
-    return Picture(number, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
+    return Picture(number, published_ns, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
 
 
 def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, Any]:

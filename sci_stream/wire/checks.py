@@ -164,6 +164,19 @@ class Maybe(Check):
         return None if value is None else self._check.dump(value)
 
 
+class FiniteOrNil(Maybe):
+    """A finite number, or nil where there is none: what is infinite or NaN is sent as nil."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(Number())
+
+    def dump(self, value: float | None) -> float | None:
+        """Return what to send."""
+        return value if value is not None and math.isfinite(value) else None
+
+
 class Table(Check):
     """A map of free keys: a bounded number of short names to values of one kind."""
 

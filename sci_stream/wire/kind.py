@@ -16,7 +16,8 @@ from sci_stream.wire.payload import MAX_DIM, PayloadSpec
 # Names become files, folders and socket identities: no separators, no leading dot, nothing that a shell would read.
 NAME = Text(96, r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and . _ -")
 WORD = Text(64, r"[a-z][a-z0-9_]*", "a word of small letters, digits and _")
-ONE_LINE = Text(256)
+# What cameras, drivers and devices call themselves is not ours to bound: cut, not refused.
+LABEL = Prose(256)
 COUNT = Integer(0, 2**63 - 1)
 SMALL_COUNT = Integer(0, 2**31 - 1)
 DIM = Integer(1, MAX_DIM)

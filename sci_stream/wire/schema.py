@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from sci_stream.wire import messages as msg
 from sci_stream.wire.checks import Check, Choice, Flag, Integer, Number, Prose, Record, Text, UnfitError
-from sci_stream.wire.kind import COUNT, ID_FIELDS, NAME, ONE_LINE, VERSIONS, WORD, Kind, Status, StatusEntry
+from sci_stream.wire.kind import COUNT, ID_FIELDS, LABEL, NAME, VERSIONS, WORD, Kind, Status, StatusEntry
 from sci_stream.wire.values import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
 
 
@@ -57,7 +57,7 @@ KINDS: Final = (
             "node": NAME,
             "kind_of_node": _one_of(msg.NodeKind),
             "incarnation": NAME,
-            "device": ONE_LINE,
+            "device": LABEL,
             "credit": Integer(0, 1024),
             "protocol": Integer(1, 2**31 - 1),
             "versions": VERSIONS,

@@ -20,8 +20,20 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.wire.checks import Choice, Flag, Integer, Maybe, Number, Prose, Record, Text, UnfitError, shown
-from sci_stream.wire.kind import BAYER, COUNT, DIM, ID_FIELDS, NAME, ONE_LINE, SMALL_COUNT, VERSIONS, Kind
+from sci_stream.wire.checks import (
+    Choice,
+    FiniteOrNil,
+    Flag,
+    Integer,
+    Maybe,
+    Number,
+    Prose,
+    Record,
+    Text,
+    UnfitError,
+    shown,
+)
+from sci_stream.wire.kind import BAYER, COUNT, DIM, ID_FIELDS, LABEL, NAME, SMALL_COUNT, VERSIONS, Kind
 from sci_stream.wire.payload import PayloadSpec
 
 _ID_PATHS: Final = {name: f"id.{name}" for name in ID_FIELDS}
@@ -87,12 +99,13 @@ _REPORT = Record(
     {
         "iterations": SMALL_COUNT,
         "start": Choice({start.value: start for start in Start}),
-        "start_reason": ONE_LINE,
+        "start_reason": LABEL,
         "budget_limited": Flag(),
         "solve_ns": COUNT,
         "residual": Number(0),
         "saturated_fraction": Number(0, 1),
-        "psnr_db": Maybe(Number()),
+        # Infinite where the video equals the truth, as on a black scene: no reason for a node to fall silent.
+        "psnr_db": FiniteOrNil(),
     },
 )
 _TIMES = Record(
@@ -108,13 +121,13 @@ SERIES_START: Final = Kind(
         {
             "series": NAME,
             "started_ns": COUNT,
-            "rig": ONE_LINE,
+            "rig": LABEL,
             "policy": Choice({policy.value: policy for policy in Policy}),
-            "camera_model": ONE_LINE,
-            "camera_serial": ONE_LINE,
+            "camera_model": LABEL,
+            "camera_serial": LABEL,
             "height_px": DIM,
             "width_px": DIM,
-            "pixel_format": Text(64),
+            "pixel_format": LABEL,
             "bit_depth": Integer(1, 64),
             "n_frames": DIM,
             "calibration_hash": NAME,
@@ -137,11 +150,11 @@ SNAPSHOT: Final = Kind(
             "n_frames": DIM,
             "host_time_ns": COUNT,
             "camera_time_ns": Maybe(COUNT),
-            "camera_clock": ONE_LINE,
+            "camera_clock": LABEL,
             "camera_frame_id": Maybe(COUNT),
-            "pixel_format": Text(64),
+            "pixel_format": LABEL,
             "bayer": BAYER,
-            "dropped_before": SMALL_COUNT,
+            "dropped_before": COUNT,
             "backlog": SMALL_COUNT,
             "period_ns": COUNT,
             "redelivered": SMALL_COUNT,
@@ -168,12 +181,12 @@ RECONSTRUCTION: Final = Kind(
             "report": _REPORT,
             "times": _TIMES,
             "node": NAME,
-            "device": ONE_LINE,
+            "device": LABEL,
             "bayer": BAYER,
             "camera_time_ns": Maybe(COUNT),
             "camera_frame_id": Maybe(COUNT),
             "redelivered": SMALL_COUNT,
-            "dropped_before": SMALL_COUNT,
+            "dropped_before": COUNT,
         },
         _ID_PATHS,
     ),
@@ -193,10 +206,10 @@ CALIBRATION: Final = Kind(
             "saturation_dn": Maybe(Number()),
             "bit_depth": Maybe(Integer(1, 64)),
             "bayer": BAYER,
-            "camera_serial": ONE_LINE,
+            "camera_serial": LABEL,
             "exposure_ns": Maybe(COUNT),
             "gain_db": Maybe(Number()),
-            "created": ONE_LINE,
+            "created": LABEL,
             "source": Prose(1024),
         },
     ),

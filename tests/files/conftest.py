@@ -15,8 +15,8 @@ from sci_stream.model import (
     Snapshot,
     SnapshotId,
     SolveReport,
-    Start,
     StageTimes,
+    Start,
 )
 from sci_stream.optics.calibration import Calibration
 
@@ -66,7 +66,7 @@ class Series:
         return replace(reconstruction, **changes)  # type: ignore[arg-type]  # as above
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def series() -> Series:
     rng = np.random.default_rng(0)
     calibration = Calibration(

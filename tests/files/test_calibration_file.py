@@ -23,9 +23,7 @@ def same(one: Calibration, other: Calibration) -> bool:
         np.array_equal(one.phi, other.phi)
         and np.array_equal(one.dark, other.dark)
         and (
-            one.bad_pixels is None
-            if other.bad_pixels is None
-            else np.array_equal(one.bad_pixels, other.bad_pixels)  # type: ignore[arg-type]  # None is unequal too
+            one.bad_pixels is None if other.bad_pixels is None else np.array_equal(one.bad_pixels, other.bad_pixels)  # type: ignore[arg-type]  # None is unequal too
         )
     )
     return arrays and all(getattr(one, name) == getattr(other, name) for name in scalars)
@@ -45,7 +43,9 @@ def test_every_field_comes_back(tmp_path: Path, series) -> None:
     text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
     bad=st.booleans(),
 )
-def test_any_usable_calibration_comes_back(tmp_path_factory, full_scale, saturation, bayer, text, bad) -> None:
+def test_any_usable_calibration_comes_back(  # noqa: PLR0917  # pytest and hypothesis pass by name
+    tmp_path_factory, full_scale, saturation, bayer, text, bad
+) -> None:
     calibration = Calibration(
         phi=np.full((2, 4, 6), 0.5, np.float32),
         full_scale_dn=full_scale,

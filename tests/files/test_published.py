@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sci_stream.files.published import read_published
 from sci_stream.model import Array
 
 H, W, B, SHOTS = 6, 8, 3, 2
+Save = Callable[..., Path]
 
 
 def content(**changed: Array | None) -> dict[str, Array]:
@@ -38,11 +40,11 @@ def save_v73(path: Path, **changed: Array | None) -> Path:
 
 
 @pytest.fixture(params=[save_v5, save_v73], ids=["v5", "v7.3"])
-def save(request: pytest.FixtureRequest, tmp_path: Path):  # type: ignore[no-untyped-def] # a local helper
+def save(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
     return lambda **changed: request.param(tmp_path / "scene.mat", **changed)
 
 
-def test_either_generation_gives_the_same_arrays_with_frames_first(save) -> None:  # type: ignore[no-untyped-def] # fixture
+def test_either_generation_gives_the_same_arrays_with_frames_first(save: Save) -> None:
     measurement = read_published(save())
     expected = content()
     np.testing.assert_array_equal(measurement.meas, np.moveaxis(expected["meas"], -1, 0))
@@ -53,7 +55,7 @@ def test_either_generation_gives_the_same_arrays_with_frames_first(save) -> None
     assert measurement.mask.dtype == np.uint8
 
 
-def test_a_single_shot_may_lack_its_last_axis(save) -> None:  # type: ignore[no-untyped-def] # fixture
+def test_a_single_shot_may_lack_its_last_axis(save: Save) -> None:
     single = content()["meas"][:, :, 0]
     measurement = read_published(save(meas=single, orig=None))
     np.testing.assert_array_equal(measurement.meas, single[np.newaxis])
@@ -74,7 +76,7 @@ def test_a_single_shot_may_lack_its_last_axis(save) -> None:  # type: ignore[no-
         ({"meas": np.ones((H, W, SHOTS), complex)}, "real numbers"),
     ],
 )
-def test_what_does_not_fit_is_named_with_the_file(save, changed, message: str) -> None:  # type: ignore[no-untyped-def] # fixture
+def test_what_does_not_fit_is_named_with_the_file(save: Save, changed: dict[str, Array | None], message: str) -> None:
     path = save(**changed)
     with pytest.raises(FileFormatError, match=message) as caught:
         read_published(path)
@@ -87,7 +89,7 @@ def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, 300, 0.9])
-def test_a_file_cut_off_is_one_clear_error(save, keep: float) -> None:  # type: ignore[no-untyped-def] # fixture
+def test_a_file_cut_off_is_one_clear_error(save: Save, keep: float) -> None:
     path = save()
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep if keep > 1 else keep * len(whole))])
@@ -102,7 +104,7 @@ def test_a_foreign_file_is_one_clear_error(tmp_path: Path) -> None:
         read_published(path)
 
 
-def test_noise_in_the_bytes_never_raises_anything_else(save) -> None:  # type: ignore[no-untyped-def] # fixture
+def test_noise_in_the_bytes_never_raises_anything_else(save: Save) -> None:
     path = save()
     whole = bytearray(path.read_bytes())
     rng = np.random.default_rng(3)

@@ -273,13 +273,18 @@ def test_when_the_system_refuses_to_write_what_was_flushed_stays_readable(tmp_pa
     writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, video=False)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     written = 0
+
+    def write_on() -> None:
+        nonlocal written
+        for seq in range(1000):
+            writer.write_raw(series.snapshot(seq))
+            writer.flush()
+            written += 1
+
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
         with pytest.raises(StorageError, match=r"run\.h5.*MB free"):
-            for seq in range(1000):
-                writer.write_raw(series.snapshot(seq))
-                writer.flush()
-                written += 1
+            write_on()
         with pytest.raises(StorageError, match="has failed"):
             writer.write_raw(series.snapshot(2000))
         writer.close({"acquired": written})
@@ -322,7 +327,20 @@ def newer(path: Path) -> None:
         file.attrs["schema_version"] = 2
 
 
-@pytest.mark.parametrize("break_it", [foreign_text, foreign_hdf5, without_columns, with_other_info, newer, Path.unlink])
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def cut_short_in_use(path: Path) -> None:
+    data = bytearray(path.read_bytes()[:300])
+    data[11] = 0x05  # as a writer that was killed leaves it
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [foreign_text, cut_short, cut_short_in_use, foreign_hdf5, without_columns, with_other_info, newer, Path.unlink],
+)
 def test_what_is_not_a_recording_is_refused_with_its_name(tmp_path: Path, series, break_it) -> None:
     path = tmp_path / "run.h5"
     RecordingWriter(path, series.info, series.calibration).close()

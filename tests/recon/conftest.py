@@ -22,8 +22,8 @@ def make_video() -> Callable[..., Video]:
         rows, columns = np.mgrid[:height, :width]
         frames = [
             0.5
-            + 0.3 * np.sin(2 * np.pi * (columns - b) / 16) * np.cos(2 * np.pi * rows / 20)
-            + 0.2 * (np.hypot(rows - height / 2, columns - width / 2 - b) < height / 5)
+            + 0.3 * np.sin(2 * np.pi * (columns - 0.5 * b) / 16) * np.cos(2 * np.pi * rows / 20)
+            + 0.2 * (np.hypot(rows - height / 2, columns - width / 2 - 0.5 * b) < height / 5)
             for b in range(n_frames)
         ]
         return np.clip(np.stack(frames), 0, 1).astype(np.float32)

@@ -55,6 +55,6 @@ def test_an_unknown_name_is_a_mistake_in_the_rig(name: str) -> None:
 
 
 def test_descriptions_say_what_a_person_wants_to_know(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Test")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA Test")
     assert describe_device(torch.device("cuda", 1)) == "NVIDIA Test (cuda:1)"
     assert describe_device(torch.device("cpu")).endswith("threads)") or torch.get_num_threads() == 1

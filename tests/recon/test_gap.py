@@ -127,9 +127,9 @@ def test_iterations_are_asked_for_one_at_a_time_and_may_stop_anywhere() -> None:
 def test_every_yielded_estimate_stays_as_it_was() -> None:
     phi, _, y = _problem(2, 6, 6)
     r_inv = inverse_gram(gram_diag(phi))
-    kept = []
-    for v in gap(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=shrink, sigmas=[0.2] * 5, momentum=0.2):
-        kept.append((v, v.clone()))
+    start = cold_start(y, phi, r_inv)
+    iterates = gap(start, y, phi, r_inv, denoise=shrink, sigmas=[0.2] * 5, momentum=0.2)
+    kept = [(v, v.clone()) for v in iterates]
     assert all(torch.equal(v, copy) for v, copy in kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -40,12 +41,12 @@ def test_a_ladder_falls_from_first_to_last(a: float, b: float, n: int, shape: Sh
     assert len(ladder) == n
     assert ladder[-1] == last
     assert n == 1 or ladder[0] == first
-    assert all(later <= earlier * (1 + 1e-12) for earlier, later in zip(ladder, ladder[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(ladder))
 
 
 def test_a_geometric_ladder_falls_by_a_constant_factor() -> None:
     ladder = SCHEDULE.ladder(11)
-    assert [b / a for a, b in zip(ladder, ladder[1:], strict=False)] == pytest.approx([0.1 ** (1 / 10)] * 10)
+    assert [b / a for a, b in itertools.pairwise(ladder)] == pytest.approx([0.1 ** (1 / 10)] * 10)
 
 
 def test_a_stepwise_ladder_has_equal_plateaus() -> None:
@@ -85,7 +86,7 @@ def test_however_long_iterations_take_the_ladder_falls_and_ends_at_its_lowest(
     ladder = AnytimeLadder(SCHEDULE, Budget(n, time_s), min_iterations=least, iteration_s=expected, clock=clock)
     sigmas = _run(ladder, clock, costs)
     assert sigmas[-1] == SCHEDULE.last
-    assert all(later <= earlier * (1 + 1e-12) for earlier, later in zip(sigmas, sigmas[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(sigmas))
     assert min(least, n) <= len(sigmas) <= n
     assert ladder.taken == len(sigmas)
 

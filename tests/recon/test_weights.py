@@ -136,7 +136,7 @@ def _without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor
 )
 def test_a_stranger_is_turned_away_with_its_name_and_the_reason(tmp_path: Path, content: object, said: str) -> None:
     path = _write(content, tmp_path / "stranger.pth")
-    with pytest.raises(WeightsError, match=rf"(?s)stranger\.pth.*{said}|{said}"):
+    with pytest.raises(WeightsError, match=rf"stranger\.pth.*{said}"):
         load_ffdnet(path)
 
 

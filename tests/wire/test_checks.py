@@ -9,6 +9,7 @@ import pytest
 from sci_stream.wire.checks import (
     Check,
     Choice,
+    FiniteOrNil,
     Flag,
     Integer,
     Maybe,
@@ -53,6 +54,14 @@ def test_a_choice_gives_what_the_string_stands_for() -> None:
     assert Choice({"a": 1}).read("a") == 1
 
 
+def test_what_is_not_finite_is_sent_as_nil() -> None:
+    check = FiniteOrNil()
+    assert [check.dump(value) for value in (31.5, INF, NAN, None)] == [31.5, None, None, None]
+    assert check.read(None) is None
+    with pytest.raises(UnfitError):
+        check.read(INF)
+
+
 def test_prose_is_cut_to_length_when_it_is_sent() -> None:
     assert Prose(5).dump("abcdef") == "abcd…"
     assert Prose(5).dump("abcde") == "abcde"
@@ -69,9 +78,11 @@ class Outer:
     inner: Inner
 
 
-RECORD = Record(
-    Outer, {"name": Text(9), "inner": Record(lambda level: Inner(level), {"level": Integer(0, 9)}, {"level": "depth"})}
-)
+def _inner(level: int) -> Inner:
+    return Inner(depth=level)
+
+
+RECORD = Record(Outer, {"name": Text(9), "inner": Record(_inner, {"level": Integer(0, 9)}, {"level": "depth"})})
 
 
 def test_a_record_reads_what_it_dumps() -> None:

@@ -9,9 +9,10 @@ import hypothesis.extra.numpy as hnp
 import msgpack
 import numpy as np
 import pytest
-from hostile import HostileCase, good_frames, hostile_messages, samples, with_header
+from hostile import HostileCase, good_frames, hostile_messages, with_header
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_samples import samples
 
 from sci_stream.errors import WireError
 from sci_stream.model import Snapshot, SnapshotId

@@ -13,21 +13,24 @@ from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.weights import load_ffdnet
+from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
+
+Weights = Path | FfdnetWeights | None
+"""A checkpoint to load, a network already in memory, or none."""
 
 
-def _make_tv(_device: torch.device, _weights: Path | None) -> Denoiser:
+def _make_tv(_device: torch.device, _weights: Weights) -> Denoiser:
     return TvDenoiser()
 
 
-def _make_identity(_device: torch.device, _weights: Path | None) -> Denoiser:
+def _make_identity(_device: torch.device, _weights: Weights) -> Denoiser:
     return IdentityDenoiser()
 
 
-def _make_ffdnet(device: torch.device, weights: Path | None) -> Denoiser:
+def _make_ffdnet(device: torch.device, weights: Weights) -> Denoiser:
     if weights is None:
         raise ValueError("FFDNet needs a path to its weights")
-    return FfdnetDenoiser(load_ffdnet(weights), device)
+    return FfdnetDenoiser(load_ffdnet(weights) if isinstance(weights, Path) else weights, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class DenoiserSpec:
     takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β.
     """
 
-    make: Callable[[torch.device, Path | None], Denoiser]
+    make: Callable[[torch.device, Weights], Denoiser]
     needs_weights: bool
     sigma_first: float
     sigma_last: float
@@ -99,7 +102,7 @@ def denoiser_spec(name: str) -> DenoiserSpec:
         ) from None
 
 
-def make_denoiser(name: str, device: torch.device, weights: Path | None = None) -> Denoiser:
+def make_denoiser(name: str, device: torch.device, weights: Weights = None) -> Denoiser:
     """Make a denoiser by name.
 
     Parameters
@@ -109,7 +112,7 @@ def make_denoiser(name: str, device: torch.device, weights: Path | None = None) 
     device
         Where it will run.
     weights
-        Checkpoint to load, for those that need one.
+        Checkpoint to load, or weights that were read elsewhere, for those that need them.
 
     Raises
     ------
@@ -127,5 +130,7 @@ def make_denoiser(name: str, device: torch.device, weights: Path | None = None) 
             hint="Name one in the rig, or choose the denoiser 'tv', which needs none.",
         )
     if weights is not None and not spec.needs_weights:
-        raise ConfigError(f"The denoiser {name!r} takes no weights", got=str(weights))
+        raise ConfigError(
+            f"The denoiser {name!r} takes no weights", got=str(weights) if isinstance(weights, Path) else "a network"
+        )
     return spec.make(device, weights)

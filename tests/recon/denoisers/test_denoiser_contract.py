@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,7 @@ def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a tiny FFDNet of random weights: its form is right, its pictures are not."""
     generator = torch.Generator().manual_seed(0)
     channels = [5, 8, 8, 4]
-    kernels = tuple(
-        0.1 * torch.randn(o, i, 3, 3, generator=generator) for i, o in zip(channels, channels[1:], strict=False)
-    )
+    kernels = tuple(0.1 * torch.randn(o, i, 3, 3, generator=generator) for i, o in itertools.pairwise(channels))
     biases = tuple(0.1 * torch.randn(o, generator=generator) for o in channels[1:])
     path = tmp_path_factory.mktemp("weights") / "small.safetensors"
     save_ffdnet(FfdnetWeights(kernels, biases, gives_noise=True, origin="own"), path)

@@ -66,7 +66,7 @@ def test_noise_on_flat_patches_goes_and_the_edge_between_them_stays() -> None:
     noisy = truth + 0.1 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
     clean = TvDenoiser()(noisy, 0.1)
     assert psnr(clean, truth) > psnr(noisy, truth) + 8.0
-    assert float((clean[..., 32:].mean() - clean[..., :32].mean())) > 0.95
+    assert float(clean[..., 32:].mean() - clean[..., :32].mean()) > 0.95
 
 
 def test_it_needs_at_least_one_step() -> None:

@@ -1,0 +1,118 @@
+"""What is on the screen has the colours and the brightness of the scene."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.model import BayerPhase
+from sci_stream.sinks.display import (
+    Tone,
+    encode_jpeg,
+    grey_world_gains,
+    no_data_jpeg,
+    render,
+    render_counts,
+    shrink,
+)
+
+LINEAR = Tone(gamma=1.0)
+
+
+def mosaic_of(rgb: np.ndarray, phase: BayerPhase) -> np.ndarray:
+    """Take of each pixel the colour that the phase names, by the definition of `BayerPhase`."""
+    out = np.empty(rgb.shape[:-1], np.float32)
+    for index, colour in enumerate(phase):
+        row, column = divmod(index, 2)
+        out[..., row::2, column::2] = rgb[..., row::2, column::2, "RGB".index(colour)]
+    return out
+
+
+@pytest.mark.parametrize("phase", BayerPhase)
+@pytest.mark.parametrize("colour", [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.9, 0.5, 0.1)])
+def test_a_uniform_colour_is_shown_as_itself(phase: BayerPhase, colour: tuple[float, float, float]) -> None:
+    scene = np.broadcast_to(np.array(colour, np.float32), (2, 16, 20, 3))
+    shown = render(mosaic_of(scene, phase), phase, LINEAR)
+    assert shown.shape == (2, 16, 20, 3)
+    assert shown.dtype == np.uint8
+    assert np.abs(shown[:, 2:-2, 2:-2] - np.array(colour) * 255).max() <= 1
+
+
+@pytest.mark.parametrize("phase", BayerPhase)
+def test_a_smooth_scene_keeps_its_colours_and_its_place(phase: BayerPhase) -> None:
+    y, x = np.mgrid[0:32, 0:40]
+    scene = np.stack([x / 40, y / 32, 1 - x / 40], axis=-1)[None].astype(np.float32)
+    shown = render(mosaic_of(scene, phase), phase, LINEAR)
+    assert np.abs(shown[:, 2:-2, 2:-2] - scene[:, 2:-2, 2:-2] * 255).max() <= 3
+
+
+def test_mono_video_passes_through() -> None:
+    video = np.linspace(0, 1, 2 * 4 * 8, dtype=np.float16).reshape(2, 4, 8)
+    shown = render(video, None, LINEAR)
+    assert shown.shape == (2, 4, 8)
+    assert np.abs(shown - video.astype(np.float32) * 255).max() <= 1
+
+
+@given(gain=st.floats(0.1, 10), gamma=st.floats(0.5, 3), value=st.floats(-1, 2, width=32) | st.just(float("nan")))
+def test_tone_is_gain_clip_and_gamma(gain: float, gamma: float, value: float) -> None:
+    video = np.full((1, 2, 2), value, np.float32)
+    shown = int(render(video, None, Tone(gain=gain, gamma=gamma))[0, 0, 0])
+    light = 0.0 if np.isnan(value) else min(max(float(np.float32(value) * np.float32(gain)), 0.0), 1.0)
+    light = round(light * 65535) / 65535  # the table's resolution, which a steep curve shows near black
+    assert abs(shown - 255 * light ** (1 / gamma)) <= 1.5 + (40 if light < 1e-4 else 0)
+    assert np.array_equal(video, np.full((1, 2, 2), value, np.float32), equal_nan=True)
+
+
+def test_a_gain_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        Tone(gain=0)
+
+
+@pytest.mark.parametrize("phase", BayerPhase)
+def test_grey_world_makes_a_tinted_grey_scene_grey(phase: BayerPhase) -> None:
+    tint = np.array([0.8, 0.4, 0.2], np.float32)
+    scene = np.random.default_rng(0).random((1, 16, 16, 1), dtype=np.float32).repeat(16, 1)[:, :16] * 0.0 + 0.9 * tint
+    mosaic = mosaic_of(np.broadcast_to(scene, (1, 16, 16, 3)), phase)
+    assert grey_world_gains(mosaic, phase) == pytest.approx((0.5, 1.0, 2.0), rel=1e-5)
+    shown = render(mosaic, phase, Tone(gamma=1.0, grey_world=True))[0, 4:-4, 4:-4].astype(int)
+    assert np.ptp(shown, axis=-1).max() <= 1
+
+
+def test_grey_world_leaves_a_black_scene_alone() -> None:
+    assert grey_world_gains(np.zeros((1, 4, 4)), BayerPhase.RGGB) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_a_coded_snapshot_fills_the_range_of_the_screen(dtype) -> None:
+    counts = (np.random.default_rng(0).random((64, 64)) * 100 + 64).astype(dtype)
+    shown = render_counts(counts)
+    assert shown.dtype == np.uint8
+    assert shown.min() < 10
+    assert shown.max() > 245
+    assert render_counts(np.full((8, 8), 64, dtype)).max() == 0
+
+
+def test_a_large_image_is_shrunk_and_a_small_one_is_not() -> None:
+    image = np.zeros((100, 400, 3), np.uint8)
+    assert shrink(image, 200).shape == (50, 200, 3)
+    assert shrink(image, 400) is image
+
+
+def test_jpeg_keeps_red_red() -> None:
+    image = np.zeros((16, 16, 3), np.uint8)
+    image[..., 0] = 255
+    decoded = cv2.imdecode(np.frombuffer(encode_jpeg(image, 95), np.uint8), cv2.IMREAD_COLOR)
+    blue, _, red = decoded[8, 8]
+    assert red > 240
+    assert blue < 20
+
+
+def test_no_data_is_written_over_the_last_picture_or_over_black() -> None:
+    last = encode_jpeg(np.full((100, 200), 255, np.uint8), 90)
+    for jpeg, shape in ((no_data_jpeg(last), (100, 200)), (no_data_jpeg(None), (240, 320))):
+        decoded = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+        assert decoded.shape[:2] == shape
+        assert decoded[..., 2].max() > 200

@@ -1,0 +1,379 @@
+"""A rig file is read as it is meant, or refused in words that say what to change."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
+
+from sci_stream.config import Rig, example_toml, load_rig, parse_rig, validate_options
+from sci_stream.config.toml_text import table_text
+from sci_stream.errors import ConfigError
+from sci_stream.model import Policy
+
+RIGS = sorted((Path(__file__).parents[1] / "deploy" / "rigs").glob("*.toml"))
+SECTIONS = {name: field.annotation for name, field in Rig.model_fields.items()}
+
+
+def parse(text: str, environment: Mapping[str, str] | None = None) -> Rig:
+    return parse_rig(text, overrides=environment or {}, name="rig.toml")
+
+
+def complaint(text: str, environment: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, environment)
+    return str(caught.value)
+
+
+# --- what is read
+
+
+def test_an_empty_rig_is_the_simulated_camera_with_all_defaults() -> None:
+    rig = parse("")
+    assert rig.camera.driver == "simulated"
+    assert rig.policy.mode is Policy.LIVE
+    assert rig.reconstruct.devices == ("auto",)
+    assert rig.calibration.file is None
+    assert rig.model_dump() == Rig().model_dump()
+
+
+def test_a_rig_cannot_be_changed_after_it_was_read() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        parse("").policy.ring_mib = 3  # type: ignore[misc]  # the point of the test
+
+
+def test_relative_paths_start_at_the_folder_of_the_rig_file(tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text('[calibration]\nfile = "masks/cal.h5"\n[reconstruct]\nweights = "/opt/ffdnet.pth"\n')
+    rig = load_rig(path, {})
+    assert rig.source == path
+    assert rig.calibration.file == tmp_path / "masks" / "cal.h5"
+    assert rig.reconstruct.weights == Path("/opt/ffdnet.pth")
+    assert rig.record.folder == tmp_path / "recordings"
+
+
+def test_an_empty_path_is_none() -> None:
+    rig = parse('[calibration]\nfile = ""\n[reconstruct]\nweights = ""')
+    assert rig.calibration.file is None
+    assert rig.reconstruct.weights is None
+
+
+def test_the_drivers_options_are_passed_on_as_they_are() -> None:
+    options = parse('[camera.options]\nscene = "fast"\n[camera.options.faults]\nid_last = 65535').camera.options
+    assert options == {"scene": "fast", "faults": {"id_last": 65535}}
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[policy]\nmoed = 'live'", "rig.toml: [policy] moed is unknown. Did you mean mode?"),
+        ("[policy]\nnodes = 3", "rig.toml: [policy] nodes is unknown. It belongs in [reconstruct]."),
+        ("[drain]\nxyz = 3", "rig.toml: [drain] xyz is unknown. Known here: timeout_s."),
+        ("[polcy]", "rig.toml: [polcy] is unknown. Did you mean policy?"),
+        (
+            "[policy]\nmode = 'recrd'",
+            "rig.toml: [policy] mode is wrong; expected 'live' or 'record'; got \"recrd\". Did you mean record?",
+        ),
+        ("[policy]\nring_mib = 0", "rig.toml: [policy] ring_mib is wrong; expected ≥ 1; got 0."),
+        ("[policy]\nring_mib = '512'", 'rig.toml: [policy] ring_mib is wrong; expected an integer; got "512".'),
+        ("[policy]\nring_mib = 1.5", "expected an integer; got 1.5."),
+        ("[policy]\nring_mib = true", "expected an integer; got true."),
+        ("[record]\nraw = 1", "rig.toml: [record] raw is wrong; expected true or false; got 1."),
+        ("[drain]\ntimeout_s = nan", "expected a finite number; got nan."),
+        ("[rig]\nname = 1979-05-27", "rig.toml: [rig] name is wrong; expected a string; got 1979-05-27."),
+        ("[rig]\nname = '../x'", '[rig] name: expected 1 to 64 letters, digits and . _ -, the first a letter'),
+        ("[calibration]\nfile = 3", "[calibration] file is wrong; expected a path; got 3."),
+        ("[reconstruct]\ndevices = 'cpu'", '[reconstruct] devices is wrong; expected a list; got "cpu".'),
+        ("[reconstruct]\ndevices = []", "devices is wrong; expected tuple should have at least 1 item"),
+        ("[reconstruct]\ndevices = ['gpu']", 'devices[0]: expected auto, cpu, cuda or cuda:N; got "gpu".'),
+        ("[reconstruct]\niterations = 4\nmin_iterations = 8", "min_iterations (8) is more than iterations (4)"),
+        ("[reconstruct]\nsigma_first = 0.1\nsigma_last = 0.2", "sigma_last (0.2) is more than sigma_first (0.1)"),
+        ("[camera]\nreconnect_first_s = 30", "reconnect_max_s (10) is less than reconnect_first_s (30)"),
+        ("[record]\nraw = false\nvideo = false", "rig.toml: [record]: raw and video are both false"),
+        ("[record]\nwarn_free_mib = 1", "warn_free_mib (1) is less than min_free_mib (1024)"),
+        ("[policy]\nmode = 'record'\n[record]\nenabled = false", "it needs record.enabled and record.raw"),
+        ("policy = 3", "rig.toml: [policy] is wrong; expected a table; got 3."),
+        ("[network]\ntaps = 'http://x:1'", "expected tcp://HOST:PORT with a port of 1 to 65535, or ipc://PATH; got"),
+        ("[network]\ntaps = 'tcp://x:65536'", "expected tcp://HOST:PORT"),
+        ("[network]\ntaps = 'tcp://*:5703'", "name the host, * is none"),
+        ("[network]\ntaps = 'ipc://'", "the path of an ipc:// address has 1 to 107 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_file_section_key_and_what_was_expected(text: str, says: str) -> None:
+    assert says in complaint(text)
+
+
+def test_every_wrong_value_gets_its_own_line() -> None:
+    lines = complaint("[policy]\nring_mib = 0\nmode = 'x'\n[drain]\ntimeout = 3").splitlines()
+    assert lines[0] == "rig.toml: 3 things are wrong"
+    assert [line.split(":")[1].split()[:2] for line in lines[1:4]] == [
+        ["[policy]", "mode"],
+        ["[policy]", "ring_mib"],
+        ["[drain]", "timeout"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "clash"),
+    [
+        ('[network]\ntaps = "tcp://127.0.0.1:5701"', "network.dispatch and network.taps"),
+        ('[network]\ntaps = "tcp://localhost:5702"', "network.results and network.taps"),
+        ('[network]\nresults = "tcp://0.0.0.0:5703"', "network.results and network.taps"),
+        ('[network]\nresults = "ipc:///tmp/a"\ntaps = "ipc:///tmp/a"', "network.results and network.taps"),
+        ("[preview]\nport = 5702", "network.results and preview.port"),
+        ('[preview]\nport = 5702\nhost = "0.0.0.0"', "network.results and preview.port"),
+    ],
+)
+def test_two_things_on_one_address_are_refused(text: str, clash: str) -> None:
+    assert f"{clash} have the same address" in complaint(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[network]\nresults = "tcp://10.0.0.2:5701"',
+        '[network]\nresults = "ipc:///tmp/a"\ntaps = "ipc:///tmp/b"',
+        '[network]\ndispatch = "tcp://[::1]:5701"\nresults = "tcp://sink.lab:5701"',
+        "[preview]\nport = 0",
+        "[preview]\nport = 5702\nenabled = false",
+    ],
+)
+def test_one_port_on_two_machines_is_fine(text: str) -> None:
+    parse(text)
+
+
+def test_text_that_is_not_toml_is_refused_with_line_and_column() -> None:
+    assert "rig.toml is not valid TOML; got Expected '=' after a key in a key/value pair (at line 2, column 6)" in (
+        complaint("[rig]\nname 3")
+    )
+
+
+def test_a_file_that_is_not_there_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"There is no rig file .*\. To write a commented example: sci-stream config"):
+        load_rig(tmp_path / "rig.toml", {})
+
+
+def test_a_folder_or_a_picture_is_no_rig_file(tmp_path: Path) -> None:
+    picture = tmp_path / "x.png"
+    picture.write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(ConfigError, match="expected UTF-8 text"):
+        load_rig(picture, {})
+    picture.write_bytes(bytes(2**15 + 1))
+    with pytest.raises(ConfigError, match="expected at most 32768 bytes"):
+        load_rig(picture, {})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_rig(tmp_path, {})
+
+
+# --- the environment
+
+
+def test_the_environment_takes_precedence_and_is_remembered() -> None:
+    rig = parse(
+        "[policy]\nmode = 'live'",
+        {
+            "SCI_STREAM_RIG__POLICY__MODE": "record",
+            "SCI_STREAM_RIG__RECONSTRUCT__ITERATIONS": "12",
+            "SCI_STREAM_RIG__RECONSTRUCT__DEVICES": "cpu, cuda:1",
+            "SCI_STREAM_RIG__RIG__NAME": "007",
+            "SCI_STREAM_RIG__PREVIEW__ENABLED": "false",
+            "SCI_STREAM_RIG__CAMERA__OPTIONS__SCENE": "slow",
+            "SCI_STREAM_RIG__CAMERA__OPTIONS__FAULTS__JITTER_S": "0.5",
+            "PATH": "/bin",
+        },
+    )
+    assert rig.policy.mode is Policy.RECORD
+    assert rig.reconstruct.iterations == 12
+    assert rig.reconstruct.devices == ("cpu", "cuda:1")
+    assert rig.rig.name == "007"
+    assert not rig.preview.enabled
+    assert rig.camera.options == {"scene": "slow", "faults": {"jitter_s": 0.5}}
+    assert len(rig.overridden) == 7
+    assert "SCI_STREAM_RIG__POLICY__MODE" in rig.to_toml()
+
+
+def test_an_empty_variable_unsets_what_can_be_unset() -> None:
+    rig = parse("[reconstruct]\niterations = 3", {"SCI_STREAM_RIG__RECONSTRUCT__ITERATIONS": ""})
+    assert rig.reconstruct.iterations is None
+
+
+def test_the_process_environment_is_used_unless_another_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text("")
+    monkeypatch.setenv("SCI_STREAM_RIG__RIG__NAME", "bench-7")
+    assert load_rig(path).rig.name == "bench-7"
+    assert load_rig(path, {}).rig.name == "rig"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        (
+            "POLCY__MODE",
+            "live",
+            "names no setting of a rig; expected SCI_STREAM_RIG__SECTION__KEY. Did you mean",
+        ),
+        ("CAMERA", "x", "names no setting"),
+        ("CAMERA__OPTIONS", "x", "names no setting"),
+        ("POLICY__MODE__X", "x", "names no setting"),
+        ("POLICY__MODE", "recrd", "SCI_STREAM_RIG__POLICY__MODE is wrong; expected 'live' or 'record'; got \"recrd\""),
+        ("POLICY__RING_MIB", "much", "The environment variable SCI_STREAM_RIG__POLICY__RING_MIB is wrong; expected an"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str, says: str) -> None:
+    assert says in complaint("", {f"SCI_STREAM_RIG__{variable}": value})
+
+
+# --- what is written
+
+
+def test_a_rig_written_as_toml_reads_the_same(tmp_path: Path) -> None:
+    text = """
+    [rig]
+    name = "bench-2"
+    [camera]
+    driver = "my-camera"
+    [camera.options]
+    features = [["Gain", 3.5], ["TriggerMode", "On"]]
+    "odd key" = "quote \\" backslash \\\\ line\\nfeed"
+    since = 2026-01-02T03:04:05Z
+    [camera.options.chunk]
+    enabled = true
+    [reconstruct]
+    sigma_last = 0.00001
+    weights = "w.pth"
+    [record]
+    folder = "Aufnahmen/größe"
+    """
+    rig = parse_rig(text, source=tmp_path / "rig.toml", overrides={})
+    again = parse(rig.to_toml())
+    assert again.model_dump() == rig.model_dump()
+    assert again.record.folder == tmp_path / "Aufnahmen" / "größe"
+
+
+def test_secrets_are_neither_written_nor_shown() -> None:
+    rig = parse('[preview]\ntoken = "hunter2"')
+    assert rig.preview.token == "hunter2"
+    assert "hunter2" not in rig.to_toml()
+    assert "hunter2" not in repr(rig)
+    assert "hunter2" not in complaint('[preview]\ntoken = ["hunter2"]')
+
+
+toml_texts = st.text(st.characters(codec="utf-8"))
+toml_values: st.SearchStrategy[Any] = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | toml_texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(toml_texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(toml_texts, toml_values, max_size=4))
+def test_any_table_written_as_toml_reads_the_same(table: dict[str, Any]) -> None:
+    assert tomllib.loads(table_text("camera", table)) == {"camera": table}
+
+
+def test_the_example_holds_every_key_and_equals_the_defaults() -> None:
+    text = example_toml()
+    assert parse(text).model_dump() == Rig().model_dump()
+    for section, model in SECTIONS.items():
+        assert f"[{section}]" in text
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        for key in set(model.model_fields) - {"options"}:
+            assert f"\n{key} = " in text or f"\n# {key} = " in text
+
+
+def test_the_example_still_reads_when_what_is_unset_is_set() -> None:
+    text = "\n".join(line.removeprefix("# ") if " = " in line else line for line in example_toml().splitlines()[9:])
+    rig = parse(text)
+    assert rig.reconstruct.iterations == 20
+    assert rig.calibration.file == Path("calibration.h5")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_field_is_described_where_it_is_declared(section: str) -> None:
+    model = SECTIONS[section]
+    assert isinstance(model, type)
+    assert issubclass(model, BaseModel)
+    assert model.__doc__
+    for key, field in model.model_fields.items():
+        assert field.description, key
+        assert field.description.endswith("."), key
+        assert field.default is not None or field.examples or key == "options", key
+
+
+class Faults(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    rate: float = Field(0.0, ge=0, le=1, description="How often.")
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    path: str = Field(description="File to play.")
+    last: int | None = Field(None, description="Last one.")
+    faults: Faults = Field(default_factory=Faults, description="Misbehaviour.")
+
+
+def test_the_example_lists_a_drivers_options_too() -> None:
+    text = example_toml("my-camera", Options)
+    assert '[camera.options]\n# File to play.\npath = ""  # must be set\n# Last one.\n# last =\n' in text
+    assert "# Misbehaviour.\n[camera.options.faults]\n# How often.\nrate = 0.0\n" in text
+    rig = parse(text)
+    assert rig.camera.driver == "my-camera"
+    assert rig.camera.options == {"path": "", "faults": {"rate": 0.0}}
+
+
+# --- options of drivers
+
+
+def test_options_become_what_the_driver_wants() -> None:
+    options = validate_options(Options, {"path": "x.mat", "faults": {"rate": 0.5}}, "rig.toml: [camera.options]")
+    assert options.faults.rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"pth": "x", "path": "y"}, "rig.toml: [camera.options] pth is unknown. Did you mean path?"),
+        ({}, "rig.toml: [camera.options] path is missing. File to play."),
+        (
+            {"path": "x", "faults": {"rate": 2}},
+            "rig.toml: [camera.options] faults.rate is wrong; expected ≤ 1; got 2.",
+        ),
+        ({"path": "x", "faults": {"rat": 2}}, "rig.toml: [camera.options] faults.rat is unknown. Did you mean rate?"),
+    ],
+)
+def test_wrong_options_are_named_like_wrong_keys(table: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate_options(Options, table, "rig.toml: [camera.options]")
+    assert str(caught.value) == says
+
+
+# --- the rigs that come with the project
+
+
+def test_there_are_example_rigs() -> None:
+    names = {path.stem for path in RIGS}
+    assert names >= {"simulated-live", "simulated-record", "replay-published", "two-nodes"}
+
+
+@pytest.mark.parametrize("path", RIGS, ids=lambda path: path.stem)
+def test_an_example_rig_loads_with_options_that_its_driver_takes(path: Path) -> None:
+    rig = load_rig(path, {})
+    assert rig.rig.name == path.stem
+    classes = {"simulated": ("drivers.simulated", "SimulatedCamera"), "replay": ("drivers.replay", "ReplayCamera")}
+    module, name = classes[rig.camera.driver]
+    driver = getattr(importlib.import_module(module), name)
+    validate_options(driver.Options, rig.camera.options, f"{path.name}: [camera.options]")

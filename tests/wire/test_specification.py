@@ -1,0 +1,47 @@
+"""docs/wire.md says what the code does: a peer in another language is written from it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from sci_stream.model import SolveReport, StageTimes
+from sci_stream.wire import SCHEMA_VERSION, Goodbye, Limits, Reason, encode
+from sci_stream.wire.kind import Kind
+from sci_stream.wire.payload import DTYPES
+from sci_stream.wire.schema import KINDS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_kind_and_each_of_its_fields_and_payloads_is_specified(kind: Kind) -> None:
+    for name in (kind.name, *kind.record.names, *(payload.name for payload in kind.payloads)):
+        assert f"`{name}`" in TEXT, name
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.payloads], ids=lambda kind: kind.name)
+def test_every_payload_is_specified_with_its_dtypes(kind: Kind) -> None:
+    for payload in kind.payloads:
+        optional = ", optional" if payload.optional else ""
+        assert f"| `{payload.name}`{optional} | {', '.join(payload.dtypes)} | (" in TEXT
+
+
+def test_every_reason_dtype_and_nested_field_is_specified() -> None:
+    nested = [*SolveReport.__dataclass_fields__, *StageTimes.__dataclass_fields__]
+    for name in (*get_args(Reason), *DTYPES, *nested):
+        assert f"`{name}`" in TEXT, name
+
+
+def test_the_version_and_the_limits_are_those_of_the_code() -> None:
+    assert f"Version {SCHEMA_VERSION}." in TEXT
+    assert f"most\n{Limits().max_frames}; a header at most {Limits().max_header_bytes >> 10} KiB" in TEXT
+
+
+def test_the_example_is_what_the_code_sends() -> None:
+    example = TEXT.split("## Example")[1].split("```")[1]
+    octets = " ".join(re.sub(r"   +\S.*$", "", line.strip()) for line in example.strip().splitlines())
+    assert bytes.fromhex(octets) == b"".join(bytes(frame) for frame in encode(Goodbye("reconstruct-0")))

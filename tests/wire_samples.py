@@ -1,0 +1,105 @@
+"""Good messages, one of every kind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sci_stream.model import (
+    BayerPhase,
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+    SolveReport,
+    StageTimes,
+    Start,
+)
+from sci_stream.optics.calibration import Calibration
+from sci_stream.wire import (
+    Accepted,
+    CalibrationMissing,
+    CalibrationRequest,
+    Done,
+    Dropped,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Message,
+    Refused,
+    SeriesEnd,
+    Welcome,
+)
+
+SERIES = "20260102T030405-0a1b2c3d"
+HASH = "00112233445566778899aabbccddeeff"
+
+
+def samples() -> dict[str, Message]:
+    """Return a good message of every kind, by kind."""
+    rng = np.random.default_rng(7)
+    identity = SnapshotId(SERIES, 1, 42)
+    calibration = Calibration(
+        rng.random((3, 4, 6), dtype=np.float32),
+        dark=np.full((4, 6), 3.5, np.float32),
+        full_scale_dn=900.0,
+        saturation_dn=4095,
+        bad_pixels=rng.random((4, 6)) > 0.9,
+        bit_depth=12,
+        bayer=BayerPhase.GBRG,
+        camera_serial="A-17",
+        exposure_ns=20_000_000,
+        gain_db=0.0,
+        created="2026-01-02T03:04:05Z",
+        source="white field",
+    )
+    snapshot = Snapshot(
+        identity,
+        rng.integers(0, 4096, (4, 6), dtype=np.uint16),
+        calibration.hash,
+        3,
+        1_767_322_245_000_000_000,
+        camera_time_ns=12345,
+        camera_clock="device",
+        camera_frame_id=65535,
+        pixel_format="BayerGB12",
+        bayer=BayerPhase.GBRG,
+        dropped_before=2,
+        truth=rng.integers(0, 256, (3, 4, 6), dtype=np.uint8),
+        backlog=1,
+        period_ns=33_000_000,
+        redelivered=1,
+        dispatched_ns=1_767_322_245_000_100_000,
+    )
+    return {
+        "series_start": SeriesInfo(
+            SERIES, 1, "bench", Policy.RECORD, "SimCam", "A-17", 4, 6, "BayerGB12", 12, 3, calibration.hash,
+            bayer=BayerPhase.GBRG, frame_period_ns=33_000_000, rig_toml="[rig]\n", versions={"numpy": "2"},
+        ),
+        "snapshot": snapshot,
+        "reconstruction": Reconstruction(
+            identity,
+            rng.random((3, 4, 6), dtype=np.float32).astype(np.float16),
+            calibration.hash,
+            SolveReport(12, Start.WARM, "flow", True, 5_000_000, 0.01, 0.001, 31.5),
+            StageTimes(1, 2, 3, 4, 5, 0),
+            "reconstruct-0",
+            "NVIDIA H200",
+            bayer=BayerPhase.GBRG,
+            counts=snapshot.counts,
+            camera_time_ns=12345,
+            camera_frame_id=65535,
+        ),
+        "series_end": SeriesEnd(SERIES, 43, "finished", 2),
+        "dropped": Dropped(SERIES, 1, 41, "queue_full"),
+        "accepted": Accepted(SERIES, 42, "reconstruction"),
+        "hello": Hello("reconstruct-0", "reconstruct", "0a1b2c3d", "cpu", 2, versions={"torch": "2.4"}),
+        "welcome": Welcome("acquire", "ffee0011", 0.5),
+        "heartbeat": Heartbeat("acquire", {"acquired": 7, "rate": 29.97, "phase": "running", "ok": True}),
+        "goodbye": Goodbye("reconstruct-0"),
+        "refused": Refused("version", "another release"),
+        "done": Done(SERIES, 42, False, "out of memory"),
+        "calibration_request": CalibrationRequest(HASH),
+        "calibration": calibration,
+        "calibration_missing": CalibrationMissing(HASH),
+    }  # fmt: skip
