@@ -34,7 +34,9 @@ _state = {"verbose": False}
 
 @app.callback()
 def _root(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what goes on, not only what goes wrong.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say what goes on, not only what goes wrong.")
+    ] = False,
 ) -> None:
     _state["verbose"] = verbose
 
@@ -88,9 +90,7 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
     loaded = load_rig(rig)
     with stop_on_signals() as stop:
         calibration = load_calibration(loaded.calibration.file) if loaded.calibration.file else None
-        AcquireNode(
-            loaded, make_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration
-        ).run()
+        AcquireNode(loaded, make_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration).run()
 
 
 @app.command()

@@ -38,9 +38,7 @@ class SciStreamError(Exception):
 
     exit_status = 1
 
-    def __init__(
-        self, what: str, *, expected: object = None, got: object = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, what: str, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
         self.what = what
         self.expected = expected
         self.got = got

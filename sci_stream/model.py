@@ -34,7 +34,7 @@ class Start(enum.StrEnum):
     """Where an iteration started from."""
 
     COLD = "cold"
-    """From ȳ = y/Σφ², repeated to all B frames."""
+    """From ȳ = y/Σφ, repeated to all B frames."""
     WARM = "warm"
     """From an estimate made from the preceding reconstruction."""
 

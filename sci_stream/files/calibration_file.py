@@ -20,7 +20,15 @@ import h5py
 import numpy as np
 
 from sci_stream.errors import CalibrationError, FileFormatError, StorageError
-from sci_stream.files.hdf5 import LIBVER, check_mark, open_for_reading, place, read_array, read_attribute, write_mark
+from sci_stream.files.hdf5 import (
+    build_image,
+    check_mark,
+    open_for_reading,
+    place,
+    read_array,
+    read_attribute,
+    write_mark,
+)
 from sci_stream.model import BayerPhase
 from sci_stream.optics.calibration import Calibration
 
@@ -48,9 +56,9 @@ def save_calibration(path: Path, calibration: Calibration, *, overwrite: bool = 
     if path.exists() and not overwrite:
         raise StorageError(f"The calibration file {path} exists", hint="Choose another name, or ask to overwrite it.")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    image = build_image(lambda file: write_calibration(file, calibration))
     try:
-        with h5py.File(partial, "w", libver=LIBVER) as file:
-            write_calibration(file, calibration)
+        partial.write_bytes(image)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ def _is_unfinished(path: Path) -> bool:
         and bool(flags & _SWMR_FLAG or missing)
         and missing <= min(_MOST_MISSING_BYTES, size // 2)
     )
+
+
+def build_image(fill: Callable[[h5py.File], None]) -> bytes:
+    """Build an HDF5 file in memory and return its bytes.
+
+    Written as plain bytes, they may meet a full disk without harm; HDF5 itself can crash the process when a file it
+    has just begun cannot be written.
+    """
+    with h5py.File("image", "w", driver="core", backing_store=False, libver=LIBVER) as file:
+        fill(file)
+        file.flush()
+        return bytes(file.id.get_file_image())
 
 
 def write_mark(group: h5py.Group, kind: str, version: int) -> None:

@@ -83,6 +83,17 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
     }
 
 
+def create_columns(group: h5py.Group) -> None:
+    """Create the columns in an empty group."""
+    for column in COLUMNS:
+        node = group.create_dataset(
+            column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
+        )
+        node.attrs["long_name"] = column.meaning
+        if column.units:
+            node.attrs["units"] = column.units
+
+
 class RowTable:
     """Write columns, keeping the blocks in use in memory so that a row costs no HDF5 call of its own.
 
@@ -91,19 +102,11 @@ class RowTable:
     Parameters
     ----------
     group
-        An empty group of a file not yet in SWMR mode.
+        As `create_columns` left it.
     """
 
     def __init__(self, group: h5py.Group) -> None:
-        self._datasets: dict[str, h5py.Dataset] = {}
-        for column in COLUMNS:
-            node = group.create_dataset(
-                column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
-            )
-            node.attrs["long_name"] = column.meaning
-            if column.units:
-                node.attrs["units"] = column.units
-            self._datasets[column.name] = node
+        self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in COLUMNS}
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._dirty: set[int] = set()
         self.rows = 0

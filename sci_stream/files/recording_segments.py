@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
-
 from sci_stream.delivery.seqset import SeqSet
 from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.files.hdf5 import LIBVER
 from sci_stream.files.recording_reader import Recording
 
 _LOG = logging.getLogger(__name__)
@@ -37,8 +34,10 @@ def segment_path(path: Path, segment: int) -> Path:
     return path if segment == 0 else path.with_name(f"{path.stem}_{segment:03d}{path.suffix}")
 
 
-def create_segment(path: Path, series: str) -> tuple[Path, h5py.File, Known]:
-    """Create the first segment that does not exist yet, and say what those before it hold of ``series``.
+def create_segment(path: Path, series: str, image: bytes) -> tuple[Path, Known]:
+    """Create the first segment that does not exist yet from its first bytes, whole or not at all.
+
+    Returns its path, and what the segments before it hold of ``series``.
 
     Raises
     ------
@@ -49,18 +48,29 @@ def create_segment(path: Path, series: str) -> tuple[Path, h5py.File, Known]:
     for segment in range(_MOST_SEGMENTS):
         candidate = segment_path(path, segment)
         try:
-            return candidate, h5py.File(candidate, "x", libver=LIBVER), known
+            _write_new(candidate, image)
+            return candidate, known
         except FileExistsError:
             _learn(candidate, series, known)
         except OSError as error:
             raise StorageError(
                 f"The recording {candidate} cannot be made",
-                got=str(error).splitlines()[0],
-                hint="Its folder must exist and be writable.",
+                got=error.strerror or error,
+                hint="Its folder must exist, be writable and have room.",
             ) from error
     raise StorageError(
         f"The recording {path} has too many segments", expected=f"at most {_MOST_SEGMENTS}", hint="Move them away."
     )
+
+
+def _write_new(path: Path, image: bytes) -> None:
+    with path.open("xb") as file:
+        try:
+            file.write(image)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise
 
 
 def _learn(path: Path, series: str, known: Known) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.files.calibration_file import write_calibration
+from sci_stream.files.hdf5 import LIBVER, build_image
 from sci_stream.files.recording_layout import (
     GROWTH_ROWS,
     LEDGER_BYTES,
@@ -25,7 +26,7 @@ from sci_stream.files.recording_layout import (
     create_layout,
     raw_dtype,
 )
-from sci_stream.files.recording_rows import OUTCOME_CODES, RowTable, ascii_cell, reconstruction_cells
+from sci_stream.files.recording_rows import OUTCOME_CODES, RowTable, ascii_cell, create_columns, reconstruction_cells
 from sci_stream.files.recording_segments import create_segment, free_bytes
 from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -82,20 +83,25 @@ class RecordingWriter:
         self._failure: str | None = None
         self._closed = False
         self._compression = compression
-        self.path, self._file, known = create_segment(path, info.series)
-        self._has_raw, self._has_outcome = known.raw, known.settled
-        with self._guard("started"):
-            counts_dtype = np.dtype(dtype) if dtype is not None else raw_dtype(info)
+        counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
+
+        def lay_out(file: h5py.File) -> None:
             create_layout(
-                self._file,
+                file,
                 info,
                 first_seq=first_seq,
                 raw=counts_dtype if raw else None,
                 video=video,
                 compression=compression,
             )
-            write_calibration(self._file.create_group("calibration"), calibration)
-            self._rows = RowTable(self._file.create_group("rows"))
+            write_calibration(file.create_group("calibration"), calibration)
+            create_columns(file.create_group("rows"))
+
+        self.path, known = create_segment(path, info.series, build_image(lay_out))
+        self._has_raw, self._has_outcome = known.raw, known.settled
+        with self._guard("started"):
+            self._file = h5py.File(self.path, "r+", libver=LIBVER)
+            self._rows = RowTable(self._file["rows"])
             self._raw: h5py.Dataset | None = self._file.get("raw")
             self._video: h5py.Dataset | None = self._file.get("video")
             self._ledger: h5py.Dataset = self._file["ledger"]
@@ -163,7 +169,6 @@ class RecordingWriter:
                 self._rows.set(row, state=self._rows.get(row, "state") | RowState.VIDEO)
             self._rows.set(row, **reconstruction_cells(reconstruction))
         self._has_outcome.add(seq)
-        self.rows_written += 1
         return True
 
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
@@ -194,6 +199,7 @@ class RecordingWriter:
         return seq - self.first_seq
 
     def _identify(self, row: int, epoch: int, frame_id: int | None, camera_time_ns: int | None) -> None:
+        self.rows_written += int(self._rows.get(row, "epoch") < 0)
         self._rows.set(
             row,
             epoch=epoch,

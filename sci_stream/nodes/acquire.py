@@ -111,6 +111,7 @@ class AcquireNode:
             backoff_s=(rig.camera.reconnect_first_s, rig.camera.reconnect_max_s),
         )
         self._held: dict[int, _Held] = {}
+        self._released = 0
         self._phase = Phase.OPENING
         self._info: SeriesInfo | None = None
         self._since_s = self._started_s = time.monotonic()
@@ -119,9 +120,9 @@ class AcquireNode:
         """How long the camera ran and its snapshots were under way, once they are all settled."""
 
     @property
-    def held(self) -> int:
-        """Snapshots that are not yet safe or given up."""
-        return len(self._held)
+    def under_way(self) -> int:
+        """Snapshots that the camera has delivered and that are not yet safe or given up. For any thread."""
+        return self._pump.acquired - self._released
 
     # --- the loop
 
@@ -313,6 +314,7 @@ class AcquireNode:
     def _take_in(self, captured: Captured, now_s: float) -> None:
         seq, frame = captured.seq, captured.frame
         if frame is None:
+            self._released += 1
             self._report(seq, captured.epoch, "ring_full", now_s, raw_is_kept=False)
             return
         assert self._info is not None
@@ -369,6 +371,7 @@ class AcquireNode:
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
             self._ring.free(held.nbytes)
+            self._released += 1
             del self._held[seq]
 
     def _status(self) -> dict[str, int | float | str]:

@@ -165,7 +165,7 @@ def _run(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[dict
     for process in processes:
         process.start()
     node = AcquireNode(rig, camera, None, StopRequest(), snapshots=snapshots)
-    camera.under_way = lambda: node.held
+    camera.under_way = lambda: node.under_way
     try:
         node.run()
     finally:

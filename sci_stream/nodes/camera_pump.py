@@ -220,4 +220,3 @@ class CameraPump:
                 got=f"{again.height_px}×{again.width_px} {again.pixel_format}",
                 hint="Stop the series and start a new one with a calibration that fits.",
             )
-

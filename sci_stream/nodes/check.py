@@ -158,5 +158,3 @@ def print_findings(findings: list[Finding], console: Console) -> None:
     for finding in findings:
         mark = "[green]ok  [/]" if finding.exit_status == 0 else "[bold red]no  [/]"
         console.print(f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True)
-
-

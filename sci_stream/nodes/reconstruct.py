@@ -25,7 +25,6 @@ from sci_stream.wire import (
     Hello,
     Limits,
     Message,
-    encode,
 )
 
 log = logging.getLogger(__name__)
@@ -138,7 +137,7 @@ class ReconstructNode:
     def _begin(self, snapshot: Snapshot) -> None:
         identity = (snapshot.id.series, snapshot.id.seq)
         if identity in self._done:
-            self._dispatch.send(encode(Done(series=identity[0], seq=identity[1], ok=True, reason="")))
+            self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
             return
         if identity in self._doing:
             return
@@ -148,7 +147,7 @@ class ReconstructNode:
             return
         waiting = self._orphans.setdefault(snapshot.calibration_hash, deque())
         if not waiting:
-            self._dispatch.send(encode(CalibrationRequest(hash=snapshot.calibration_hash)))
+            self._dispatch.say(CalibrationRequest(hash=snapshot.calibration_hash))
         waiting.append(snapshot)
 
     def _ready(self, ready: Ready) -> None:
@@ -201,9 +200,9 @@ class ReconstructNode:
 
     def _tell_failed(self, identity: Identity, reason: str) -> None:
         self._doing.pop(identity, None)
-        self._dispatch.send(encode(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200])))
+        self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200]))
 
     def _finish(self, identity: Identity) -> None:
         self._doing.pop(identity, None)
         self._done.append(identity)
-        self._dispatch.send(encode(Done(series=identity[0], seq=identity[1], ok=True, reason="")))
+        self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=True, reason=""))

@@ -203,9 +203,7 @@ class SolverThread:
         started_ns = time.time_ns()
         engine = self._engines[snapshot.calibration_hash]
         budget = (
-            self._controller.next_budget(
-                period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize()
-            )
+            self._controller.next_budget(period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize())
             if self._section.adapt_budget
             else Budget(iterations=self._settings.iterations)
         )

@@ -138,7 +138,7 @@ class Calibration:
         scalars = {
             "shape": self.phi.shape,
             "full_scale_dn": float(self.full_scale_dn),
-            "saturation_dn": self.saturation_dn,
+            "saturation_dn": None if self.saturation_dn is None else float(self.saturation_dn),
             "bayer": self.bayer,
             "bad_pixels": self.bad_pixels is not None,
         }

@@ -83,6 +83,8 @@ class SeriesRecording:
     ------
     StorageError
         If the folder is missing, the disk below its floor, or a file cannot be made.
+    InputError
+        If the series' name, which may come from afar, is no file name.
     """
 
     def __init__(
@@ -97,6 +99,10 @@ class SeriesRecording:
         self.state = RecorderState.RECORDING
         self.reason = ""
         self.warning = ""
+        if not info.series or Path(info.series).name != info.series or info.series.startswith("."):
+            raise InputError(
+                "The series cannot be recorded under its name", expected="a plain file name", got=repr(info.series)
+            )
         path = options.folder / f"{info.series}.h5"
         self._check_folder(path)
         self.writer = RecordingWriter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import zmq
@@ -77,6 +77,7 @@ class Dealer:
         self._heard_s = 0.0
         self._said_s = float("-inf")
         self._interrupted = False
+        self._unsaid: deque[Message] = deque()
 
     @property
     def connected(self) -> bool:
@@ -86,7 +87,16 @@ class Dealer:
     def introduce(self, hello: Hello) -> None:
         """Say hello anew, for example with another credit."""
         self.hello = hello
-        self.send(encode(hello))
+        self.say(hello)
+
+    def say(self, message: Message) -> None:
+        """Send a small message, at the next turn if it cannot go now; in the order they were said."""
+        self._unsaid.append(message)
+        self._say_on()
+
+    def _say_on(self) -> None:
+        while self._unsaid and self.send(encode(self._unsaid[0])):
+            self._unsaid.popleft()
 
     def send(self, frames: Sequence[bytes | memoryview]) -> bool:
         """Send a message if it can go now; return whether it went."""
@@ -105,6 +115,7 @@ class Dealer:
             self._interrupted = True
         if connected:
             self.send(encode(self.hello))
+        self._say_on()
         for _ in range(_MESSAGES_A_TURN):
             frames = receive_frames(self.socket)
             if frames is None:
@@ -135,6 +146,8 @@ class Dealer:
             known, self._peer = self._peer, message.incarnation
             interrupted, self._interrupted = self._interrupted, False
             if known != message.incarnation:
+                # What was said to another process means nothing to this one, except who speaks.
+                self._unsaid = deque(said for said in self._unsaid if isinstance(said, Hello))
                 return PeerEvent.NEW
             return PeerEvent.BACK if interrupted else None
         return None

@@ -128,5 +128,3 @@ def subscribe(
 def subscribe_status(endpoint: str, *, timeout_s: float | None = None) -> Iterator[Heartbeat]:
     """Yield the sink's status reports, the newest when the caller is slow."""
     return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False)
-
-

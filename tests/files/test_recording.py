@@ -302,6 +302,17 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path, series) -> None:
         RecordingWriter(tmp_path / "nowhere" / "run.h5", series.info, series.calibration)
 
 
+def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path, series) -> None:
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+        with pytest.raises(StorageError, match=r"run\.h5 cannot be"):
+            RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
 def foreign_text(path: Path) -> None:
     path.write_text("no HDF5")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sci_stream.errors import StorageError
+from sci_stream.errors import InputError, StorageError
 from sci_stream.files.journal import read_journal
 from sci_stream.files.recording import Recording, RecordingWriter, free_bytes
 from sci_stream.ports import Sink
@@ -50,6 +51,7 @@ def test_it_is_a_sink(recorder: Recorder, tmp_path: Path, series) -> None:
     sink.reconstructed(series.reconstruction(2))
     sink.series_ended(LEDGER)
     sink.close()
+    assert recorder.status()["rows"] == 3
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0, 1, 2]
         assert recording.video_seqs == [1, 2]
@@ -158,6 +160,14 @@ def test_a_folder_that_is_missing_or_a_disk_too_full_is_said_at_the_start(tmp_pa
         Recorder(RecorderOptions(tmp_path / "nowhere")).series_started(series.info, series.calibration)
     with pytest.raises(StorageError, match="too little space"):
         Recorder(RecorderOptions(tmp_path), free=lambda _: 1000).series_started(series.info, series.calibration)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/tmp/x", "a/b", "..", "", ".hidden"])
+def test_a_series_whose_name_would_lead_out_of_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
+    with pytest.raises(InputError, match="name"):
+        recorder.series_started(dataclasses.replace(series.info, series=name), series.calibration)
     assert list(tmp_path.iterdir()) == []
 
 
