@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Camera(Protocol):
-    """A source of coded frames. Used from one thread. ``open → (start → read… → stop)* → close``; close is idempotent."""
+    """A source of coded frames, used from one thread: ``open → (start → read… → stop)* → close``."""
 
     def open(self) -> CameraCapabilities:
         """Connect and configure; say what will be delivered. Raises `CameraError` or an `InputError`."""
@@ -51,7 +51,7 @@ class Camera(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; `open` may follow. Does not raise if the camera is lost."""
+        """Let go of everything; `open` may follow. May be called again; does not raise if the camera is lost."""
         ...
 
 
@@ -90,7 +90,7 @@ class Denoiser(Protocol):
 
 
 class Sink(Protocol):
-    """Where results go: a recording, a preview, another program. Methods are called from one thread, in this order."""
+    """Where results go: a recording, a preview, another program. Called from one thread, in this order."""
 
     def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
         """Begin a series."""

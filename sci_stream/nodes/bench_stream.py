@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sci_stream.config import Rig, load_rig
-from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, Start, StageTimes
+from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
 from sci_stream.nodes.acquire import AcquireNode
 from sci_stream.nodes.demo import free_port
 from sci_stream.nodes.reconstruct import ReconstructNode

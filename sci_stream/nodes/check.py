@@ -18,9 +18,8 @@ from sci_stream.files.recording import free_bytes
 from sci_stream.model import CameraCapabilities
 from sci_stream.nodes.drivers import make_camera
 from sci_stream.nodes.outputs import preview_options
-from sci_stream.nodes.solver_thread import solver_settings
+from sci_stream.nodes.solver_thread import make_prior
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.device import describe_device, pick_device
 from sci_stream.sinks.preview import WebPreview
 from sci_stream.transport.sockets import bind
@@ -57,10 +56,9 @@ def check_rig(path: Path) -> list[Finding]:
         return ", ".join(describe_device(pick_device(name)) for name in rig.reconstruct.devices)
 
     def denoiser() -> str:
-        device = pick_device("cpu")
-        name, settings = solver_settings(rig.reconstruct, device)
-        make_denoiser(name, device, weights=rig.reconstruct.weights)
-        return f"{name}, up to {settings.iterations} iterations, σ {settings.sigma_first:g} → {settings.sigma_last:g}"
+        prior, settings = make_prior(rig.reconstruct, pick_device("cpu"))
+        sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
+        return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
 
     checks: list[tuple[str, Callable[[], str]]] = [
         ("camera", camera),

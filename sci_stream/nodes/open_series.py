@@ -34,7 +34,7 @@ Key = tuple[str, int]
 class OpenSeries:
     """State of one series at the sink, from its start to its end."""
 
-    def __init__(self, info: SeriesInfo, calibration: Calibration, rig: Rig, now_s: float) -> None:
+    def __init__(self, info: SeriesInfo, calibration: Calibration, rig: Rig) -> None:
         self.name = info.series
         self.book = SeriesBook(info)
         nodes = max(1, rig.reconstruct.nodes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+import json
+import tempfile
 import threading
 import webbrowser
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -13,12 +16,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.errors import ConfigError
 from sci_stream.nodes.runner import set_up_logging, stop_on_signals
 from sci_stream.nodes.supervisor import Supervisor
 from sci_stream.transport.taps import subscribe_status
 from sci_stream.wire import Heartbeat
-
-log = logging.getLogger(__name__)
 
 
 def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | None, verbose: bool) -> int:
@@ -26,7 +28,8 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     set_up_logging("run", verbose=verbose)
     rig = load_rig(path)
     console = Console(stderr=True)
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, tempfile.TemporaryDirectory(prefix="sci-stream-") as scratch:
+        account = _writable(summary) if summary is not None else Path(scratch) / "summary.json"
         supervisor = Supervisor(
             rig,
             path,
@@ -34,7 +37,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
             lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
             snapshots=snapshots,
             duration_s=duration_s,
-            summary=summary,
+            summary=account,
             verbose=verbose,
         )
         line = StatusLine(rig, console, total=snapshots)
@@ -43,8 +46,49 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
             status = supervisor.run()
         finally:
             line.stop()
-    console.print(line.last_word(), highlight=False, markup=False)
+        if account.exists():
+            told = json.loads(account.read_text())
+            told["restarts"] = supervisor.restarts
+            account.write_text(json.dumps(told, indent=2) + "\n")
+            for words in last_words(told):
+                console.print(words, highlight=False, markup=False, soft_wrap=True)
     return status
+
+
+def _writable(summary: Path) -> Path:
+    """Make sure that the summary can be written, before the run rather than after it, and that no old one is left."""
+    try:
+        summary.write_text("")
+        summary.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--summary {summary} cannot be written", got=error.strerror, hint="Name a file in a folder that exists."
+        ) from None
+    return summary.resolve()
+
+
+def last_words(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Say in a few lines how a run went."""
+    ledger = summary["ledger"]
+    dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())
+    terms = [f"{ledger['reconstructed']} reconstructed", f"{ledger['raw_only']} raw only" if ledger["raw_only"] else ""]
+    account = " + ".join(term for term in [*terms, dropped] if term)
+    closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {ledger['in_flight']} missing"
+    yield f"{ledger['acquired']} acquired = {account}: {closes}"
+    figures = []
+    if summary["psnr_db"]:
+        figures.append(f"PSNR {summary['psnr_db']['mean']:.2f} dB (lowest {summary['psnr_db']['min']:.2f})")
+    if summary["iterations"]["mean"] is not None:
+        figures.append(f"{summary['iterations']['mean']:.1f} iterations")
+    if "total" in summary["latency_ms"]:
+        total = summary["latency_ms"]["total"]
+        figures.append(f"camera to sink {total['p50']:.0f} ms (p99 {total['p99']:.0f})")
+    if summary["restarts"]:
+        figures.append(f"{summary['restarts']} node restarts, {ledger['redelivered']} snapshots redelivered")
+    if figures:
+        yield " · ".join(figures)
+    if summary["recording"].get("file"):
+        yield f"recording: {summary['recording']['file']}"
 
 
 class StatusLine:
@@ -70,10 +114,6 @@ class StatusLine:
         """End; the terminal is as it was."""
         self._stopped = True
         self._live.stop()
-
-    def last_word(self) -> str:
-        """Return the last that was heard."""
-        return self._text
 
     def _follow(self) -> None:
         for report in subscribe_status(self._rig.network.taps):
@@ -104,7 +144,8 @@ class StatusLine:
             f"raw only {status['ledger.raw_only']}" if status.get("ledger.raw_only") else "",
             f"dropped {status['ledger.dropped']}" if status.get("ledger.dropped") else "",
             f"in flight {status['ledger.in_flight']}",
-            f"{status.get('rate.reconstructed_per_s', 0.0):.2f} snapshots/s = {status.get('rate.video_fps', 0.0):.1f} fps",
+            f"{status.get('rate.reconstructed_per_s', 0.0):.2f} snapshots/s",
+            f"{status.get('rate.video_fps', 0.0):.1f} video frames/s",
             f"{status['latency_ms.p50']:.0f} ms" if "latency_ms.p50" in status else "",
             f"{status['iterations']:.0f} iterations" if "iterations" in status else "",
             f"{status['psnr_db']:.2f} dB" if "psnr_db" in status else "",

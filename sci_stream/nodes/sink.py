@@ -187,7 +187,7 @@ class SinkNode:
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
                 self._end_series(f"another series began: {info.series}")
-            self._series = OpenSeries(info, calibration, self._rig, now_s)
+            self._series = OpenSeries(info, calibration, self._rig)
             log.info("series %s begins", info.series)
         self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
         early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)

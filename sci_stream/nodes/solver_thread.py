@@ -18,8 +18,10 @@ import torch
 
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import SciStreamError
+from sci_stream.files.matconvnet import read_matconvnet
 from sci_stream.model import Array, Snapshot, SolveReport, StageTimes
 from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
@@ -59,11 +61,17 @@ class Failed:
 Result = Ready | Solved | Failed
 
 
-def solver_settings(section: ReconstructSection, device: torch.device) -> tuple[str, SolverSettings]:
-    """Return the denoiser's name and the solver's settings: what the rig says, and for the rest what suits the device."""
-    name = section.denoiser
+def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
+    """Return the denoiser on its device, and the settings: what the rig says, and for the rest what suits the device.
+
+    Raises
+    ------
+    ConfigError, WeightsError
+        If the denoiser is unknown or its checkpoint missing or unusable.
+    """
+    name, weights = section.denoiser, section.weights
     if name == "auto":
-        name = "ffdnet" if section.weights is not None else "tv"
+        name = "ffdnet" if weights is not None else "tv"
     settings = default_settings(device, name)
     given = {
         field: value
@@ -72,7 +80,9 @@ def solver_settings(section: ReconstructSection, device: torch.device) -> tuple[
     }
     if "iterations" in given and "min_iterations" not in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
-    return name, dataclasses.replace(settings, **given)
+    matconvnet = weights is not None and weights.suffix == ".mat"
+    denoiser = make_denoiser(name, device, read_matconvnet(weights) if matconvnet and weights else weights)
+    return denoiser, dataclasses.replace(settings, **given)
 
 
 class Solver(Protocol):
@@ -128,11 +138,10 @@ class SolverThread:
     def __init__(self, section: ReconstructSection, device: str) -> None:
         self._section = section
         self._device = pick_device(device)
-        self.device_name = describe_device(self._device)
         if section.threads:
             torch.set_num_threads(section.threads)
-        denoiser, self._settings = solver_settings(section, self._device)
-        self._denoiser = make_denoiser(denoiser, self._device, weights=section.weights)
+        self.device_name = describe_device(self._device)
+        self._denoiser, self._settings = make_prior(section, self._device)
         self._dtype = np.dtype(section.video_dtype)
         self._wake: Callable[[], None] = lambda: None
         self._engines: OrderedDict[str, Engine] = OrderedDict()

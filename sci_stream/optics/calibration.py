@@ -133,7 +133,7 @@ class Calibration:
 
     @cached_property
     def hash(self) -> str:
-        """Identify the content: equal for equal masks, dark frame, bad pixels and scale, wherever it was loaded from."""
+        """Identify the content: equal for equal masks, dark frame, bad pixels and scale, wherever they came from."""
         digest = hashlib.sha256()
         scalars = {
             "shape": self.phi.shape,

@@ -20,22 +20,32 @@ _HEARTBEAT_S = 1.0
 
 
 class TapPublisher:
-    """A PUB socket: a subscriber that does not keep up misses messages, and nobody waits for it."""
+    """A publishing socket: a subscriber that does not keep up misses messages, and nobody waits for it.
+
+    XPUB rather than PUB, since it tells who subscribes: what nobody wants need not be encoded.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, limits: Limits) -> None:
         self._socket = make_socket(
             context,
-            zmq.PUB,
+            zmq.XPUB,
             max_message_bytes=limits.max_payload_bytes,
             heartbeat_s=_HEARTBEAT_S,
             send_queue=4,
             receive_queue=4,
         )
         bind(self._socket, endpoint, "taps")
+        self._topics: set[bytes] = set()
 
     def publish(self, message: Reconstruction | Heartbeat) -> None:
         """Hand a message to all who listen."""
-        send_frames(self._socket, encode(message))
+        while (frames := receive_frames(self._socket)) is not None:
+            subscription = bytes(frames[0])
+            # XPUB passes on the first subscription to a topic and the last cancellation.
+            (self._topics.add if subscription[:1] == b"\x01" else self._topics.discard)(subscription[1:])
+        kind = b"reconstruction" if isinstance(message, Reconstruction) else b"heartbeat"
+        if any(kind.startswith(topic) for topic in self._topics):
+            send_frames(self._socket, encode(message))
 
     def close(self) -> None:
         """Leave."""
