@@ -6,21 +6,23 @@ import dataclasses
 import enum
 import logging
 import time
-from dataclasses import dataclass
+from typing import Literal
 
 import zmq
 
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch import DispatchQueue
-from sci_stream.errors import CalibrationError, EnvironmentFault
+from sci_stream.errors import EnvironmentFault
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.nodes.camera_pump import CameraPump, Captured, Ring
+from sci_stream.nodes.camera_pump import CameraPump, Captured
+from sci_stream.nodes.fitting import fit_calibration
+from sci_stream.nodes.holdings import Holdings, Ring, frame_bytes
 from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
 from sci_stream.transport.dealer import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
-from sci_stream.transport.sink_link import Key, SinkLink
+from sci_stream.transport.sink_link import SinkLink
 from sci_stream.transport.sockets import Wakeup
 from sci_stream.wire import CalibrationRequest, Dropped, Hello, Limits, SeriesEnd, encode
 
@@ -38,15 +40,6 @@ class Phase(enum.StrEnum):
     DRAINING = "draining"
     ENDING = "ending"
     ENDED = "ended"
-
-
-@dataclass(slots=True)
-class _Held:
-    """A snapshot that still takes memory: until its delivery is settled and, if recorded raw, its counts are safe."""
-
-    nbytes: int
-    delivering: bool = True
-    raw_pending: bool = False
 
 
 class AcquireNode:
@@ -110,11 +103,11 @@ class AcquireNode:
             read_timeout_s=rig.camera.read_timeout_s,
             backoff_s=(rig.camera.reconnect_first_s, rig.camera.reconnect_max_s),
         )
-        self._held: dict[int, _Held] = {}
-        self._released = 0
+        self._holdings = Holdings(self._ring)
         self._phase = Phase.OPENING
         self._info: SeriesInfo | None = None
         self._since_s = self._started_s = time.monotonic()
+        self._progress_s = self._since_s
         self._deadline_s = float("inf")
         self.running_s = 0.0
         """How long the camera ran and its snapshots were under way, once they are all settled."""
@@ -122,7 +115,7 @@ class AcquireNode:
     @property
     def under_way(self) -> int:
         """Snapshots that the camera has delivered and that are not yet safe or given up. For any thread."""
-        return self._pump.acquired - self._released
+        return self._pump.acquired - self._holdings.released
 
     # --- the loop
 
@@ -165,8 +158,11 @@ class AcquireNode:
         for message in news.messages:
             if isinstance(message, CalibrationRequest) and self._calibration is not None:
                 self._link.dealer.send(encode(self._calibration))
-        for key in news.safe:
-            self._confirm(key)
+        for kind, _, seq in news.safe:
+            if kind == "snapshot":
+                self._holdings.raw_is_safe(seq)
+        if news.safe:
+            self._progress_s = now_s
         for settled in self._dispatcher.turn(now_s):
             self._settle(settled, now_s)
         for captured in self._pump.take():
@@ -197,7 +193,7 @@ class AcquireNode:
                 self._drain(now_s)
             case Phase.ENDING if not len(self._link.outbox):
                 self._enter(Phase.ENDED, now_s)
-            case Phase.ENDING if now_s - self._since_s > self._rig.drain.timeout_s:
+            case Phase.ENDING if now_s - max(self._since_s, self._progress_s) > self._rig.drain.timeout_s:
                 raise EnvironmentFault(
                     "The sink did not confirm the end of the series",
                     expected=f"a confirmation within {self._rig.drain.timeout_s:g} s",
@@ -216,26 +212,7 @@ class AcquireNode:
         opened = self._pump.opened
         assert opened is not None
         capabilities = opened.capabilities
-        calibration = self._calibration or opened.calibration
-        if calibration is None:
-            raise CalibrationError(
-                f"The camera {capabilities.model} brings no calibration and the rig names none",
-                expected="a calibration file in [calibration] file",
-                hint="Set [calibration] file to the calibration of this camera.",
-            )
-        size = (capabilities.height_px, capabilities.width_px)
-        if calibration.shape != size:
-            raise CalibrationError(
-                f"The calibration {self._rig.calibration.file or 'of the camera'} does not fit the camera",
-                expected=f"{size[0]}×{size[1]} pixels as the camera delivers",
-                got=f"{calibration.shape[0]}×{calibration.shape[1]}",
-            )
-        if capabilities.n_frames is not None and calibration.n_frames != capabilities.n_frames:
-            raise CalibrationError(
-                f"The calibration {self._rig.calibration.file or 'of the camera'} does not fit the camera",
-                expected=f"B = {capabilities.n_frames} masks as the camera exposes",
-                got=f"B = {calibration.n_frames}",
-            )
+        calibration = fit_calibration(capabilities, opened.calibration, self._calibration, self._rig.calibration.file)
         self._calibration = calibration
         self._dispatcher.period_ns = capabilities.frame_period_ns or 0
         self._dispatcher.announce(calibration)
@@ -246,8 +223,8 @@ class AcquireNode:
             policy=self._policy,
             camera_model=capabilities.model,
             camera_serial=capabilities.serial,
-            height_px=size[0],
-            width_px=size[1],
+            height_px=capabilities.height_px,
+            width_px=capabilities.width_px,
             pixel_format=capabilities.pixel_format,
             bit_depth=capabilities.bit_depth,
             n_frames=calibration.n_frames,
@@ -293,7 +270,7 @@ class AcquireNode:
             # A series that ended by itself is finished, however long a solve takes, while someone works on it.
             self._since_s = now_s
         late = now_s - self._since_s > self._rig.drain.timeout_s
-        waiting = any(held.delivering for held in self._held.values())
+        waiting = self._holdings.delivering
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
@@ -314,8 +291,8 @@ class AcquireNode:
     def _take_in(self, captured: Captured, now_s: float) -> None:
         seq, frame = captured.seq, captured.frame
         if frame is None:
-            self._released += 1
-            self._report(seq, captured.epoch, "ring_full", now_s, raw_is_kept=False)
+            self._holdings.pass_over()
+            self._link.post(Dropped(self._series, captured.epoch, seq, "ring_full"), now_s)
             return
         assert self._info is not None
         assert self._pump.opened is not None
@@ -334,52 +311,25 @@ class AcquireNode:
             dropped_before=captured.missed,
             truth=frame.truth,
         )
-        self._held[seq] = held = _Held(frame.counts.nbytes)
-        if self._policy is Policy.RECORD:
-            held.raw_pending = True
+        record = self._policy is Policy.RECORD
+        self._holdings.hold(seq, captured.epoch, frame_bytes(frame), raw_pending=record)
+        if record:
             self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
         for displaced in self._dispatcher.offer(snapshot):
             self._settle(Settled(displaced, "queue_full"), now_s)
 
     def _settle(self, settled: Settled, now_s: float) -> None:
-        held = self._held.get(settled.seq)
-        if held is None or not held.delivering:
-            return
-        held.delivering = False
-        if settled.given_up:
-            raw = self._policy is Policy.RECORD
-            self._report(settled.seq, self._pump.epoch, settled.given_up, now_s, raw_is_kept=raw)
-        self._release(settled.seq, held)
-
-    def _report(self, seq: int, epoch: int, reason: str, now_s: float, *, raw_is_kept: bool) -> None:
-        dropped = Dropped(
-            series=self._series,
-            epoch=epoch,
-            seq=seq,
-            reason=reason,
-            outcome="raw_only" if raw_is_kept else "dropped",
-        )
-        self._link.post(dropped, now_s)
-
-    def _confirm(self, key: Key) -> None:
-        kind, _, seq = key
-        held = self._held.get(seq)
-        if kind == "snapshot" and held is not None:
-            held.raw_pending = False
-            self._release(seq, held)
-
-    def _release(self, seq: int, held: _Held) -> None:
-        if not held.delivering and not held.raw_pending:
-            self._ring.free(held.nbytes)
-            self._released += 1
-            del self._held[seq]
+        epoch = self._holdings.settle(settled.seq)
+        if epoch is not None and settled.given_up:
+            outcome: Literal["raw_only", "dropped"] = "raw_only" if self._policy is Policy.RECORD else "dropped"
+            self._link.post(Dropped(self._series, epoch, settled.seq, settled.given_up, outcome), now_s)
 
     def _status(self) -> dict[str, int | float | str]:
         return {
             "phase": self._phase.value,
             "series": self._series,
             "acquired": self._pump.acquired,
-            "held": len(self._held),
+            "held": len(self._holdings),
             "ring_mib": round(self._ring.used_bytes / 2**20, 1),
             "unsafe": len(self._link.outbox),
             "resent": self._link.outbox.resent,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sci_stream.errors import CameraError, CameraLost, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.nodes.holdings import Ring, frame_bytes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
 
@@ -32,33 +33,6 @@ class Opened:
 
     capabilities: CameraCapabilities
     calibration: Calibration | None
-
-
-class Ring:
-    """Counts the bytes of snapshots that are not yet safe, so that the camera thread knows when memory is used up."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._used = 0
-        self._lock = threading.Lock()
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes held now."""
-        return self._used
-
-    def take(self, nbytes: int) -> bool:
-        """Reserve memory for a frame; False if there is none left. One frame is always let in."""
-        with self._lock:
-            if self._used and self._used + nbytes > self._limit:
-                return False
-            self._used += nbytes
-            return True
-
-    def free(self, nbytes: int) -> None:
-        """Give memory back."""
-        with self._lock:
-            self._used -= nbytes
 
 
 class CameraPump:
@@ -179,7 +153,7 @@ class CameraPump:
                 return
             self._previous_id = frame.frame_id
         self.counts["missed"] += missed
-        kept = self._ring.take(frame.counts.nbytes)
+        kept = self._ring.take(frame_bytes(frame))
         self._captured.append(Captured(self._seq, self._epoch, missed, frame if kept else None))
         self._seq += 1
         self._wake()

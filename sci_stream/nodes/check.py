@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import CalibrationError, SciStreamError, StorageError
+from sci_stream.errors import SciStreamError, StorageError
 from sci_stream.files.calibration_file import load_calibration
 from sci_stream.files.recording import free_bytes
 from sci_stream.model import CameraCapabilities
 from sci_stream.nodes.drivers import make_camera
+from sci_stream.nodes.fitting import fit_calibration
 from sci_stream.nodes.outputs import preview_options
 from sci_stream.nodes.solver_thread import make_prior
 from sci_stream.optics.calibration import Calibration
@@ -94,24 +95,12 @@ def _open_camera(rig: Rig) -> tuple[CameraCapabilities, Calibration | None]:
 
 
 def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | None] | None) -> str:
-    capabilities, own = found or (None, None)
-    calibration = load_calibration(rig.calibration.file) if rig.calibration.file else own
+    file = rig.calibration.file
+    calibration = load_calibration(file) if file else None
+    if found is not None:
+        calibration = fit_calibration(*found, calibration, file)
     if calibration is None:
-        raise CalibrationError(
-            "There is no calibration", expected="[calibration] file, or a camera that knows its own masks"
-        )
-    if capabilities is not None and calibration.shape != (capabilities.height_px, capabilities.width_px):
-        raise CalibrationError(
-            f"The calibration {rig.calibration.file} does not fit the camera",
-            expected=f"{capabilities.height_px}×{capabilities.width_px} pixels",
-            got=f"{calibration.shape[0]}×{calibration.shape[1]}",
-        )
-    if capabilities is not None and capabilities.n_frames not in (None, calibration.n_frames):
-        raise CalibrationError(
-            f"The calibration {rig.calibration.file} does not fit the camera",
-            expected=f"B = {capabilities.n_frames} masks",
-            got=f"B = {calibration.n_frames}",
-        )
+        return "the camera's own: not known without the camera"
     blind = int((calibration.gram_diag == 0).sum())
     words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
     return f"{words}; {blind} pixels that no mask opens" if blind else words

@@ -15,7 +15,7 @@ from sci_stream.recon.engine import default_settings
 
 _SIZES_PX = (512, 384, 256, 192, 128)
 _N_FRAMES = 8
-_SOLVE_S = 1.5
+_SOLVE_S = 0.6
 """A snapshot should be reconstructed within this time: then something new is seen at least so often."""
 _RATE_MARGIN = 0.7
 """Share of what the device can do that the camera asks for; the nodes share the machine with each other."""

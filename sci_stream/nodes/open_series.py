@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,13 @@ class OpenSeries:
             with contextlib.suppress(StorageError):
                 self._recorder.series_ended(None)
 
+    def hear(self, report: Mapping[str, int | float | str], now_s: float) -> None:
+        """Take note of what the acquire node says of the series while it runs."""
+        acquired = int(report.get("acquired", 0))
+        self.book.ledger.announce(acquired)
+        self.book.acquired_rate.update(now_s, acquired)
+        self.book.ledger.camera_missed = int(report.get("camera_missed", 0))
+
     def status(self, now_s: float) -> dict[str, Any]:
         """Return what the page shows of the series."""
         info, last = self.book.info, self.book.last
@@ -170,6 +177,7 @@ class OpenSeries:
             "n_frames": info.n_frames,
             "ledger": self.book.ledger.as_dict(),
             "rates": {
+                "acquired_per_s": round(self.book.acquired_rate.per_s(now_s), 3),
                 "reconstructed_per_s": round(rate, 3),
                 "video_fps": round(rate * info.n_frames, 2),
             },

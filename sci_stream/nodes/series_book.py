@@ -44,28 +44,25 @@ def _percentiles(values: deque[float]) -> dict[str, float]:
 
 
 class Rate:
-    """Events a second over the last few seconds."""
+    """How fast a count grows, over the last few seconds."""
 
     def __init__(self, window_s: float = 5.0) -> None:
         self._window_s = window_s
-        self._times: deque[float] = deque()
+        self._seen: deque[tuple[float, int]] = deque()
 
-    def add(self, now_s: float) -> None:
-        """Count one event."""
-        self._times.append(now_s)
-        self._forget(now_s)
+    def update(self, now_s: float, count: int) -> None:
+        """Take note of the count."""
+        if self._seen and self._seen[-1][1] == count:
+            return
+        self._seen.append((now_s, count))
 
     def per_s(self, now_s: float) -> float:
-        """Return the rate; 0 once nothing has come for the window's length."""
-        self._forget(now_s)
-        if len(self._times) < 2:
-            return 0.0
-        span_s = max(now_s - self._times[0], 1e-3)
-        return len(self._times) / span_s
-
-    def _forget(self, now_s: float) -> None:
-        while self._times and now_s - self._times[0] > self._window_s:
-            self._times.popleft()
+        """Return the rate; 0 once the count has not changed for the window's length."""
+        while len(self._seen) > 1 and now_s - self._seen[0][0] > self._window_s:
+            self._seen.popleft()
+        first_s, first = self._seen[0] if self._seen else (now_s, 0)
+        last = self._seen[-1][1] if self._seen else 0
+        return (last - first) / max(now_s - first_s, 1e-3)
 
 
 class SeriesBook:
@@ -83,6 +80,7 @@ class SeriesBook:
         self._iterations = _Mean()
         self._starts: Counter[str] = Counter()
         self._budget_limited = 0
+        self._taken = 0
         self._devices: set[str] = set()
         self._by_node: Counter[str] = Counter()
         self.last: Reconstruction | None = None
@@ -91,7 +89,8 @@ class SeriesBook:
         """Add a reconstruction that the sink has accepted."""
         report, times = reconstruction.report, reconstruction.times
         self.last = reconstruction
-        self.rate.add(now_s)
+        self._taken += 1
+        self.rate.update(now_s, self._taken)
         self.ledger.redelivered += reconstruction.redelivered > 0
         self._iterations.add(report.iterations)
         self._starts[f"{report.start.value}: {report.start_reason}"] += 1

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import zmq
 
@@ -20,6 +19,7 @@ from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.open_series import OpenSeries
 from sci_stream.nodes.outputs import preview_options
 from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
+from sci_stream.nodes.sink_status import describe_nodes, flat
 from sci_stream.optics.calibration import Calibration
 from sci_stream.sinks.preview import WebPreview
 from sci_stream.transport.results import Peer, ResultsServer
@@ -225,7 +225,6 @@ class SinkNode:
             self._accept(identity, snapshot)
             return
         series.waiting_for[("snapshot", seq)] = [identity]
-        series.book.acquired_rate.add(now_s)
 
         def safe(stored: bool) -> None:
             series.settle_raw(seq, stored=stored)
@@ -308,43 +307,18 @@ class SinkNode:
                 self._preview.publish(reconstruction)
 
     def _tell_status(self, now_s: float) -> None:
-        status = self._status(now_s)
+        series = self._series
+        for peer in self._server.peers.values():
+            if series is not None and peer.status.get("series") == series.name:
+                series.hear(peer.status, now_s)
+        state = "running" if series is not None else ("ended" if self._ended else "waiting")
+        status = {
+            "state": state,
+            "rig": self._rig.rig.name,
+            "nodes": describe_nodes(self._server.peers.values()),
+            "wire_errors": dict(self._server.wire_errors),
+            **(series.status(now_s) if series is not None else {}),
+        }
         if self._preview is not None:
             self._preview.set_status(status)
-        flat: dict[str, int | float | str] = {
-            key: status[key] for key in ("state", "series", "rig", "policy") if isinstance(status.get(key), str)
-        }
-        for key, value in status.get("ledger", {}).items():
-            flat[f"ledger.{key}"] = sum(value.values()) if isinstance(value, dict) else int(value)
-        flat |= {f"rate.{key}": float(value) for key, value in status.get("rates", {}).items()}
-        total = status.get("latency_ms", {}).get("total", {})
-        flat |= {f"latency_ms.{key}": float(value) for key, value in total.items()}
-        flat |= {key: float(status[key]) for key in ("psnr_db", "iterations") if status.get(key) is not None}
-        if self._preview_url:
-            flat["preview"] = self._preview_url
-        self._taps.publish(Heartbeat(node="sink", status=flat))
-
-    def _status(self, now_s: float) -> dict[str, Any]:
-        nodes = [
-            {
-                "name": peer.hello.node,
-                "kind": peer.hello.kind_of_node,
-                "device": peer.hello.device,
-                "state": "lost" if peer.lost else "up",
-                **peer.status,
-            }
-            for peer in self._server.peers.values()
-        ]
-        series = self._series
-        if series is None:
-            return {"state": "ended" if self._ended else "waiting", "rig": self._rig.rig.name, "nodes": nodes}
-        for peer in self._server.peers.values():
-            if peer.hello.kind_of_node == "acquire" and peer.status.get("series") == series.name:
-                series.book.ledger.announce(int(peer.status.get("acquired", 0)))
-                series.book.ledger.camera_missed = int(peer.status.get("camera_missed", 0))
-        return {
-            "state": "running",
-            "nodes": nodes,
-            "wire_errors": dict(self._server.wire_errors),
-            **series.status(now_s),
-        }
+        self._taps.publish(Heartbeat(node="sink", status={**flat(status), "preview": self._preview_url}))

@@ -152,9 +152,10 @@ class Dispatcher:
         match message:
             case Hello():
                 self._greet(identity, message, now_s)
-            case Done() if identity in self._peers:
-                if message.ok:
-                    return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
+            case Done() if message.ok:
+                # Even from a node that was given up meanwhile: the sink has it, so no other copy is needed.
+                return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
+            case Done():
                 entry = self._queue.failed(name, message.seq)
                 log.warning("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason)
                 return [] if entry is None else [Settled(entry.seq, "reconstruct_failed")]
