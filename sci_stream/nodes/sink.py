@@ -171,7 +171,7 @@ class SinkNode:
             case Reconstruction():
                 self._take_reconstruction(series, identity, message, now_s)
             case Snapshot():
-                self._take_raw(series, identity, message, now_s)
+                self._take_raw(series, identity, message)
             case Dropped():
                 self._take_dropped(series, identity, message, now_s)
             case SeriesEnd():
@@ -217,7 +217,7 @@ class SinkNode:
 
         self._try_or_park(lambda: series.record_reconstruction(accepted, self._later(safe)))
 
-    def _take_raw(self, series: OpenSeries, identity: bytes, snapshot: Snapshot, now_s: float) -> None:
+    def _take_raw(self, series: OpenSeries, identity: bytes, snapshot: Snapshot) -> None:
         seq = snapshot.id.seq
         if series.expects_already(("snapshot", seq), identity):
             return
