@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,8 @@ from sci_stream.errors import FileFormatError
 from sci_stream.files.calibration_file import read_calibration
 from sci_stream.files.hdf5 import check_mark, open_for_reading, read_attribute, read_text
 from sci_stream.files.recording_layout import FORMAT, SCHEMA_VERSION, RowState, read_info
-from sci_stream.files.recording_rows import COLUMNS, OUTCOME_NAMES
-from sci_stream.model import Array, SeriesInfo
+from sci_stream.files.recording_rows import COLUMNS, OUTCOME_NAMES, START_NAMES
+from sci_stream.model import Array, SeriesInfo, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 
 
@@ -187,6 +188,25 @@ class Recording:
         except KeyError:
             return None
         return None if name is None else (name, self._value("reason", seq).decode("ascii"))
+
+    def report(self, seq: int) -> tuple[SolveReport, str, int]:
+        """Return how a reconstructed snapshot was solved, by which node, and how often it had been redelivered."""
+
+        def value(name: str) -> Any:
+            return self._value(name, seq)
+
+        psnr_db = float(value("psnr_db"))
+        report = SolveReport(
+            iterations=int(value("iterations")),
+            start=Start(START_NAMES[int(value("start"))]),
+            start_reason=value("start_reason").decode("ascii"),
+            budget_limited=bool(value("budget_limited")),
+            solve_ns=int(value("solve_ns")),
+            residual=float(value("residual")),
+            saturated_fraction=float(value("saturated_fraction")),
+            psnr_db=None if math.isnan(psnr_db) else psnr_db,
+        )
+        return report, value("node").decode("ascii"), int(value("redelivered"))
 
     def close(self) -> None:
         """Close the file. May be called again."""

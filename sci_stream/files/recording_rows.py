@@ -53,6 +53,7 @@ COLUMNS = (
 OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
 OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}
 START_CODES = {"cold": 1, "warm": 2}
+START_NAMES = {code: name for name, code in START_CODES.items()}
 
 _Block = dict[str, Array]
 

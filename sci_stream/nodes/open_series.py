@@ -59,6 +59,9 @@ class OpenSeries:
                 for seq in recording.settled_seqs:
                     outcome, reason = recording.outcome(seq) or ("", "")
                     self.book.ledger.settle(seq, Outcome(outcome), reason)
+                    if outcome == Outcome.RECONSTRUCTED:
+                        report, node, redelivered = recording.report(seq)
+                        self.book.add_figures(seq, report, node, redelivered=redelivered)
                 for seq in recording.raw_seqs:
                     self.raw_safe.add(seq)
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError
+from sci_stream.nodes.drivers import make_camera
 from sci_stream.nodes.runner import set_up_logging, stop_on_signals
 from sci_stream.nodes.supervisor import Supervisor
 from sci_stream.transport.taps import subscribe_status
@@ -27,6 +28,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     """Run a rig's nodes on this machine until they end; return the exit status."""
     set_up_logging("run", verbose=verbose)
     rig = load_rig(path)
+    make_camera(rig)  # made, not opened: a wrong driver or option is said before any process starts
     console = Console(stderr=True)
     with stop_on_signals() as stop, tempfile.TemporaryDirectory(prefix="sci-stream-") as scratch:
         account = _writable(summary) if summary is not None else Path(scratch) / "summary.json"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sci_stream.delivery.ledger import Ledger
-from sci_stream.model import Reconstruction, SeriesInfo, Start
+from sci_stream.model import Reconstruction, SeriesInfo, SolveReport, Start
 
 _RECENT = 4096
 _LISTED = 1000
@@ -87,21 +87,14 @@ class SeriesBook:
 
     def take(self, reconstruction: Reconstruction, now_s: float) -> None:
         """Add a reconstruction that the sink has accepted."""
-        report, times = reconstruction.report, reconstruction.times
+        times = reconstruction.times
         self.last = reconstruction
         self._taken += 1
         self.rate.update(now_s, self._taken)
-        self.ledger.redelivered += reconstruction.redelivered > 0
-        self._iterations.add(report.iterations)
-        self._starts[f"{report.start.value}: {report.start_reason}"] += 1
-        self._starts[report.start.value] += 1
-        self._budget_limited += report.budget_limited
         self._devices.add(reconstruction.device)
-        self._by_node[reconstruction.node] += 1
-        if report.psnr_db is not None:
-            self._psnr_db.add(report.psnr_db)
-            if len(self._psnr_listed) < _LISTED:
-                self._psnr_listed.append({"seq": reconstruction.id.seq, "psnr_db": round(report.psnr_db, 3)})
+        self.add_figures(
+            reconstruction.id.seq, reconstruction.report, reconstruction.node, redelivered=reconstruction.redelivered
+        )
         stamps = (
             times.acquired_ns,
             times.dispatched_ns,
@@ -113,6 +106,19 @@ class SeriesBook:
         for stage, earlier, later in zip(STAGES, stamps, stamps[1:], strict=False):
             self._latency_ms[stage].append((later - earlier) / 1e6)
         self._latency_ms["total"].append((times.accepted_ns - times.acquired_ns) / 1e6)
+
+    def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
+        """Add how a snapshot was solved; also for one that an earlier process of this sink recorded."""
+        self.ledger.redelivered += redelivered > 0
+        self._iterations.add(report.iterations)
+        self._starts[f"{report.start.value}: {report.start_reason}"] += 1
+        self._starts[report.start.value] += 1
+        self._budget_limited += report.budget_limited
+        self._by_node[node] += 1
+        if report.psnr_db is not None:
+            self._psnr_db.add(report.psnr_db)
+            if len(self._psnr_listed) < _LISTED:
+                self._psnr_listed.append({"seq": seq, "psnr_db": round(report.psnr_db, 3)})
 
     def recorded(self, reconstruction: Reconstruction) -> None:
         """Note that a reconstruction is safe in the recording."""

@@ -161,11 +161,11 @@ class Supervisor:
         """Take note that a node ended by itself; return whether that ends the run."""
         child.process = None
         if child is self._acquire and status >= 0:
-            self._status = max(self._status, status)
+            self._fail_with(status)
             return True
         if status == InputError.exit_status or (status == EnvironmentFault.exit_status and child.starts == 1):
             # It said why in its own words: starting it again would only have it said again.
-            self._status = max(self._status, status)
+            self._fail_with(status)
             self._say(f"{child.name} cannot run (exit status {status}): stopping")
             return True
         child.crashes.append(now_s)
@@ -173,7 +173,7 @@ class Supervisor:
             child.crashes.popleft()
         if len(child.crashes) > _CRASHES_AT_MOST:
             self._say(f"{child.name} died {len(child.crashes)} times within {_CRASHES_WITHIN_S:.0f} s: stopping")
-            self._status = max(self._status, EXIT_NODE_FAILED)
+            self._fail_with(EXIT_NODE_FAILED)
             return True
         wait_s = min(_BACKOFF_FIRST_S * 2 ** (len(child.crashes) - 1), _BACKOFF_MOST_S)
         child.again_s = now_s + wait_s
@@ -194,8 +194,14 @@ class Supervisor:
             child.process.kill()
             child.process.wait()
             status = EXIT_NODE_FAILED
-        self._status = max(self._status, status if status >= 0 else EXIT_NODE_FAILED)
+        if status == -signal.SIGTERM:
+            status = 0  # it was still loading and had not yet learnt to end in order
+        self._fail_with(status if status >= 0 else EXIT_NODE_FAILED)
         child.process = None
+
+    def _fail_with(self, status: int) -> None:
+        """Keep the first failure: what follows it is its consequence."""
+        self._status = self._status or status
 
     def _kill_all(self) -> None:
         for child in self._children:
