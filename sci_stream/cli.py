@@ -24,6 +24,13 @@ bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 
+
+def _table_console() -> Console:
+    """Return where tables go: as wide as the terminal, and wide enough for them where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
 RigPath = Annotated[Path, typer.Argument(metavar="RIG.toml", help="The rig file.", show_default=False)]
 Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
 Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
@@ -164,10 +171,31 @@ def bench_stream(
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Measure the pipeline apart from reconstruction: camera, worker that only copies, sink."""
-    from sci_stream.nodes.bench_stream import bench, print_figures
+    from sci_stream.bench.stream import bench, print_figures
 
     figures = bench(snapshots=snapshots, height_px=height, width_px=width)
-    print_figures(figures, Console(), json_path)
+    print_figures(figures, _table_console(), json_path)
+
+
+@bench_app.command("quality")
+def bench_quality(
+    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched through.")],
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet if weights are given.")] = "auto",
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Measure PSNR and SSIM on published sets, beside the paper's figures."""
+    from sci_stream.bench.quality import bench, print_figures
+    from sci_stream.config import ReconstructSection
+
+    if not data.is_dir():
+        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
+    section = ReconstructSection(denoiser=denoiser, weights=weights, iterations=iterations)
+    console = Console(stderr=True)
+    figures = bench(data, section, device, lambda line: console.print(line, highlight=False, markup=False))
+    print_figures(figures, _table_console(), json_path)
 
 
 def main() -> None:

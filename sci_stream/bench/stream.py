@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import platform
 import queue
 import tempfile
 import time
@@ -21,12 +19,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from sci_stream.bench.machine import circumstances
 from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
 from sci_stream.nodes.acquire import AcquireNode
 from sci_stream.nodes.demo import free_port
 from sci_stream.nodes.reconstruct import ReconstructNode
-from sci_stream.nodes.runner import StopRequest, stop_on_signals, versions
+from sci_stream.nodes.runner import StopRequest, stop_on_signals
 from sci_stream.nodes.sink import SinkNode
 from sci_stream.nodes.solver_thread import Ready, Result, Solved
 from sci_stream.optics.calibration import Calibration
@@ -183,7 +182,7 @@ def bench(*, snapshots: int, height_px: int, width_px: int) -> dict[str, Any]:
     Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``latency_ms`` by stage,
     ``lost``.
     """
-    figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "parts": []}
+    figures: dict[str, Any] = {**circumstances(), "parts": []}
     nbytes = height_px * width_px * 2
     parts = (("loaded", 0.0, snapshots), ("unloaded", _UNLOADED_HZ, min(snapshots, 500)))
     for name, rate_hz, count in parts:
@@ -206,16 +205,11 @@ def bench(*, snapshots: int, height_px: int, width_px: int) -> dict[str, Any]:
     return figures
 
 
-def machine() -> str:
-    """Name this machine in a line."""
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-
-
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
     """Print a table; write the figures as JSON if asked to."""
     table = Table(title=f"camera → identity worker → sink ({figures['machine']})")
     for column in ("part", "MiB", "snapshots", "MB/s", "snapshots/s", "p50 ms", "p99 ms", "lost"):
-        table.add_column(column, justify="left" if column == "part" else "right")
+        table.add_column(column, justify="left" if column == "part" else "right", no_wrap=True)
     for part in figures["parts"]:
         total = part["latency_ms"]["total"]
         row = (

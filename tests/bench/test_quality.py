@@ -1,0 +1,64 @@
+"""The quality benchmark measures what it says, on a published-layout file made here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+from rich.console import Console
+
+from sci_stream.bench.quality import bench, paper_row, print_figures
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import FileFormatError
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    smooth = np.linspace(40, 200, 32)[:, None, None] * np.ones((32, 24, 8))
+    mask = rng.integers(0, 2, (32, 24, 4)).astype(np.float64)
+    meas = np.stack([(mask * smooth[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(2)], axis=-1)
+    scipy.io.savemat(tmp_path / "traffic_like.mat", {"meas": meas, "mask": mask, "orig": smooth})
+    return tmp_path
+
+
+def test_every_shot_of_every_file_is_measured_and_the_json_has_the_promised_shape(published: Path) -> None:
+    said: list[str] = []
+    figures = bench(published, ReconstructSection(denoiser="tv", iterations=6), "cpu", said.append)
+    (row,) = figures["sets"]
+    assert (row["name"], row["shots"], len(row["per_shot"])) == ("traffic_like", 2, 2)
+    assert row["psnr_db"] > 25
+    assert 0 < row["ssim"] <= 1
+    assert row["iterations"] == 6
+    assert row["seconds_per_shot"] > 0
+    assert len(said) == 2
+    assert figures["settings"]["denoiser"] == "tv"
+    assert figures["versions"]["numpy"] == np.__version__
+
+    out = published / "out.json"
+    console = Console(width=120, record=True, file=(published / "table.txt").open("w"))
+    print_figures(figures, console, out)
+    assert "24.18" in console.export_text()
+    assert json.loads(out.read_text())["sets"] == figures["sets"]
+    console.file.close()
+
+
+def test_a_folder_without_published_files_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="Nothing to measure"):
+        bench(tmp_path, ReconstructSection(), "cpu", lambda _: None)
+
+
+def test_a_damaged_file_is_passed_over_and_said_so(published: Path) -> None:
+    (published / "broken.mat").write_bytes(b"not a mat file")
+    said: list[str] = []
+    figures = bench(published, ReconstructSection(denoiser="tv", iterations=2), "cpu", said.append)
+    assert len(figures["sets"]) == 1
+    assert any("broken.mat" in line for line in said)
+
+
+def test_the_paper_is_found_by_the_sets_name() -> None:
+    assert paper_row("traffic48_cacti")["PnP-FFDNet"] == (24.18, 0.8279)
+    assert paper_row("nothing_known") == {}
