@@ -107,9 +107,11 @@ def reconstruct(
     device: Annotated[str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
+    from sci_stream.nodes.runner import set_up_logging, share_the_cores, stop_on_signals
+
+    share_the_cores()
     from sci_stream.config import load_rig
     from sci_stream.nodes.reconstruct import ReconstructNode
-    from sci_stream.nodes.runner import set_up_logging, stop_on_signals
     from sci_stream.nodes.solver_thread import SolverThread
 
     set_up_logging(f"reconstruct-{index}", verbose=_state["verbose"])

@@ -41,6 +41,15 @@ def set_up_logging(node: str, *, verbose: bool) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
 
 
+def share_the_cores() -> None:
+    """Have OpenMP threads sleep while they wait for each other. Call before torch is imported.
+
+    By default they spin, which assumes the cores to themselves; here camera, sockets and recorder want them too, and a
+    thread that spins for one that was put aside halves the speed (docs/decisions/0009).
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 class StopRequest:
     """Set once a node is asked to drain and stop; `on_stop` wakes whoever waits."""
 
