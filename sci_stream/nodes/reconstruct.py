@@ -92,10 +92,11 @@ class ReconstructNode:
                     self._dispatch.introduce(dataclasses.replace(self._hello, credit=0))
                     leave_s = time.monotonic() + self._rig.drain.timeout_s
         finally:
-            self._solver.stop()
+            # The goodbyes first: a solve that takes a while to end is nothing that others should wait for.
             self._dispatch.close()
             self._link.close()
             self._context.destroy(linger=500)
+            self._solver.stop()
             self._wakeup.close()
 
     def _turn(self, now_s: float) -> None:

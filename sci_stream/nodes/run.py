@@ -128,7 +128,7 @@ class StatusLine:
 
     def _announce(self, report: Heartbeat) -> None:
         url = report.status.get("preview")
-        if self._announced or not isinstance(url, str):
+        if self._announced or not isinstance(url, str) or not url:
             return
         self._announced = True
         self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)

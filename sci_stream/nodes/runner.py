@@ -56,6 +56,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._event = threading.Event()
         self._on_stop: list[Callable[[], None]] = []
+        self._at_once: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
         return self._event.is_set()
@@ -63,6 +64,15 @@ class StopRequest:
     def call_on_stop(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called (from a signal handler or another thread) when the request comes."""
         self._on_stop.append(callback)
+
+    def call_at_once(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when a second signal is about to end the process: what must not be left behind."""
+        self._at_once.append(callback)
+
+    def insist(self) -> None:
+        """Do what must be done before the process ends at once."""
+        for callback in self._at_once:
+            callback()
 
     def set(self) -> None:
         """Ask."""
@@ -82,6 +92,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
     def handle(number: int, _frame: object) -> None:
         if request:
+            request.insist()
             sys.stderr.write("stopped at once\n")
             sys.stderr.flush()
             os._exit(EXIT_AT_ONCE)

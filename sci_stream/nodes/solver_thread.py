@@ -95,7 +95,7 @@ class Solver(Protocol):
         ...
 
     def stop(self) -> None:
-        """End after the job in hand."""
+        """Give up the job in hand and end."""
         ...
 
     def has(self, calibration_hash: str) -> bool:
@@ -117,6 +117,25 @@ class Solver(Protocol):
     def status(self) -> dict[str, int | float | str]:
         """Return what the node reports of its solver."""
         ...
+
+
+class _CancelledError(Exception):
+    """The solve in hand is not wanted any more."""
+
+
+class _Cancellable:
+    """A denoiser that refuses to go on once it is told to: that ends a solve within an iteration."""
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self._denoiser = denoiser
+        self.name = denoiser.name
+        self.cancelled = False
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Denoise, unless cancelled."""
+        if self.cancelled:
+            raise _CancelledError
+        return self._denoiser(x, sigma)
 
 
 class SolverThread:
@@ -141,7 +160,8 @@ class SolverThread:
         if section.threads:
             torch.set_num_threads(section.threads)
         self.device_name = describe_device(self._device)
-        self._denoiser, self._settings = make_prior(section, self._device)
+        denoiser, self._settings = make_prior(section, self._device)
+        self._denoiser = _Cancellable(denoiser)
         self._dtype = np.dtype(section.video_dtype)
         self._wake: Callable[[], None] = lambda: None
         self._engines: OrderedDict[str, Engine] = OrderedDict()
@@ -158,9 +178,10 @@ class SolverThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the job in hand."""
+        """Give up the job in hand and end, within an iteration."""
+        self._denoiser.cancelled = True
         self._jobs.put(None)
-        self._thread.join(timeout=5.0)
+        self._thread.join()
 
     def has(self, calibration_hash: str) -> bool:
         """Return whether snapshots with this calibration can be submitted."""
@@ -190,6 +211,8 @@ class SolverThread:
         while (job := self._jobs.get()) is not None:
             try:
                 result: Result = self._adopt(job) if isinstance(job, Calibration) else self._solve(job)
+            except _CancelledError:
+                return
             except SciStreamError as error:
                 result = Failed(job if isinstance(job, Snapshot) else None, error)
             except Exception as error:

@@ -92,6 +92,7 @@ class Supervisor:
             for index in range(nodes)
         ]
         self._status = 0
+        stop.call_at_once(self._signal_all)
 
     @property
     def restarts(self) -> int:
@@ -203,9 +204,15 @@ class Supervisor:
         """Keep the first failure: what follows it is its consequence."""
         self._status = self._status or status
 
-    def _kill_all(self) -> None:
+    def _signal_all(self) -> None:
+        """Kill every node without waiting; may be called from a signal handler."""
         for child in self._children:
             if child.process is not None:
                 child.process.kill()
+
+    def _kill_all(self) -> None:
+        self._signal_all()
+        for child in self._children:
+            if child.process is not None:
                 child.process.wait()
                 child.process = None
