@@ -88,7 +88,8 @@ class ReconstructNode:
                 poller.poll(_POLL_MS)
                 self._wakeup.clear()
                 self._turn(time.monotonic())
-                if self._stop and leave_s is None:
+                needed = self._stop.gentle and self._dispatch.connected
+                if self._stop and leave_s is None and not needed:
                     self._dispatch.introduce(dataclasses.replace(self._hello, credit=0))
                     leave_s = time.monotonic() + self._rig.drain.timeout_s
         finally:

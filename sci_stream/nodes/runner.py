@@ -51,9 +51,14 @@ def share_the_cores() -> None:
 
 
 class StopRequest:
-    """Set once a node is asked to drain and stop; `on_stop` wakes whoever waits."""
+    """Set once a node is asked to drain and stop.
+
+    A request is ``gentle`` when nobody is left to stop the nodes in order: then the acquire node drains first, and the
+    others stay as long as it needs them.
+    """
 
     def __init__(self) -> None:
+        self.gentle = False
         self._event = threading.Event()
         self._on_stop: list[Callable[[], None]] = []
         self._at_once: list[Callable[[], None]] = []
@@ -74,8 +79,9 @@ class StopRequest:
         for callback in self._at_once:
             callback()
 
-    def set(self) -> None:
+    def set(self, *, gentle: bool = False) -> None:
         """Ask."""
+        self.gentle = gentle
         self._event.set()
         for callback in self._on_stop:
             callback()
@@ -118,7 +124,7 @@ def _stop_with_parent(request: StopRequest) -> None:
         while not request:
             if os.getppid() != int(parent):
                 logging.getLogger(__name__).warning("the supervisor is gone: draining")
-                request.set()
+                request.set(gentle=True)
             time.sleep(0.5)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -100,7 +100,8 @@ class SinkNode:
                     poller.register(self._server.socket, zmq.POLLIN)
                 self._wakeup.clear()
                 self._turn(time.monotonic())
-                if self._stop and stopping_s is None:
+                needed = self._stop.gentle and self._series is not None and self._acquire_is_there()
+                if self._stop and stopping_s is None and not needed:
                     stopping_s = time.monotonic() + _LAST_WORDS_S
             if self._series is not None:
                 self._end_series("the sink was stopped before the series ended")
@@ -293,6 +294,9 @@ class SinkNode:
         if series.ended_by is not None:
             self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
         log.info("series %s is over: %s", series.name, series.book.ledger.as_dict())
+
+    def _acquire_is_there(self) -> bool:
+        return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
 
     def _lost(self, peer: Peer) -> None:
         if peer.hello.kind_of_node == "acquire" and self._series is not None:
