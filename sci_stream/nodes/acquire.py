@@ -176,6 +176,8 @@ class AcquireNode:
     def _advance(self, now_s: float) -> None:
         match self._phase:
             case Phase.OPENING:
+                if self._stop:
+                    self._pump.stop()
                 if self._pump.finished:
                     self._enter(Phase.ENDED, now_s)
                 elif self._pump.opened is not None:
@@ -251,7 +253,8 @@ class AcquireNode:
         patient = waited_s < self._rig.policy.wait_for_nodes_s
         if self._stop or self._pump.finished:
             self._pump.stop()
-            self._enter(Phase.DRAINING, now_s)
+            # A series that the sink never heard of needs no end.
+            self._enter(Phase.DRAINING if series_known else Phase.ENDED, now_s)
         elif series_known and (nodes_there or not patient):
             if not nodes_there:
                 log.warning(
