@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from drivers.simulated.options import SCENES, SimulatedOptions
-from drivers.simulated.textures import Colour, Image, ball, landscape, ribbon, wheel
+from drivers.simulated.textures import Colour, Image, ball, chart, landscape, wheel
 from drivers.simulated.video import VideoScene
 
 _SCENE_STREAM = 4
@@ -69,7 +69,7 @@ class Sprite:
 
 
 class World:
-    """A panning landscape, bodies in front of it and a running ribbon of text below.
+    """A panning landscape, bodies in front of it and a strip running below.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class World:
     sprites
         Drawn in this order.
     strip
-        (h, length, 3) ribbon laid end to end along the bottom.
+        (h, length, 3) picture laid end to end along the bottom.
     strip_px
         By how much it runs to the left per unit of time.
     shape
@@ -164,41 +164,50 @@ def standing(x: float, y: float) -> Trajectory:
     return lambda _: (x, y)
 
 
-DUSK: tuple[Colour, ...] = ((24, 30, 60), (60, 62, 110), (150, 90, 100), (232, 150, 90), (255, 225, 170))
-MEADOW: tuple[Colour, ...] = ((18, 42, 30), (46, 94, 52), (120, 150, 70), (205, 200, 140), (160, 205, 235))
-SIGNAL: tuple[Colour, ...] = ((220, 50, 45), (250, 245, 235), (45, 95, 190), (245, 200, 55))
-PASTEL: tuple[Colour, ...] = ((240, 150, 60), (245, 240, 225), (60, 160, 140), (250, 220, 90))
+SKY: tuple[Colour, ...] = ((128, 158, 186), (160, 186, 204), (198, 208, 206), (226, 214, 186), (236, 196, 158))
+MEADOW: tuple[Colour, ...] = ((110, 138, 96), (146, 166, 112), (186, 192, 140), (216, 212, 172), (188, 206, 206))
+SIGNAL: tuple[Colour, ...] = ((200, 70, 60), (215, 208, 190), (70, 115, 185), (220, 180, 80))
+PASTEL: tuple[Colour, ...] = ((215, 145, 80), (215, 210, 195), (85, 155, 140), (220, 195, 110))
 
-_BALLS = ((0.15, 0.1, 0.10, 1.2), (0.55, 0.5, 0.085, -1.5), (0.85, 0.8, 0.12, 0.8))
+PATCHES: tuple[Colour, ...] = (
+    (175, 54, 60), (231, 199, 31), (70, 148, 73), (8, 133, 161), (56, 61, 150), (187, 86, 149),
+    (214, 126, 44), (157, 188, 64), (98, 122, 157), (115, 82, 68), (122, 122, 121), (82, 82, 81),
+)  # fmt: skip
+"""The patches of a colour chart, so that a look at the live picture tells whether its colours are right."""
+PAPER: Colour = (160, 160, 160)
+
+_BALLS = ((0.70, 0.1, 0.11, 1.2), (0.95, 0.5, 0.09, -1.5), (0.85, 0.8, 0.12, 0.8))
 """Where each starts (fraction of the width), phase of its hop, radius (of the smaller side), velocity (pixels per
 unit of time at 256 pixels)."""
 
 
 def make_world(shape: tuple[int, int], speed: float, seed: int, variant: int = 0) -> World:
-    """Return a world of this (H, W): landscape, a lettered wheel, three balls, a ribbon of text.
+    """Return a world of this (H, W): soft landscape, a lettered wheel, three balls, a strip of colour patches.
 
-    At ``speed`` 1 and 256 pixels the wheel's rim moves 2.4 pixels per sub-frame, the balls about 1.5, the backdrop
-    0.5; on larger sensors as much more as they see it finer.
+    Bright paints of moderate contrast on forms of a few pixels and more, as on a test bench: what half the resolution
+    of a mosaic's planes can hold. At ``speed`` 1 and 256 pixels the wheel's rim moves 2.8 pixels per sub-frame, the
+    balls about 1.2, the strip 0.8, the backdrop 0.5; on larger sensors as much more as they see it finer.
     """
     rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, variant]))
     height, width = shape
     unit = min(shape)
     v = speed * unit / 256
-    palette, paint, text = (DUSK, SIGNAL, "SNAPSHOT") if variant == 0 else (MEADOW, PASTEL, "ENCODED ")
+    palette, paint, text = (SKY, SIGNAL, "LIVE") if variant == 0 else (MEADOW, PASTEL, "CODE")
     mirrored = variant % 2 == 1
 
     def across(fraction: float) -> float:
         return width * (1 - fraction if mirrored else fraction)
 
-    size = max(8, round(0.54 * unit))
-    sprites = [Sprite(*wheel(size, text, paint), standing(across(0.34), 0.40 * height), 0.035 * speed)]
+    sprites = []
     for i, (x, phase, radius, velocity) in enumerate(_BALLS):
         picture = ball(max(8, round(2 * radius * unit)), paint[i : i + 2], rng)
-        floor = 0.84 * height - radius * unit
-        path = bouncing((across(x), phase), floor, velocity * v, 0.35 * unit, width)
+        floor = 0.79 * height - radius * unit
+        path = bouncing((across(x), phase), floor, velocity * v, 0.3 * unit, width)
         sprites.append(Sprite(*picture, path, velocity * speed / (radius * 256)))
+    size = max(8, round(0.62 * unit))
+    sprites.append(Sprite(*wheel(size, text, paint), standing(across(0.34), 0.40 * height), 0.035 * speed))
     texture = landscape(max(64, round(1.5 * unit)), palette, rng)
-    strip = ribbon(max(8, round(0.1 * unit)), "snapshot compressive imaging  ", (250, 250, 240), (20, 24, 32))
+    strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
     return World(
         backdrop=texture, pan_px=(0.45 * v, 0.16 * v), sprites=sprites, strip=strip, strip_px=0.8 * v, shape=shape
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import cv2
@@ -14,6 +15,12 @@ Colour = tuple[int, int, int]
 
 _SUPERSAMPLING = 4
 """Shapes are drawn so much larger and averaged down: anti-aliased edges."""
+
+_LENS_BLUR_PX = 1.0
+"""Standard deviation of the image of a point. Sharper, a Bayer mosaic sees colours in every edge that are not there."""
+
+_INK: Colour = (38, 40, 48)
+_CREAM: Colour = (225, 218, 200)
 
 _SRGB = np.arange(256) / 255.0
 SRGB_TO_LINEAR: Image = np.where(_SRGB <= 0.04045, _SRGB / 12.92, ((_SRGB + 0.055) / 1.055) ** 2.4).astype(np.float32)
@@ -42,15 +49,15 @@ def spectral_noise(size: int, slope: float, rng: np.random.Generator) -> Image:
 
 
 def landscape(size: int, palette: Sequence[Colour], rng: np.random.Generator) -> Image:
-    """Return a tileable (size, size, 3) texture: large coloured forms, folds, and detail down to the pixel."""
-    height = spectral_noise(size, 1.7, rng)
-    folds = 1.0 - np.abs(2.0 * spectral_noise(size, 1.5, rng) - 1.0)
-    detail = spectral_noise(size, 1.25, rng)
-    where = np.clip(0.65 * height + 0.25 * folds + 0.20 * detail - 0.05, 0, 1)
+    """Return a tileable (size, size, 3) texture as behind a lens focused in front of it: soft coloured forms, folds."""
+    height = spectral_noise(size, 2.4, rng)
+    folds = 1.0 - np.abs(2.0 * spectral_noise(size, 2.2, rng) - 1.0)
+    detail = spectral_noise(size, 1.6, rng)
+    where = np.clip(0.75 * height + 0.20 * folds + 0.10 * detail - 0.03, 0, 1)
     stops = np.linspace(0, 1, len(palette))
     colours = np.stack([linear(c) for c in palette])
     out = np.stack([np.interp(where, stops, colours[:, c]) for c in range(3)], axis=-1)
-    out *= (0.55 + 0.35 * folds**2 + 0.20 * (detail - 0.5))[..., None]
+    out *= (0.65 + 0.25 * folds**2 + 0.20 * (detail - 0.5))[..., None]
     return np.asarray(np.clip(out, 0, 1), np.float32)
 
 
@@ -65,9 +72,14 @@ def _disk(size: int, colour: Image) -> tuple[Image, Image]:
     """Cut a disk out of (size, size, 3): the picture premultiplied by its cover, and the cover (size, size)."""
     large = size * _SUPERSAMPLING
     mask = np.zeros((large, large), np.uint8)
-    cv2.circle(mask, (large // 2, large // 2), large // 2 - 2 * _SUPERSAMPLING, 255, -1)
+    cv2.circle(mask, (large // 2, large // 2), large // 2 - 3 * _SUPERSAMPLING, 255, -1)
     cover = _antialiased(size, mask)
-    return colour * cover[..., None], cover
+    return soften(colour * cover[..., None]), soften(cover)
+
+
+def soften(image: Image, border: int = cv2.BORDER_CONSTANT) -> Image:
+    """Blur as the lens and the low-pass filter in front of a colour sensor do."""
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), _LENS_BLUR_PX, borderType=border), np.float32)
 
 
 def _rotate(image: npt.NDArray[np.uint8], degrees: float) -> npt.NDArray[np.uint8]:
@@ -86,25 +98,29 @@ def wheel(size: int, text: str, paint: Sequence[Colour]) -> tuple[Image, Image]:
         angle = -90 + i * sector
         ends = (angle - sector / 2, angle + sector / 2)
         cv2.ellipse(drawing, middle, middle, 0, *ends, paint[i % len(paint)], -1)
-    scale = large / 330
     letters = np.zeros((large, large), np.uint8)
     for i, letter in enumerate(text):
-        upright = np.zeros((large, large), np.uint8)
-        font, weight = cv2.FONT_HERSHEY_DUPLEX, max(1, round(4 * scale))
-        (width, _), _ = cv2.getTextSize(letter, font, 1.9 * scale, weight)
-        at = (middle[0] - width // 2, round(large * 0.23))
-        cv2.putText(upright, letter, at, font, 1.9 * scale, 255, weight, cv2.LINE_AA)
+        upright = _letter(letter, large, middle[0], round(large * 0.21), round(large * 0.28))
         letters = np.maximum(letters, _rotate(upright, -i * sector))
     ink = (letters.astype(np.float32) / 255)[..., None]
-    drawing = (drawing * (1 - ink) + 20 * ink).astype(np.uint8)
-    for radius, colour in ((0.485, (25, 25, 30)), (0.235, (25, 25, 30))):
-        cv2.circle(drawing, middle, round(large * radius), colour, round(large * 0.022), cv2.LINE_AA)
-    for k in range(6):
-        a = np.pi * k / 3
-        tip = (round(middle[0] + 0.21 * large * np.cos(a)), round(middle[1] + 0.21 * large * np.sin(a)))
-        cv2.line(drawing, middle, tip, (235, 235, 225), round(large * 0.03), cv2.LINE_AA)
-    cv2.circle(drawing, middle, round(large * 0.06), (200, 40, 40), -1, cv2.LINE_AA)
+    drawing = (drawing * (1 - ink) + np.array(_INK, np.float32) * ink).astype(np.uint8)
+    cv2.circle(drawing, middle, round(large * 0.10), _INK, -1, cv2.LINE_AA)
+    for k in range(3):
+        a = 2 * np.pi * k / 3
+        hole = (round(middle[0] + 0.055 * large * np.cos(a)), round(middle[1] + 0.055 * large * np.sin(a)))
+        cv2.circle(drawing, hole, round(large * 0.025), paint[k % len(paint)], -1, cv2.LINE_AA)
     return _disk(size, _antialiased(size, drawing))
+
+
+def _letter(letter: str, large: int, x: int, y: int, height: int) -> npt.NDArray[np.uint8]:
+    """Draw a letter of this height centred on (x, y) into a new (large, large) mask."""
+    font = cv2.FONT_HERSHEY_SIMPLEX
+    weight = max(1, round(0.2 * height))
+    scale = cv2.getFontScaleFromHeight(font, max(1, height - weight), weight)
+    (width, tall), _ = cv2.getTextSize(letter, font, scale, weight)
+    mask = np.zeros((large, large), np.uint8)
+    cv2.putText(mask, letter, (x - width // 2, y + tall // 2), font, scale, 255, weight, cv2.LINE_AA)
+    return mask
 
 
 def ball(size: int, paint: Sequence[Colour], rng: np.random.Generator) -> tuple[Image, Image]:
@@ -112,30 +128,28 @@ def ball(size: int, paint: Sequence[Colour], rng: np.random.Generator) -> tuple[
     large = size * _SUPERSAMPLING
     middle = (large // 2, large // 2)
     drawing = np.zeros((large, large, 3), np.uint8)
-    for i in range(6):
-        cv2.ellipse(drawing, middle, middle, 0, 60 * i, 60 * i + 60, paint[i % len(paint)], -1)
-    cv2.circle(drawing, middle, large // 9, (245, 245, 240), -1, cv2.LINE_AA)
+    for i in range(4):
+        cv2.ellipse(drawing, middle, middle, 0, 90 * i, 90 * i + 90, paint[i % len(paint)], -1)
+    cv2.circle(drawing, middle, large // 8, _CREAM, -1, cv2.LINE_AA)
     colour = _antialiased(size, drawing)
     axis = (np.arange(size) - (size - 1) / 2) / (size / 2)
     depth = np.sqrt(np.clip(1 - axis[:, None] ** 2 - axis[None, :] ** 2, 0, 1))
-    shade = 0.30 + 0.70 * depth
-    grain = 0.75 + 0.5 * (spectral_noise(size, 1.0, rng) - 0.25)
+    shade = 0.35 + 0.65 * depth
+    grain = 0.85 + 0.3 * spectral_noise(size, 1.6, rng)
     shaded = colour * (shade * grain)[..., None]
     return _disk(size, np.clip(shaded, 0, 1).astype(np.float32))
 
 
-def ribbon(height: int, text: str, ink: Colour, paper: Colour) -> Image:
-    """Return a strip of text that can be laid end to end, (height, length, 3)."""
+def chart(height: int, patches: Sequence[Colour], paper: Colour) -> Image:
+    """Return a strip of colour patches on paper that can be laid end to end, (height, length, 3)."""
     large = height * _SUPERSAMPLING
-    scale = large / 42
-    font, weight = cv2.FONT_HERSHEY_DUPLEX, max(1, round(2.2 * scale))
-    (width, text_height), _ = cv2.getTextSize(text, font, scale, weight)
-    length = -(-width // _SUPERSAMPLING)
-    drawing = np.empty((large, length * _SUPERSAMPLING, 3), np.uint8)
+    drawing = np.empty((large, len(patches) * large, 3), np.uint8)
     drawing[:] = paper
-    cv2.putText(drawing, text, (0, (large + text_height) // 2), font, scale, ink, weight, cv2.LINE_AA)
-    edge = max(1, large // 12)
-    drawing[:edge] = drawing[-edge:] = ink
+    edge = large // 6
+    for i, patch in enumerate(patches):
+        drawing[edge:-edge, i * large + edge : (i + 1) * large - edge] = patch
     light = SRGB_TO_LINEAR[drawing]
-    strip: Image = np.asarray(cv2.resize(light, (length, height), interpolation=cv2.INTER_AREA), np.float32)
-    return strip
+    strip = np.asarray(cv2.resize(light, (len(patches) * height, height), interpolation=cv2.INTER_AREA), np.float32)
+    around = math.ceil(4 * _LENS_BLUR_PX)
+    wrapped = np.pad(strip, ((0, 0), (around, around), (0, 0)), mode="wrap")
+    return soften(wrapped, cv2.BORDER_REPLICATE)[:, around:-around].copy()

@@ -108,7 +108,7 @@ class ReconstructSection(Section):
     )
     denoiser: Name = Field(
         default="auto",
-        description="Prior: tv, ffdnet, or auto: ffdnet if weights are given, else tv.",
+        description="Prior: tv, ffdnet-lite, ffdnet (needs weights), or auto: ffdnet if weights are given, else tv.",
     )
     weights: OptionalPath = Field(
         default=None,

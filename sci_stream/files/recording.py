@@ -14,7 +14,15 @@ Rows that were skipped take no space. A file whose writer was killed is opened w
 
 from sci_stream.files.recording_layout import Compression, RowState
 from sci_stream.files.recording_reader import Recording
-from sci_stream.files.recording_segments import free_bytes, segment_path
+from sci_stream.files.recording_segments import free_bytes, recording_path, segment_path
 from sci_stream.files.recording_writer import RecordingWriter
 
-__all__ = ["Compression", "Recording", "RecordingWriter", "RowState", "free_bytes", "segment_path"]
+__all__ = [
+    "Compression",
+    "Recording",
+    "RecordingWriter",
+    "RowState",
+    "free_bytes",
+    "recording_path",
+    "segment_path",
+]

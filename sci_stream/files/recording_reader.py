@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +17,10 @@ import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
 from sci_stream.files.calibration_file import read_calibration
-from sci_stream.files.hdf5 import check_mark, open_for_reading, read_attribute, read_text
-from sci_stream.files.recording_layout import FORMAT, SCHEMA_VERSION, RowState, read_info
-from sci_stream.files.recording_rows import COLUMNS, OUTCOME_NAMES, START_NAMES
+from sci_stream.files.hdf5 import read_attribute, read_text
+from sci_stream.files.recording_file import RecordingFile, release, share
+from sci_stream.files.recording_layout import RowState, read_info
+from sci_stream.files.recording_rows import OUTCOME_NAMES, START_NAMES
 from sci_stream.model import Array, SeriesInfo, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 
@@ -26,7 +28,8 @@ from sci_stream.optics.calibration import Calibration
 class Recording:
     """A recording opened to read; a context manager.
 
-    What a live writer flushes is seen after `refresh`. Not thread-safe.
+    What a live writer flushes is seen after `refresh`. Not thread-safe; but any number, in any threads, may read one
+    file, and each sees the rows there were at its own last `refresh`.
 
     Parameters
     ----------
@@ -41,65 +44,53 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = open_for_reading(path, "recording")
+        self._shared: RecordingFile | None = share(path)
+        self._rows = self._shared.rows
         try:
-            check_mark(self._file, FORMAT, SCHEMA_VERSION)
-            self.info: SeriesInfo = read_info(self._file)
-            self.first_seq: int = read_attribute(self._file, "first_seq", int)
-            self._columns = self._find_columns()
-            self._ledger = self._dataset("ledger", 1)
-            self._frames = {
-                name: self._dataset(name, ndim) for name, ndim in (("raw", 3), ("video", 4)) if name in self._file
-            }
-            self.refresh()
+            with self._hdf5() as file:
+                self.info: SeriesInfo = read_info(file)
+                self.first_seq: int = read_attribute(file, "first_seq", int)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
-    def _dataset(self, name: str, ndim: int) -> h5py.Dataset:
-        node = self._file.get(name)
-        if not isinstance(node, h5py.Dataset) or node.ndim != ndim:
-            raise FileFormatError(
-                f"The recording {self.path} is incomplete", expected=f"a {ndim}-D dataset {name!r}", got=node
-            )
-        return node
+    @property
+    def _file(self) -> RecordingFile:
+        if self._shared is None:
+            raise ValueError(f"the recording {self.path} is closed")
+        return self._shared
 
-    def _find_columns(self) -> dict[str, h5py.Dataset]:
-        return {column.name: self._dataset(f"rows/{column.name}", 1) for column in COLUMNS}
+    @contextmanager
+    def _hdf5(self) -> Iterator[h5py.File]:
+        """Lend the HDF5 file, which stays as it is meanwhile."""
+        with self._file.lock:
+            yield self._file.hdf5
 
     def refresh(self) -> None:
-        """Take note of what a live writer has flushed since."""
-        rows: dict[str, Array] = {}
-        # State first: whatever it speaks of was written before it.
-        for name in ("state", *(name for name in self._columns if name != "state")):
-            node = self._columns[name]
-            node.refresh()
-            rows[name] = self._read(node, ())
-        n_rows = len(rows["state"])
-        self._rows = {name: values[:n_rows] for name, values in rows.items()}
-        for node in (*self._frames.values(), self._ledger):
-            node.refresh()
+        """Take note of what a live writer has flushed since.
 
-    def _read(self, node: h5py.Dataset, index: Any) -> Array:
-        try:
-            return np.asarray(node[index])
-        except OSError as error:
-            raise FileFormatError(
-                f"The dataset {node.name} of {self.path} is damaged", got=str(error).splitlines()[0]
-            ) from error
+        Raises
+        ------
+        FileFormatError
+            If the file is there no more.
+        """
+        self._file.reopen()
+        self._rows = self._file.rows
 
     @cached_property
     def calibration(self) -> Calibration:
         """The calibration recorded with the series, verified by its hash. Raises as `load_calibration`."""
-        group = self._file.get("calibration")
-        if not isinstance(group, h5py.Group):
-            raise FileFormatError(f"The recording {self.path} is incomplete", expected="a group 'calibration'")
-        return read_calibration(group)
+        with self._hdf5() as file:
+            group = file.get("calibration")
+            if not isinstance(group, h5py.Group):
+                raise FileFormatError(f"The recording {self.path} is incomplete", expected="a group 'calibration'")
+            return read_calibration(group)
 
     @property
     def rig_toml(self) -> str:
         """The rig file's text."""
-        return read_text(self._file, "rig_toml")
+        with self._hdf5() as file:
+            return read_text(file, "rig_toml")
 
     @property
     def rows(self) -> Mapping[str, Array]:
@@ -107,7 +98,7 @@ class Recording:
         return self._rows
 
     def _ledger_document(self) -> dict[str, Any]:
-        text = self._read(self._ledger, ()).tobytes().rstrip(b"\0")
+        text = self._file.ledger()
         try:
             document = json.loads(text) if text else {}
         except ValueError:
@@ -163,7 +154,7 @@ class Recording:
         row = seq - self.first_seq
         if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & flag:
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
-        return self._read(self._frames[name], row)
+        return self._file.frame(name, row)
 
     def _value(self, name: str, seq: int) -> Any:
         row = seq - self.first_seq
@@ -210,7 +201,9 @@ class Recording:
 
     def close(self) -> None:
         """Close the file. May be called again."""
-        self._file.close()
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            release(shared)
 
     def __enter__(self) -> Self:
         return self

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sci_stream.delivery.seqset import SeqSet
-from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.errors import FileFormatError, InputError, StorageError
 from sci_stream.files.recording_reader import Recording
 
 _LOG = logging.getLogger(__name__)
 _MOST_SEGMENTS = 1000
+_LONGEST_NAME_BYTES = 200
+"""File systems take 255; the rest is for the segment's number and the endings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,24 @@ class Known:
 def free_bytes(path: Path) -> int:
     """Return the bytes free to this user on the disk of ``path``, whose folder exists."""
     return shutil.disk_usage(path.parent).free
+
+
+def recording_path(folder: Path, series: str) -> Path:
+    """Return the path of the first segment of a series' recording, ``folder / "run.h5"``.
+
+    Raises
+    ------
+    InputError
+        If the series' name, which may come from afar, is no plain file name.
+    """
+    plain = series.isprintable() and not set(series) & set("/\\") and not series.startswith(".")
+    if not series or not plain or len(series.encode()) > _LONGEST_NAME_BYTES:
+        raise InputError(
+            "The series cannot be recorded under its name",
+            expected=f"a plain file name of at most {_LONGEST_NAME_BYTES} bytes",
+            got=repr(series),
+        )
+    return folder / f"{series}.h5"
 
 
 def segment_path(path: Path, segment: int) -> Path:

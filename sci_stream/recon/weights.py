@@ -15,7 +15,6 @@ All order the four sub-pixels of the unshuffled image row by row, as ``torch.pix
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +59,16 @@ class FfdnetWeights:
     gives_noise: bool
     origin: str
 
+    @property
+    def layers(self) -> int:
+        """Number of convolutions."""
+        return len(self.kernels)
+
+    @property
+    def channels(self) -> int:
+        """Channels that the first layer gives."""
+        return self.kernels[0].shape[0]
+
 
 def load_ffdnet(path: Path) -> FfdnetWeights:
     """Read FFDNet weights in any known layout.
@@ -84,13 +93,28 @@ def load_ffdnet(path: Path) -> FfdnetWeights:
 
 
 def save_ffdnet(weights: FfdnetWeights, path: Path, *, about: Mapping[str, str] | None = None) -> None:
-    """Write weights as own safetensors; ``about`` (training data, licence, …) is kept in the metadata."""
+    """Write weights as own safetensors; the metadata keep ``about`` (training data, licence, …) and the shape."""
     tensors: dict[str, torch.Tensor] = {}
     for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):
         tensors[f"conv.{n}.weight"] = kernel.detach().cpu().contiguous()
         tensors[f"conv.{n}.bias"] = bias.detach().cpu().contiguous()
-    output = "noise" if weights.gives_noise else "image"
-    safetensors.torch.save_file(tensors, path, {**(about or {}), "layout": LAYOUT, "output": output})
+    own = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **_shape_metadata(weights)}
+    safetensors.torch.save_file(tensors, path, {**(about or {}), **own})
+
+
+def _shape_metadata(weights: FfdnetWeights) -> dict[str, str]:
+    return {"layers": str(weights.layers), "channels": str(weights.channels)}
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return what an own checkpoint says about itself.
+
+    Raises
+    ------
+    WeightsError
+        If it cannot be read.
+    """
+    return _read_safetensors(path)[1]
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -104,7 +128,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, st
 def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # the unpickler raises whatever rubbish leads it to: IndexError, TypeError, …
         # torch explains itself over many lines; the first says what is wrong.
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise WeightsError(
@@ -138,7 +162,13 @@ def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], 
     if output not in ("image", "noise"):
         raise WeightsError(f"Weights file {path} does not say what it gives", expected="image or noise", got=output)
     layers = _by_layer(tensors, _OWN_KEY, path)
-    return _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
+    weights = _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
+    said = {key: metadata[key] for key in ("layers", "channels") if key in metadata}
+    if not said.items() <= _shape_metadata(weights).items():
+        raise WeightsError(
+            f"Weights file {path} is not of the shape it says", expected=said, got=_shape_metadata(weights)
+        )
+    return weights
 
 
 def _from_kair(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sci_stream.model import Array, BayerPhase
 
 _FULL = 65535
+_LINEAR_LIGHT_GAMMA = 2.2
 _DEMOSAIC = {
     # OpenCV's older names (COLOR_BayerBG2RGB for RGGB) come from the second row's second and third pixel.
     BayerPhase.RGGB: cv2.COLOR_BayerRGGB2RGB,
@@ -19,6 +20,7 @@ _DEMOSAIC = {
     BayerPhase.GBRG: cv2.COLOR_BayerGBRG2RGB,
     BayerPhase.BGGR: cv2.COLOR_BayerBGGR2RGB,
 }
+_GREEN_KERNEL = np.array([[1, 0, 1], [0, 4, 0], [1, 0, 1]], np.float32) / 8
 _MOST_BALANCE = 4.0
 
 U8 = npt.NDArray[np.uint8]
@@ -39,7 +41,7 @@ class Tone:
     """
 
     gain: float = 1.0
-    gamma: float = 2.2
+    gamma: float = _LINEAR_LIGHT_GAMMA
     grey_world: bool = False
 
     def __post_init__(self) -> None:
@@ -68,9 +70,24 @@ def render(video: Array, bayer: BayerPhase | None, tone: Tone | None = None) -> 
     light *= tone.gain
     if bayer is not None and tone.grey_world:
         light *= _pattern(grey_world_gains(light, bayer), bayer, light.shape[1:])
+    if bayer is not None:
+        equalise_greens(light, bayer)
     linear = (np.clip(light, 0.0, 1.0, out=light) * _FULL + 0.5).astype(np.uint16)
     # Interpolating colours is right in linear light, so the display curve comes last.
     return np.take(_curve(tone.gamma), linear if bayer is None else demosaic(linear, bayer))
+
+
+def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
+    """Let each green pixel of (B, H, W) mosaics meet its four green neighbours half way, in place.
+
+    The two green planes of a mosaic are reconstructed apart, each with errors of its own; unsettled, their difference
+    shows as a mesh over the whole picture.
+    """
+    greens = [divmod(index, 2) for index, colour in enumerate(bayer) if colour == "G"]
+    for frame in mosaic:
+        settled = cv2.filter2D(frame, -1, _GREEN_KERNEL, borderType=cv2.BORDER_REFLECT_101)
+        for row, column in greens:
+            frame[row::2, column::2] = settled[row::2, column::2]
 
 
 def demosaic(mosaic: npt.NDArray[np.uint16], bayer: BayerPhase) -> npt.NDArray[np.uint16]:
@@ -95,11 +112,12 @@ def grey_world_gains(mosaic: Array, bayer: BayerPhase) -> tuple[float, float, fl
     return red, 1.0, blue
 
 
-def render_counts(counts: Array) -> U8:
+def render_counts(counts: Array, gamma: float = _LINEAR_LIGHT_GAMMA) -> U8:
     """Render a coded snapshot: (H, W) DN to uint8, black and white at its 0.1 and 99.9 percentiles."""
-    low, high = (float(value) for value in np.percentile(counts[::2, ::2], (0.1, 99.9)))
-    scaled = (counts.astype(np.float32) - low) * (255.0 / max(high - low, 1e-6))
-    return cast(U8, np.clip(np.nan_to_num(scaled), 0, 255).astype(np.uint8))
+    # An odd step meets every colour of a mosaic.
+    low, high = (float(value) for value in np.nanpercentile(counts[::3, ::3], (0.1, 99.9)))
+    scaled = (counts.astype(np.float32) - low) * (_FULL / max(high - low, 1e-6))
+    return cast(U8, np.take(_curve(gamma), np.clip(np.nan_to_num(scaled), 0, _FULL).astype(np.uint16)))
 
 
 def shrink(image: U8, most_px: int) -> U8:

@@ -39,7 +39,7 @@ def encode_picture(
     frames = tuple(encode_jpeg(shrink(frame, most_px), quality) for frame in video)
     images = list(frames)
     if reconstruction.counts is not None:
-        images.append(encode_jpeg(shrink(render_counts(reconstruction.counts), most_px), quality))
+        images.append(encode_jpeg(shrink(render_counts(reconstruction.counts, tone.gamma), most_px), quality))
     header = json.dumps(
         {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}, separators=(",", ":")
     ).encode()

@@ -12,7 +12,7 @@ from typing import Any
 
 from sci_stream.errors import InputError, StorageError
 from sci_stream.files.journal import Journal
-from sci_stream.files.recording import Compression, RecordingWriter
+from sci_stream.files.recording import Compression, RecordingWriter, recording_path
 from sci_stream.model import SeriesInfo
 from sci_stream.optics.calibration import Calibration
 
@@ -99,11 +99,7 @@ class SeriesRecording:
         self.state = RecorderState.RECORDING
         self.reason = ""
         self.warning = ""
-        if not info.series or Path(info.series).name != info.series or info.series.startswith("."):
-            raise InputError(
-                "The series cannot be recorded under its name", expected="a plain file name", got=repr(info.series)
-            )
-        path = options.folder / f"{info.series}.h5"
+        path = recording_path(options.folder, info.series)
         self._check_folder(path)
         self.writer = RecordingWriter(
             path, info, calibration, raw=options.raw, video=options.video, compression=options.compression

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from sci_stream.errors import FileFormatError, InputError, StorageError
 from sci_stream.files import recording_writer
 from sci_stream.files.calibration_file import load_calibration
-from sci_stream.files.recording import Compression, Recording, RecordingWriter
+from sci_stream.files.recording import Compression, Recording, RecordingWriter, recording_path
 
 
 def test_a_clean_recording_gives_back_everything(tmp_path: Path, series) -> None:
@@ -175,6 +176,70 @@ def test_a_live_recording_is_readable_up_to_its_last_flush(tmp_path: Path, serie
             assert not recording.clean
 
 
+@pytest.fixture
+def recorded(tmp_path: Path, series) -> Path:
+    """A finished recording of four snapshots."""
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration) as writer:
+        for seq in range(4):
+            writer.write_reconstruction(series.reconstruction(seq))
+    return path
+
+
+def test_two_readers_of_one_file_see_its_own_data_in_every_row(recorded: Path, series) -> None:
+    with Recording(recorded) as first, Recording(recorded) as second:
+        first.refresh()
+        for recording in (first, second):
+            assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in range(4))
+            assert all(np.array_equal(recording.video(seq), series.video(seq)) for seq in range(4))
+
+
+def test_a_reader_goes_on_when_another_of_the_same_file_is_closed(recorded: Path, series) -> None:
+    link = recorded.with_name("other-name.h5")
+    link.symlink_to(recorded)
+    with Recording(recorded) as first:
+        with Recording(link) as second:
+            assert np.array_equal(second.raw(2), series.counts(2))
+        assert np.array_equal(first.raw(3), series.counts(3))
+        assert first.calibration.hash == series.calibration.hash
+    first.close()
+    with pytest.raises(ValueError, match=r"run\.h5 is closed"):
+        first.raw(3)
+
+
+def test_foreign_handles_on_the_file_do_not_disturb_a_reader(recorded: Path, series) -> None:
+    with h5py.File(recorded) as file, Recording(recorded) as recording:
+        held = file["raw"]
+        recording.refresh()
+        assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in range(4))
+        assert np.array_equal(held[2], series.counts(2))
+
+
+def test_a_reader_whose_file_is_gone_says_so(recorded: Path) -> None:
+    with Recording(recorded) as recording:
+        recorded.rename(recorded.with_suffix(".old"))
+        with pytest.raises(FileFormatError, match=r"no recording file.*run\.h5"):
+            recording.refresh()
+        with pytest.raises(FileFormatError, match="opened again"):
+            recording.raw(0)
+        shutil.copy(recorded.with_suffix(".old"), recorded)
+        with pytest.raises(FileFormatError, match="taken the place"):
+            recording.refresh()
+        recorded.with_suffix(".old").replace(recorded)
+        recording.refresh()
+        assert recording.raw_seqs == [0, 1, 2, 3]
+
+
+def test_a_recording_is_named_after_its_series() -> None:
+    assert recording_path(Path("out"), "run 1.2-b") == Path("out/run 1.2-b.h5")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/abs", "a\\b", "a\0b", "a\nb", "µ" * 101])
+def test_a_series_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="plain file name"):
+        recording_path(Path("out"), name)
+
+
 def test_viewers_find_the_plot_by_its_nexus_attributes(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         writer.write_raw(series.snapshot(0))
@@ -255,6 +320,29 @@ def test_after_a_kill_plain_h5py_reads_all_but_the_last_unflushed_batch(tmp_path
     with Recording(path) as recording:
         assert not recording.clean
         assert recording.raw_seqs == list(range(held))
+
+
+def test_all_readers_in_a_process_follow_a_writer_in_another(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    writer = start_writer(path, 16)
+    assert writer.stdout is not None
+    with writer.stdout:
+        writer.stdout.readline()
+        with Recording(path) as first, Recording(path) as second:
+            seen = 0
+            for lap in (1, 2, 3):
+                while int(writer.stdout.readline()) < 700 * lap:
+                    pass
+                first.refresh()
+                second.refresh()
+                assert len(first.raw_seqs) > seen
+                seen = len(first.raw_seqs)
+                for recording in (first, second):
+                    assert all((recording.raw(seq) == seq).all() for seq in recording.raw_seqs)
+            writer.kill()
+            second.refresh()
+            assert len(second.raw_seqs) >= seen
+    writer.wait()
 
 
 def test_a_disk_that_is_full_is_refused_before_it_does_harm(tmp_path: Path, series, monkeypatch) -> None:

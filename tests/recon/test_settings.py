@@ -24,7 +24,7 @@ def test_a_slow_device_is_given_fewer_iterations_of_a_slow_prior() -> None:
 
 
 def test_defaults_of_an_unknown_denoiser_name_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"ffdnet, identity, tv.*'bm3d'"):
+    with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite, identity, tv.*'bm3d'"):
         default_settings(torch.device("cpu"), "bm3d")
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.errors import WeightsError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.weights import LAYOUT, load_ffdnet, save_ffdnet
+from sci_stream.recon.weights import LAYOUT, load_ffdnet, read_metadata, save_ffdnet
 
 CPU = torch.device("cpu")
 IPOL = "module.intermediate_dncnn.itermediate_dncnn"
@@ -100,8 +100,9 @@ def test_own_files_give_back_what_was_saved(tmp_path: Path, state: dict[str, tor
     assert again.gives_noise == weights.gives_noise
     for a, b in zip((*again.kernels, *again.biases), (*weights.kernels, *weights.biases), strict=True):
         assert torch.equal(a, b)
-    with safetensors.safe_open(own, "pt") as file:
-        assert file.metadata()["trained_on"] == "nothing"
+    metadata = read_metadata(own)
+    assert metadata["trained_on"] == "nothing"
+    assert (metadata["layers"], metadata["channels"]) == ("3", "6")
 
 
 def test_published_files_are_told_apart(data_dir: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_checkpoint_that_needs_code_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["noise.pth", "noise.safetensors", "noise"])
-@pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"no weights at all" * 20])
+@pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"no weights at all" * 20, b"rubbish"])
 def test_rubbish_is_called_rubbish(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
@@ -179,6 +180,22 @@ def test_an_own_file_must_say_what_it_is(tmp_path: Path, metadata: dict[str, str
     safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
     with pytest.raises(WeightsError, match=said):
         load_ffdnet(path)
+
+
+def test_an_own_file_must_be_of_the_shape_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "liar.safetensors"
+    metadata = {"layout": LAYOUT, "output": "noise", "layers": "7", "channels": "32"}
+    safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
+    with pytest.raises(WeightsError, match=r"not of the shape it says.*'layers': '7'.*'layers': '1'"):
+        load_ffdnet(path)
+
+
+def test_an_own_file_of_before_shapes_were_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.safetensors"
+    metadata = {"layout": LAYOUT, "output": "noise"}
+    safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
+    weights = load_ffdnet(path)
+    assert (weights.layers, weights.channels) == (1, 4)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -95,6 +95,24 @@ def test_a_coded_snapshot_fills_the_range_of_the_screen(dtype) -> None:
     assert render_counts(np.full((8, 8), 64, dtype)).max() == 0
 
 
+def test_a_snapshot_of_floats_with_bad_pixels_can_be_shown() -> None:
+    counts = np.linspace(0, 1, 400, dtype=np.float32).reshape(20, 20)
+    counts[3, 3] = np.nan
+    shown = render_counts(counts)
+    assert shown[3, 3] == 0
+    assert shown.max() > 245
+
+
+@pytest.mark.parametrize("phase", BayerPhase)
+def test_two_green_planes_that_disagree_show_no_mesh(phase: BayerPhase) -> None:
+    rgb = np.full((1, 16, 16, 3), 0.4, np.float32)
+    rgb[:, ::2, :, 1] += 0.05
+    rgb[:, 1::2, :, 1] -= 0.05
+    shown = render(mosaic_of(rgb, phase), phase, LINEAR)[0, 2:-2, 2:-2].astype(int)
+    assert np.ptp(shown, axis=(0, 1)).max() <= 1
+    assert abs(shown - round(0.4 * 255)).max() <= 2
+
+
 def test_a_large_image_is_shrunk_and_a_small_one_is_not() -> None:
     image = np.zeros((100, 400, 3), np.uint8)
     assert shrink(image, 200).shape == (50, 200, 3)

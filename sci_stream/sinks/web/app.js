@@ -11,8 +11,9 @@ const coded = el("coded").getContext("2d");
 
 const state = {
   status: {},           // as the sink node gave it last
+  final: false,         // whether its figures are those of a series that is over
   clockOffsetMs: null,  // the host's clock minus ours
-  connected: false, everConnected: false, retries: 0,
+  connected: false, everConnected: false, connectedMs: 0, retries: 0,
   header: null, frames: [], next: 0, nextAtMs: 0, dwellMs: DWELL_MS.most,
   lastArrivalMs: null, intervalMs: null,
   paused: false,
@@ -24,7 +25,10 @@ function connect() {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   const socket = new WebSocket(`${scheme}://${location.host}/live`);
   socket.binaryType = "arraybuffer";
-  socket.onopen = () => { state.connected = true; state.everConnected = true; state.retries = 0; judge(); };
+  socket.onopen = () => {
+    Object.assign(state, { connected: true, everConnected: true, connectedMs: performance.now(), retries: 0 });
+    judge();
+  };
   socket.onclose = () => {
     state.connected = false;
     judge();
@@ -57,7 +61,11 @@ function split(buffer) {
 }
 
 function takeStatus(message) {
-  state.status = message.status ?? {};
+  const status = message.status ?? {};
+  const ended = status.state === "ended";
+  state.final = ended && Boolean(status.series);
+  // A sink that speaks no more of a series that is over: its last figures stay in sight until the next begins.
+  state.status = ended && !status.series ? { ...state.status, ...status } : status;
   const offset = message.now_ns / 1e6 - Date.now();
   // The largest is the one least delayed on its way; let it sink slowly, clocks drift.
   state.clockOffsetMs = state.clockOffsetMs === null ? offset : Math.max(offset, state.clockOffsetMs - 1);
@@ -102,7 +110,7 @@ function fit(canvas, bitmap) {
   if (canvas.width !== bitmap.width || canvas.height !== bitmap.height) {
     canvas.width = bitmap.width;
     canvas.height = bitmap.height;
-    canvas.classList.toggle("pixelated", bitmap.width < 160);
+    canvas.classList.toggle("pixelated", bitmap.width < 64);
   }
 }
 
@@ -187,7 +195,7 @@ function rows(id, entries, empty) {
 function tag(id, text, kind) { const node = el(id); node.textContent = text; node.className = `${id === "state" ? "pill" : "tag"} ${kind}`; }
 
 function showStatus() {
-  const { series, rig, policy, ledger = {}, rates = {}, latency_ms: latency = {}, nodes = [], recording } = state.status;
+  const { series, rig, policy, ledger = {}, rates = {}, latency_ms: latency = {}, recording } = state.status;
   put("series", series || "no series yet");
   put("rig", [rig, policy].filter(Boolean).join(" · ") || "–");
   document.title = `${series ? `${series} · ` : ""}sci_stream`;
@@ -195,10 +203,8 @@ function showStatus() {
   put("fps", rate(rates.video_fps));
   showLedger(ledger);
   showRecording(recording ?? {});
-  rows("nodes", nodes.map((node) => ({
-    cells: [node.name ?? "?", [node.kind, node.device].filter(Boolean).join(", "), node.state ?? "–"],
-    kind: ["lost", "failed", "dead"].includes(node.state) ? "loss" : "",
-  })), "none has reported yet");
+  showNodes(state.status.nodes ?? []);
+  showAlerts();
   rows("latency", Object.entries(latency).map(([stage, t]) => ({
     cells: [words(stage), fixed(t?.p50, 1), fixed(t?.p99, 1)],
   })), "no snapshot yet");
@@ -211,13 +217,70 @@ function showLedger(ledger) {
   for (const [reason, n] of dropped) entries.push({ cells: [`dropped: ${words(reason)}`, count(n)], kind: "loss" });
   if (!dropped.length) entries.push({ cells: ["dropped", known(ledger.acquired) ? "0" : "–"] });
   entries.push({ cells: ["in flight", count(ledger.in_flight)] });
-  const { redelivered, duplicates } = state.status;
-  if (redelivered) entries.push({ cells: ["redelivered", count(redelivered)] });
-  if (duplicates) entries.push({ cells: ["duplicates refused", count(duplicates)] });
+  if (ledger.camera_missed) entries.push({ cells: ["missed by the camera", count(ledger.camera_missed)], kind: "loss" });
+  if (ledger.redelivered) entries.push({ cells: ["redelivered", count(ledger.redelivered)] });
+  if (ledger.duplicates) entries.push({ cells: ["duplicates refused", count(ledger.duplicates)] });
   rows("ledger", entries, "");
   if (ledger.closed) tag("ledger-closed", "closed", "good");
-  else if (state.status.state === "ended") tag("ledger-closed", "does not close", "bad");
-  else tag("ledger-closed", "open", "");
+  else if (state.final) tag("ledger-closed", "does not close", "bad");
+  else tag("ledger-closed", state.status.state === "ended" ? "ended" : "open", "");
+}
+
+const FIGURES = {
+  acquire: [["acquired", "acquired"], ["held", "held"], ["unsafe", "not yet safe"], ["camera_missed", "missed"]],
+  reconstruct: [["reconstructed", "reconstructed"], ["in_hand", "in hand"], ["failed", "failed"]],
+};
+
+function showNodes(nodes) {
+  const up = nodes.filter((node) => node.state === "up").length;
+  tag("nodes-up", nodes.length ? `${up} of ${nodes.length} up` : state.status.state === "ended" ? "gone" : "none yet", !nodes.length ? "" : up === nodes.length ? "good" : "bad");
+  el("nodes").replaceChildren(...nodes.map((node) => {
+    const item = document.createElement("li");
+    item.className = node.state === "up" ? "" : "lost";
+    const line = (className, ...texts) => {
+      const made = document.createElement("div");
+      made.className = className;
+      for (const text of texts.filter(Boolean)) {
+        const part = document.createElement("span");
+        part.textContent = text;
+        made.append(part);
+      }
+      item.append(made);
+    };
+    const figures = (FIGURES[node.kind] ?? []).filter(([key]) => node[key])
+      .map(([key, word]) => `${count(node[key])} ${word}`);
+    line("who", node.name ?? "?", words(node.state ?? "–"));
+    if (figures.length) line("num", figures.join(", "));
+    if (node.device || node.denoiser) line("", [node.denoiser?.toUpperCase(), node.device].filter(Boolean).join(" on "));
+    return item;
+  }));
+}
+
+// Whatever needs a hand, in a sentence each.
+function showAlerts() {
+  const { nodes = [], ledger = {}, recording = {}, wire_errors: wireErrors = {} } = state.status;
+  const alerts = [];
+  const ended = state.status.state === "ended";
+  for (const node of nodes) {
+    if (node.state !== "up" && !ended) alerts.push(["bad", `${node.name} does not answer`]);
+  }
+  if (recording.state === "failed" || recording.state === "stopped") {
+    alerts.push(["bad", `recording ${recording.state}${recording.reason ? `: ${recording.reason}` : ""}`]);
+  } else if (recording.warning) alerts.push(["warn", recording.warning]);
+  const dropped = Object.values(ledger.dropped ?? {}).reduce((sum, n) => sum + n, 0);
+  if (dropped) alerts.push(["warn", `${count(dropped)} of ${count(ledger.acquired)} snapshots dropped`]);
+  if (ledger.camera_missed) alerts.push(["warn", `the camera missed ${count(ledger.camera_missed)} frames`]);
+  const refused = Object.values(wireErrors).reduce((sum, n) => sum + n, 0);
+  if (refused) alerts.push(["warn", `${count(refused)} messages refused: ${Object.keys(wireErrors).map(words).join(", ")}`]);
+  const text = JSON.stringify(alerts);
+  if (el("alerts").dataset.text === text) return;  // said once, not twice a second, to whoever listens to the page
+  el("alerts").dataset.text = text;
+  el("alerts").replaceChildren(...alerts.map(([kind, words]) => {
+    const item = document.createElement("li");
+    item.className = kind;
+    item.textContent = words;
+    return item;
+  }));
 }
 
 function showRecording(recording) {
@@ -249,27 +312,32 @@ function judge() {
   const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * (state.intervalMs ?? 0));
   const phase = state.status.state;
   const fresh = state.connected && sincePublished <= limit;
-  const stale = state.paused ? false : !fresh;
-  el("video-figure").classList.toggle("stale", stale || !state.connected);
-  el("coded-figure").classList.toggle("stale", stale || !state.connected);
-  el("age-cell").classList.toggle("stale", stale);
+  for (const id of ["video-figure", "coded-figure", "age-cell"]) el(id).classList.toggle("stale", !fresh);
 
-  const ended = state.connected && phase === "ended";
-  const connecting = !state.connected && !state.everConnected && state.retries < 2;
-  const title = ended ? "ENDED" : connecting ? "CONNECTING" : !state.connected ? "NO CONNECTION" : state.header ? "STALE" : "NO DATA";
-  el("overlay").classList.toggle("calm", ended || connecting);
-  el("overlay").firstElementChild.textContent = title;
-  put("overlay-why", connecting ? "waiting for the sink node" : !state.connected ? "the sink node does not answer; trying again"
-    : ended ? "the series is over; this is its last video"
-    : state.header ? `no new video for ${duration(sincePublished)}`
-    : "waiting for the first video");
+  document.body.classList.toggle("offline", !state.connected);
+  const [title, why, pill, kind] = verdict({ fresh, phase, limit, sincePublished });
+  el("overlay").classList.toggle("calm", kind !== "bad");
+  put("overlay-title", title);
+  put("overlay-why", why);
+  tag("state", pill, kind);
+}
 
-  if (connecting) tag("state", "connecting", "");
-  else if (!state.connected) tag("state", "no connection", "bad");
-  else if (ended) tag("state", "ended", "");
-  else if (state.paused) tag("state", "paused here", "warn");
-  else if (fresh) tag("state", "live", "good");
-  else tag("state", state.header ? "stale" : words(phase ?? "waiting"), state.header ? "bad" : "warn");
+// In a word over the picture, in a sentence below it, in a word at the top, and how bad it is.
+function verdict({ fresh, phase, limit, sincePublished }) {
+  const { nodes = [] } = state.status;
+  if (!state.connected && !state.everConnected && state.retries < 2) return ["CONNECTING", "waiting for the sink node", "connecting", ""];
+  if (!state.connected && phase === "ended") return ["ENDED", "the instrument has stopped; this is its last video", "ended", ""];
+  if (!state.connected) return ["NO CONNECTION", "the sink node does not answer; trying again", "no connection", "bad"];
+  if (phase === "ended") return ["ENDED", state.header ? "the series is over; this is its last video" : "the series is over", "ended", ""];
+  if (fresh && state.paused) return ["", "", "paused here", "warn"];
+  if (fresh && nodes.some((node) => node.state !== "up")) return ["", "", "live, a node is lost", "warn"];
+  if (fresh) return ["", "", "live", "good"];
+  if (state.header) return ["NO DATA", `no new video for ${duration(sincePublished)}`, "no data", "bad"];
+  const there = (kind) => nodes.some((node) => node.kind === kind && node.state === "up");
+  const missing = ["acquire", "reconstruct"].filter((kind) => !there(kind));
+  const why = missing.length ? `no ${missing.join(" and no ")} node has come yet` : "for the first video";
+  if (phase === "waiting" || performance.now() - state.connectedMs < limit) return ["WAITING", why, "waiting", "warn"];
+  return ["NO DATA", missing.length ? why : "no video has come yet", "no data", "bad"];
 }
 
 el("pause").addEventListener("click", () => {

@@ -31,7 +31,7 @@ def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=sorted(DENOISERS))
 def denoiser(request: pytest.FixtureRequest, small_weights: Path) -> Denoiser:
     name: str = request.param
-    return make_denoiser(name, CPU, small_weights if DENOISERS[name].needs_weights else None)
+    return make_denoiser(name, CPU, small_weights if DENOISERS[name].takes_weights else None)
 
 
 def _frames(*shape: int) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_it_runs_without_gradients(denoiser: Denoiser) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"ffdnet, identity, tv.*'median'"):
+    with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite, identity, tv.*'median'"):
         make_denoiser("median", CPU)
 
 

@@ -1,8 +1,7 @@
-"""The command line, and the composition root: here the parts of the instrument are put together."""
+"""Commands that run and check rigs: ``demo``, ``run``, the nodes one by one, ``check``, ``config``."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,42 +9,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.errors import ConfigError, SciStreamError
+from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, app, state
+from sci_stream.errors import ConfigError
 
-app = typer.Typer(
-    name="sci-stream",
-    help="Live video from snapshot compressive imaging cameras.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
-bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
-app.add_typer(bench_app, name="bench")
-
-
-def _table_console() -> Console:
-    """Return where tables go: as wide as the terminal, and wide enough for them where there is none."""
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
-
-
-RigPath = Annotated[Path, typer.Argument(metavar="RIG.toml", help="The rig file.", show_default=False)]
-Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
-Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
-Summary = Annotated[Path | None, typer.Option(help="Write an account of the run to this JSON file.")]
-
-_state = {"verbose": False}
-
-
-@app.callback()
-def _root(
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say what goes on, not only what goes wrong.")
-    ] = False,
-) -> None:
-    _state["verbose"] = verbose
 
 
 @app.command()
@@ -56,7 +24,7 @@ def demo(
     scene: Annotated[str, typer.Option(help="A scene of the simulated camera, or a video file.")] = "",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint; without one, the TV prior is used.")] = None,
     size: Annotated[int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
 ) -> None:
@@ -79,9 +47,7 @@ def run(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0, summar
 def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None) -> None:
     from sci_stream.nodes.run import run_rig
 
-    raise typer.Exit(
-        run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=_state["verbose"])
-    )
+    raise typer.Exit(run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"]))
 
 
 @app.command()
@@ -93,7 +59,7 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
     from sci_stream.nodes.drivers import make_camera
     from sci_stream.nodes.runner import set_up_logging, stop_on_signals
 
-    set_up_logging("acquire", verbose=_state["verbose"])
+    set_up_logging("acquire", verbose=state["verbose"])
     loaded = load_rig(rig)
     with stop_on_signals() as stop:
         calibration = load_calibration(loaded.calibration.file) if loaded.calibration.file else None
@@ -114,7 +80,7 @@ def reconstruct(
     from sci_stream.nodes.reconstruct import ReconstructNode
     from sci_stream.nodes.solver_thread import SolverThread
 
-    set_up_logging(f"reconstruct-{index}", verbose=_state["verbose"])
+    set_up_logging(f"reconstruct-{index}", verbose=state["verbose"])
     loaded = load_rig(rig)
     devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:
@@ -129,7 +95,7 @@ def sink(rig: RigPath, summary: Summary = None) -> None:
     from sci_stream.nodes.runner import set_up_logging, stop_on_signals
     from sci_stream.nodes.sink import SinkNode
 
-    set_up_logging("sink", verbose=_state["verbose"])
+    set_up_logging("sink", verbose=state["verbose"])
     loaded = load_rig(rig)
     with stop_on_signals() as stop:
         SinkNode(loaded, stop, summary=summary).run()
@@ -163,51 +129,3 @@ def config_init(
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
     Console().print(f"wrote {escape(str(path))}; next: sci-stream check {escape(str(path))}", highlight=False)
-
-
-@bench_app.command("stream")
-def bench_stream(
-    snapshots: Annotated[int, typer.Option(min=10, help="Snapshots in each part.")] = 1000,
-    height: Annotated[int, typer.Option(min=2, help="Rows of a snapshot.")] = 512,
-    width: Annotated[int, typer.Option(min=2, help="Columns of a snapshot.")] = 512,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
-) -> None:
-    """Measure the pipeline apart from reconstruction: camera, worker that only copies, sink."""
-    from sci_stream.bench.stream import bench, print_figures
-
-    figures = bench(snapshots=snapshots, height_px=height, width_px=width)
-    print_figures(figures, _table_console(), json_path)
-
-
-@bench_app.command("quality")
-def bench_quality(
-    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched through.")],
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet if weights are given.")] = "auto",
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
-) -> None:
-    """Measure PSNR and SSIM on published sets, beside the paper's figures."""
-    from sci_stream.bench.quality import bench, print_figures
-    from sci_stream.config import ReconstructSection
-
-    if not data.is_dir():
-        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
-    section = ReconstructSection(denoiser=denoiser, weights=weights, iterations=iterations)
-    console = Console(stderr=True)
-    figures = bench(data, section, device, lambda line: console.print(line, highlight=False, markup=False))
-    print_figures(figures, _table_console(), json_path)
-
-
-def main() -> None:
-    """Run the command line; every error this project raises becomes one message and its exit status."""
-    try:
-        app()
-    except SciStreamError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_status)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,23 @@
+"""The command line, and the composition root: here the parts of the instrument are put together."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.markup import escape
+
+from sci_stream.cli import benches, rigs, training
+from sci_stream.cli.common import app
+from sci_stream.errors import SciStreamError
+
+__all__ = ["app", "benches", "main", "rigs", "training"]
+
+
+def main() -> None:
+    """Run the command line; every error this project raises becomes one message and its exit status."""
+    try:
+        app()
+    except SciStreamError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_status)

@@ -1,0 +1,41 @@
+"""What all commands share: the application, its options, where tables go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    name="sci-stream",
+    help="Live video from snapshot compressive imaging cameras.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RigPath = Annotated[Path, typer.Argument(metavar="RIG.toml", help="The rig file.", show_default=False)]
+Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
+Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
+Summary = Annotated[Path | None, typer.Option(help="Write an account of the run to this JSON file.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+
+state = {"verbose": False}
+
+
+def table_console() -> Console:
+    """Return where tables go: as wide as the terminal, and wide enough for them where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+@app.callback()
+def _root(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say what goes on, not only what goes wrong.")
+    ] = False,
+) -> None:
+    state["verbose"] = verbose

@@ -1,0 +1,120 @@
+"""``sci-stream train`` and ``sci-stream weights …``: denoisers of our own, and published ones brought in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sci_stream.cli.common import Device, app, state
+
+weights_app = typer.Typer(help="Denoiser weights.", no_args_is_help=True)
+app.add_typer(weights_app, name="weights")
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Argument(help="Folder of photographs.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="Folder of the training run: checkpoint and curve.", show_default=False)],
+    steps: Annotated[int | None, typer.Option(help="Steps in all.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time of this session; alone, it fixes the steps.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    start_from: Annotated[Path | None, typer.Option(help="Weights that a new run starts from.")] = None,
+    variant: Annotated[str, typer.Option(help="ffdnet or ffdnet-lite.")] = "ffdnet-lite",
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    batch: Annotated[int, typer.Option(help="Patches a step.")] = 16,
+    patch: Annotated[int, typer.Option(help="Height and width of a patch in pixels, even.")] = 64,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's; the variant's own if not given.")] = None,
+    validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,
+    held_out: Annotated[int, typer.Option(help="Photographs kept from training to validate with.")] = 8,
+    memory_mib: Annotated[int, typer.Option(min=1, help="What decoded photographs may take.")] = 4096,
+    device: Device = "auto",
+) -> None:
+    """Train a denoiser on a folder of photographs; Ctrl-C keeps a checkpoint to go on from."""
+    from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+    from sci_stream.recon.device import pick_device
+    from sci_stream.recon.variants import variant_shape
+    from sci_stream.training.settings import LEARNING_RATES, TrainingSettings, Until
+    from sci_stream.training.train import train as train_network
+
+    set_up_logging("train", verbose=state["verbose"])
+    variant_shape(variant)
+    settings = TrainingSettings(
+        variant=variant,
+        seed=seed,
+        batch=batch,
+        patch_px=patch,
+        learning_rate=LEARNING_RATES[variant] if learning_rate is None else learning_rate,
+        validate_every=validate_every,
+    )
+    console = Console(stderr=True)
+    with stop_on_signals() as stop:
+        result = train_network(
+            data,
+            run,
+            settings,
+            Until(steps, minutes),
+            device=pick_device(device),
+            resume=resume,
+            start_from=start_from,
+            held_out=held_out,
+            memory_mib=memory_mib,
+            stop=lambda: bool(stop),
+            console=console,
+        )
+    passed_over = f"; {n} images passed over" if (n := result.unreadable + result.too_small) else ""
+    next_step = "sci-stream weights export" if result.finished else "go on with --resume"
+    console.print(f"{result.step} steps{passed_over}; next: {next_step}", highlight=False)
+
+
+@weights_app.command("export")
+def weights_export(
+    run: Annotated[Path, typer.Argument(help="Folder of the training run.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Where to.", show_default=False)],
+    photographs: Annotated[list[str], typer.Option(help="Source and licence of the photographs; repeatable.")] = [],  # noqa: B006  # typer copies it
+    licence: Annotated[str, typer.Option(help="Of the weights.")] = "not stated",
+    test_on: Annotated[list[Path], typer.Option(help="Folder of test images for the card; repeatable.")] = [],  # noqa: B006  # typer copies it
+    beside: Annotated[list[Path], typer.Option(help="Checkpoint to compare with on the card; repeatable.")] = [],  # noqa: B006  # typer copies it
+    device: Device = "auto",
+) -> None:
+    """Write a run's weights as safetensors, with their model card beside them."""
+    from sci_stream.recon.device import pick_device
+    from sci_stream.training.export import TestPlan, export_weights
+
+    plan = TestPlan(test_on, beside, pick_device(device))
+    export_weights(run, path, data=photographs, licence=licence, plan=plan, progress=_say)
+    Console().print(f"wrote {escape(str(path))} and {escape(str(path.with_suffix('.md')))}", highlight=False)
+
+
+@weights_app.command("import")
+def weights_import(
+    source: Annotated[Path, typer.Argument(help="KAIR or IPOL .pth, MatConvNet .mat.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Where to.", show_default=False)],
+    licence: Annotated[str, typer.Option(help="Of the weights; kept in the file.")] = "not stated",
+    force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
+) -> None:
+    """Bring a published checkpoint into the own form, verified, normalisation folded, without running code of it."""
+    from sci_stream.training.convert import import_weights
+
+    _print_weights(import_weights(source, path, licence=licence, force=force).rows())
+
+
+@weights_app.command("show")
+def weights_show(path: Annotated[Path, typer.Argument(help="A checkpoint of any layout.", show_default=False)]) -> None:
+    """Say what a checkpoint is."""
+    from sci_stream.training.convert import describe_weights
+
+    _print_weights(describe_weights(path).rows())
+
+
+def _say(line: str) -> None:
+    Console(stderr=True).print(line, highlight=False, markup=False)
+
+
+def _print_weights(rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        Console().print(f"{name:<{width}}  {escape(value)}", highlight=False, soft_wrap=True)

@@ -1,0 +1,133 @@
+"""The model card: what a reader must know about weights before using them, as Markdown beside the file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sci_stream.recon.variants import NetworkShape
+
+_POINTS_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """All that a model card says.
+
+    Parameters
+    ----------
+    variant, shape, sha256
+        Which network, and which file.
+    licence, data
+        Under which licence the weights are, and lines on the photographs: source and licence of each.
+    n_images
+        How many photographs it was trained on.
+    settings, sessions
+        Of the run: `TrainingSettings` by name, and each sitting's device, torch, steps and minutes.
+    step, steps, minutes
+        Steps taken, steps there should be (None if nobody said), and time in all.
+    curve
+        Points of the validation curve.
+    scores
+        PSNR in dB by set of images, by network, by noise level; this network's name is the variant's.
+    """
+
+    variant: str
+    shape: NetworkShape
+    sha256: str
+    licence: str
+    data: Sequence[str]
+    n_images: int
+    settings: Mapping[str, Any]
+    sessions: Sequence[Mapping[str, Any]]
+    step: int
+    steps: int | None
+    minutes: float
+    curve: Sequence[Mapping[str, Any]]
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+
+    def markdown(self) -> str:
+        """Return the card."""
+        parts = [self._network(), self._quality(), self._data(), self._training(), self._curve(), self._again()]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _network(self) -> str:
+        shape = self.shape
+        return (
+            f"# {self.variant}: grey denoiser for a known noise level\n\n"
+            f"An FFDNet (Zhang, Zuo, Zhang, IEEE TIP 27, 2018) of {shape.layers} layers and {shape.channels} channels: "
+            f"{shape.n_parameters / 1e3:.1f} thousand parameters, {shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. "
+            "It takes a grey image, 0–1, with white Gaussian noise and the noise's standard deviation, and gives the "
+            "noise to be subtracted. Made to be the prior of a plug-and-play reconstruction; it knows nothing of other "
+            "kinds of noise.\n\n"
+            f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
+        )
+
+    def _quality(self) -> str:
+        if not self.scores:
+            return "## Quality\n\nNot measured on test images when this was written."
+        blocks = [
+            "## Quality\n\nPSNR in dB, mean over the luminance of a set's images, the same white Gaussian noise for "
+            "each network (σ on the 0–255 scale), nothing clipped or rounded."
+        ]
+        for name, by_network in self.scores.items():
+            levels = list(next(iter(by_network.values())))
+            rows = [f"| {network} | {_decibels(scores, levels)} |" for network, scores in by_network.items()]
+            head = f"| {name} | {' | '.join(f'σ {level}' for level in levels)} |"
+            blocks.append("\n".join([head, "|---" * (len(levels) + 1) + "|", *rows]))
+        return "\n\n".join(blocks)
+
+    def _data(self) -> str:
+        lines = "\n".join(f"- {line}" for line in self.data) or "- not stated"
+        return f"## Data\n\n{self.n_images} photographs:\n\n{lines}"
+
+    def _training(self) -> str:
+        whole = self.steps is not None and self.step >= self.steps
+        state = "complete" if whole else f"not complete (of {self.steps or 'an open number of'} steps)"
+        settings = "\n".join(f"| {name} | {_value(value)} |" for name, value in self.settings.items())
+        sessions = "\n".join(
+            f"| {s['device']} | {s['torch']} | {s['steps']} | {s['minutes']:.1f} |" for s in self.sessions
+        )
+        return (
+            f"## Training\n\n{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error, Adam, "
+            "constant learning rate with a linear warm-up and a linear decay at the end; noise drawn anew in every "
+            "step; patches turned and mirrored; the weights are the running average.\n\n"
+            f"| setting | value |\n|---|---|\n{settings}\n\n"
+            f"| device | torch | steps | minutes |\n|---|---|---|---|\n{sessions}"
+        )
+
+    def _curve(self) -> str:
+        if not self.curve:
+            return ""
+        levels = list(self.curve[-1]["psnr_db"])
+        stride = math.ceil(len(self.curve) / _POINTS_SHOWN)
+        shown = list(self.curve)[::-1][::stride][::-1]
+        rows = "\n".join(
+            f"| {p['step']} | {p['minutes']:.1f} | {p['loss']:.5f} | {_decibels(p['psnr_db'], levels)} |" for p in shown
+        )
+        head = f"| step | minutes | loss | {' | '.join(f'σ {level}' for level in levels)} |"
+        rule = "|---" * (len(levels) + 3) + "|"
+        return f"## Validation curve\n\nPSNR in dB on held-out photographs.\n\n{head}\n{rule}\n{rows}"
+
+    def _again(self) -> str:
+        s = self.settings
+        options = (
+            f"--variant {self.variant} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
+            f"--learning-rate {s['learning_rate']} --steps {self.steps or self.step}"
+        )
+        return (
+            "## Make it again, or better\n\n"
+            f"    sci-stream train FOLDER RUN {options}\n"
+            f"    sci-stream train FOLDER RUN --variant {self.variant} --minutes 60 "
+            f"--start-from {self.variant}.safetensors"
+        )
+
+
+def _decibels(scores: Mapping[str, float], levels: Sequence[str]) -> str:
+    return " | ".join(f"{scores[level]:.2f}" for level in levels)
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,86 @@
+"""What a training run keeps on disk, so that it can go on as if it had never stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from sci_stream.errors import FileFormatError, StorageError
+
+FORMAT = "sci_stream.training.1"
+"""The ``format`` entry of checkpoints; the number rises when readers must change."""
+
+_REQUIRED = {"format", "settings", "data_id", "steps", "elapsed_s", "sessions", "learner"}
+
+
+def checkpoint_path(run: Path) -> Path:
+    """Return where a run's checkpoint is."""
+    return run / "checkpoint.pt"
+
+
+def save_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
+    """Replace a run's checkpoint; whatever happens meanwhile, the old or the new one is there whole.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    """
+    write_atomically(checkpoint_path(run), lambda file: torch.save({**content, "format": FORMAT}, file))
+
+
+def load_checkpoint(run: Path) -> dict[str, Any]:
+    """Read a run's checkpoint, without running code of it.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing, damaged or none of a training run.
+    """
+    path = checkpoint_path(run)
+    if not path.is_file():
+        raise FileFormatError(f"There is no training run in {run}", expected=str(path), got="no such file")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the unpickler raises whatever rubbish leads it to: IndexError, TypeError, …
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise FileFormatError(
+            f"The training checkpoint {path} cannot be read",
+            got=reason[0],
+            hint="It is damaged or none of this product: begin a new run in another folder.",
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not content.keys() >= _REQUIRED:
+        raise FileFormatError(
+            f"{path} is not a training checkpoint of this version",
+            expected=f"format {FORMAT!r} with {', '.join(sorted(_REQUIRED))}",
+            got=repr(content.get("format")) if isinstance(content, dict) else type(content).__name__,
+        )
+    return content
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file beside its place, force it to the disk, and move it there.
+
+    Raises
+    ------
+    StorageError
+        If the disk is full, gone or not writable.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", got=error.strerror or str(error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,49 @@
+"""The validation curve of a run: one JSON object a line, in the order of the steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sci_stream.errors import FileFormatError
+from sci_stream.training.checkpoint import write_atomically
+
+
+def curve_path(run: Path) -> Path:
+    """Return where a run's curve is."""
+    return run / "curve.jsonl"
+
+
+def read_curve(run: Path) -> list[dict[str, Any]]:
+    """Return the points of the curve, each ``{"step", "minutes", "learning_rate", "loss", "psnr_db": {"15": …}}``.
+
+    Raises
+    ------
+    FileFormatError
+        If a line is no such point.
+    """
+    path = curve_path(run)
+    points = []
+    for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), start=1):
+        try:
+            point = json.loads(line)
+            int(point["step"]), dict(point["psnr_db"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise FileFormatError(
+                f"Line {number} of {path} is no point of a curve", expected="step, psnr_db, …", got=line[:80]
+            ) from error
+        points.append(point)
+    return points
+
+
+def write_curve(run: Path, points: list[dict[str, Any]]) -> None:
+    """Replace the curve: it is small, and written whole it can neither be torn nor run ahead of its checkpoint.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    """
+    text = "".join(json.dumps(point) + "\n" for point in points)
+    write_atomically(curve_path(run), lambda file: file.write(text.encode()))

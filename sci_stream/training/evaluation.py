@@ -1,0 +1,71 @@
+"""How well a network removes white Gaussian noise: PSNR on images it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.metrics import psnr
+from sci_stream.recon.weights import FfdnetWeights
+from sci_stream.training.images import ImageSet, load_images
+from sci_stream.training.patches import Plane, luminance
+
+LEVELS = (15, 25, 50)
+"""Noise levels on the 0–255 scale at which denoisers are compared in print."""
+
+
+def psnr_by_level(
+    weights: FfdnetWeights, planes: Sequence[Plane], device: torch.device, *, levels: Sequence[int] = LEVELS
+) -> dict[str, float]:
+    """Return the mean PSNR in dB over images, by noise level.
+
+    The noise of an image depends on its place in the list and the level alone: every network is given the same.
+
+    Parameters
+    ----------
+    planes
+        Images (H, W) on the 0–1 scale, of any sizes.
+    levels
+        Standard deviations on the 0–255 scale.
+
+    Returns
+    -------
+    ``{"15": 32.1, …}``: peak 1.0, nothing clipped or rounded, the mean over images of their PSNR.
+    """
+    denoise = FfdnetDenoiser(weights, device)
+    means = {}
+    with torch.inference_mode():
+        for level in levels:
+            scores = []
+            for number, plane in enumerate(planes):
+                truth = torch.from_numpy(plane).unsqueeze(0)
+                seed = int(np.random.SeedSequence((number, level)).generate_state(1, np.uint64)[0] >> 1)
+                noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed))
+                sigma = level / 255
+                scores.append(psnr(denoise((truth + sigma * noise).to(device), sigma).cpu(), truth))
+            means[str(level)] = sum(scores) / len(scores)
+    return means
+
+
+def evaluate(weights: FfdnetWeights, folder: Path, device: torch.device) -> dict[str, float]:
+    """Return `psnr_by_level` on the luminance of all images of a folder, whole.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not there or holds no image.
+    """
+    return psnr_by_level(weights, [luminance(image) for image in load_images(folder).images], device)
+
+
+def validation_planes(images: ImageSet, most_px: int) -> list[Plane]:
+    """Return the middles of the images as luminance, at most ``most_px`` in height and width."""
+    planes = []
+    for image in images.images:
+        top, left = (max(0, n - most_px) // 2 for n in image.shape[:2])
+        planes.append(luminance(image[top : top + most_px, left : left + most_px]))
+    return planes

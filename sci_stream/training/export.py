@@ -1,0 +1,129 @@
+"""From a training run to weights that can be used and given away: safetensors with a model card beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sci_stream.errors import ConfigError, FileFormatError, WeightsError
+from sci_stream.recon.variants import NetworkShape, variant_shape
+from sci_stream.recon.weights import FfdnetWeights
+from sci_stream.training.card import ModelCard
+from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, write_atomically
+from sci_stream.training.convert import file_sha256, read_any, write_own
+from sci_stream.training.curve import read_curve
+from sci_stream.training.evaluation import evaluate
+from sci_stream.training.learner import Learner, initial_weights
+from sci_stream.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TestPlan:
+    """What the weights are measured on for their card: folders of images, other checkpoints to stand beside, where.
+
+    Folders and checkpoints are named in the card by their own names.
+    """
+
+    __test__ = False  # not a test of pytest's
+
+    folders: Sequence[Path] = ()
+    beside: Sequence[Path] = ()
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+
+
+def export_weights(
+    run: Path,
+    path: Path,
+    *,
+    data: Sequence[str],
+    licence: str,
+    plan: TestPlan | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ModelCard:
+    """Write the averaged weights of a run, and their card beside them under the same name with ``.md``.
+
+    Parameters
+    ----------
+    run
+        The run's folder; it may still be running.
+    path
+        Where to, ``.safetensors``; replaced if it is there.
+    data, licence
+        Source and licence of the photographs, a line each, and the licence of the weights.
+    plan
+        What to measure them on; None for nothing.
+    progress
+        Told about each measurement.
+
+    Returns
+    -------
+    What the card says.
+
+    Raises
+    ------
+    ConfigError
+        If the path does not end in ``.safetensors`` or a folder of test images cannot be used.
+    FileFormatError, WeightsError
+        If the run's checkpoint, or one to stand beside, cannot be used.
+    StorageError
+        If a file cannot be written.
+    """
+    if path.suffix != ".safetensors":
+        raise ConfigError("Weights are exported as safetensors", expected="a name ending in .safetensors", got=path)
+    saved = load_checkpoint(run)
+    weights = _averaged(saved, run)
+    settings = saved["settings"]
+    step = saved["learner"]["step"]
+    about = {"variant": settings["variant"], "licence": licence, "trained_on": "; ".join(data), "steps": str(step)}
+    scores = _measured(weights, settings["variant"], plan or TestPlan(), progress)
+    write_own(weights, path, about)
+    card = ModelCard(
+        variant=settings["variant"],
+        shape=NetworkShape(weights.layers, weights.channels),
+        sha256=file_sha256(path),
+        licence=licence,
+        data=data,
+        n_images=saved["n_images"],
+        settings=settings,
+        sessions=saved["sessions"],
+        step=step,
+        steps=saved["steps"],
+        minutes=saved["elapsed_s"] / 60,
+        curve=[point for point in read_curve(run) if point["step"] <= step],
+        scores=scores,
+    )
+    write_atomically(path.with_suffix(".md"), lambda file: file.write(card.markdown().encode()))
+    return card
+
+
+def _averaged(saved: Mapping[str, Any], run: Path) -> FfdnetWeights:
+    """Return the running average that a checkpoint holds."""
+    try:
+        settings = TrainingSettings(**saved["settings"])
+        start = initial_weights(variant_shape(settings.variant), settings.seed)
+        learner = Learner(start, torch.device("cpu"), settings.ema_decay)
+        learner.restore(saved["learner"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FileFormatError(f"{checkpoint_path(run)} holds no network of ours", got=error) from error
+    weights = learner.weights()
+    if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):
+        raise WeightsError(f"The training in {run} diverged", got="NaN or infinity", hint="Lower the learning rate.")
+    return weights
+
+
+def _measured(
+    weights: FfdnetWeights, name: str, plan: TestPlan, progress: Callable[[str], None]
+) -> dict[str, dict[str, dict[str, float]]]:
+    networks = {name: weights, **{path.name: read_any(path) for path in plan.beside}}
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    for folder in plan.folders:
+        for network, its_weights in networks.items():
+            psnr_db = evaluate(its_weights, folder, plan.device)
+            progress(f"{folder.name}, {network}: " + ", ".join(f"σ {k} {v:.2f} dB" for k, v in psnr_db.items()))
+            scores.setdefault(folder.name, {})[network] = psnr_db
+    return scores

@@ -1,0 +1,144 @@
+"""A folder of photographs, decoded once and kept in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"})
+
+Image = npt.NDArray[np.uint8]
+"""(H, W, 3), red, green, blue, 0–255."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageSet:
+    """Decoded photographs and what became of the files.
+
+    Parameters
+    ----------
+    images, names
+        (H, W, 3) uint8 in red, green, blue, and the file each came from; in the order of the names.
+    unreadable, too_small
+        Files that were passed over.
+    cropped
+        How many images were cut to their share of the memory.
+    """
+
+    images: tuple[Image, ...]
+    names: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+    too_small: tuple[str, ...] = ()
+    cropped: int = 0
+
+    @property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits that tell one set of images from another: of names, sizes and pixels."""
+        digest = hashlib.blake2b(digest_size=8)
+        for name, image in zip(self.names, self.images, strict=True):
+            digest.update(f"{name} {image.shape}".encode())
+            digest.update(np.ascontiguousarray(image[::16, ::16]).tobytes())  # a sample is enough to tell
+        return digest.hexdigest()
+
+    def split(self, held_out: int) -> tuple[ImageSet, ImageSet]:
+        """Return the images to train on and, evenly spread over the names, ``held_out`` others to validate with.
+
+        Raises
+        ------
+        ConfigError
+            If nothing is left to train on.
+        """
+        n = len(self.images)
+        if not 1 <= held_out < n:
+            raise ConfigError(
+                "There are too few images to train on some and validate with others",
+                expected=f"at least {max(1, held_out) + 1}, of which {held_out} are held out",
+                got=n,
+                hint="Add photographs to the folder, or hold out fewer.",
+            )
+        chosen = {(2 * k + 1) * n // (2 * held_out) for k in range(held_out)}
+        return self._of([k for k in range(n) if k not in chosen]), self._of(sorted(chosen))
+
+    def _of(self, indices: Sequence[int]) -> ImageSet:
+        return ImageSet(tuple(self.images[k] for k in indices), tuple(self.names[k] for k in indices))
+
+
+def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = None) -> ImageSet:
+    """Decode every photograph of a folder and of those within it.
+
+    Parameters
+    ----------
+    folder
+        Searched through for PNG, JPEG, WebP, BMP and TIFF.
+    least_px
+        Images with fewer rows or columns are passed over.
+    memory_bytes
+        What all of them may take, None for no bound. An image larger than its share of what is left is cut to its
+        middle; what small ones leave over goes to those after them.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not there, or nothing in it can be used.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"The folder of images {folder} does not exist", expected="a folder of photographs")
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    images: list[Image] = []
+    names: list[str] = []
+    unreadable: list[str] = []
+    too_small: list[str] = []
+    cropped, left = 0, memory_bytes
+    for number, path in enumerate(paths):
+        name = path.relative_to(folder).as_posix()
+        image = read_image(path)
+        if image is None:
+            _LOG.warning("%s cannot be read as an image: passed over", path)
+            unreadable.append(name)
+        elif min(image.shape[:2]) < least_px:
+            _LOG.warning("%s has %d×%d pixels, fewer than %d: passed over", path, *image.shape[:2], least_px)
+            too_small.append(name)
+        else:
+            if left is not None:
+                kept = _cut(image, left // (len(paths) - number), least_px)
+                cropped += kept is not image
+                left, image = max(0, left - kept.nbytes), kept
+            images.append(image)
+            names.append(name)
+    if not images:
+        raise ConfigError(
+            f"The folder {folder} holds no image to work with",
+            expected=f"photographs of at least {least_px}×{least_px} pixels: {', '.join(sorted(_SUFFIXES))}",
+            got=f"{len(paths)} files, {len(unreadable)} unreadable, {len(too_small)} too small",
+        )
+    return ImageSet(tuple(images), tuple(names), tuple(unreadable), tuple(too_small), cropped)
+
+
+def read_image(path: Path) -> Image | None:
+    """Decode an image to (H, W, 3) in red, green, blue; None if it cannot be read."""
+    try:
+        coded = np.frombuffer(path.read_bytes(), np.uint8)
+        decoded = cv2.imdecode(coded, cv2.IMREAD_COLOR) if coded.size else None
+    except (OSError, cv2.error):
+        return None
+    return None if decoded is None else np.ascontiguousarray(decoded[..., ::-1], dtype=np.uint8)
+
+
+def _cut(image: Image, share_bytes: int, least_px: int) -> Image:
+    """Return the middle of an image, of its proportions, in about ``share_bytes``; the image itself if it fits."""
+    if image.nbytes <= share_bytes:
+        return image
+    scale = (share_bytes / image.nbytes) ** 0.5
+    height, width = (min(n, max(least_px, int(n * scale))) for n in image.shape[:2])
+    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    return image[top : top + height, left : left + width].copy()

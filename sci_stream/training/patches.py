@@ -1,0 +1,121 @@
+"""What the network sees in a step: patches as the reconstruction meets them, drawn from a seed and the step alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sci_stream.training.images import Image
+from sci_stream.training.settings import TrainingSettings
+
+Plane = npt.NDArray[np.float32]
+
+_LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32) / np.float32(255)
+_CHANNELS_OF_MOSAIC = (0, 1, 1, 2)
+"""Red, twice green, blue: a cell of the mosaic, whatever its phase."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Patches without noise, how much each is to get, and the seed of it.
+
+    ``clean`` is (N, 1, p, p) float32 in 0–1, ``sigma`` (N, 1, 1, 1) float32 on the same scale, both on the host.
+    """
+
+    clean: torch.Tensor
+    sigma: torch.Tensor
+    noise_seed: int
+
+
+def luminance(image: Image) -> Plane:
+    """Return 0.299 R + 0.587 G + 0.114 B on the 0–1 scale, (H, W, 3) → (H, W) (ITU-R BT.601, as grey images are)."""
+    return np.asarray(image @ _LUMINANCE, dtype=np.float32)
+
+
+def bayer_plane(image: Image, cell: int, row: int, column: int) -> Plane:
+    """Return one plane of the image's Bayer mosaic on the 0–1 scale, (H, W, 3) → about (H/2, W/2).
+
+    Every second pixel of one colour, without a low-pass: aliased, as the planes of a colour camera are and as a
+    denoiser trained on ordinary photographs never saw them.
+
+    Parameters
+    ----------
+    cell
+        0–3: red, the two greens, blue.
+    row, column
+        0 or 1: where in its 2×2 cell the colour lies.
+    """
+    plane = image[row::2, column::2, _CHANNELS_OF_MOSAIC[cell]]
+    return np.asarray(plane / np.float32(255), dtype=np.float32)
+
+
+def draw_batch(images: Sequence[Image], settings: TrainingSettings, step: int) -> Batch:
+    """Draw the batch of a step: the same for the same images, settings and step, whatever came before.
+
+    Every patch is of an image of its own choosing, at a place of its own, in one of the eight positions of a square.
+    """
+    rng = np.random.default_rng((settings.seed, step))
+    clean = np.stack([_draw_patch(images, settings, rng) for _ in range(settings.batch)])
+    sigma = rng.uniform(0.0, settings.sigma_most, settings.batch).astype(np.float32)
+    return Batch(
+        torch.from_numpy(clean).unsqueeze(1),
+        torch.from_numpy(sigma).view(-1, 1, 1, 1),
+        noise_seed=int(rng.integers(2**63)),
+    )
+
+
+@contextmanager
+def drawn_ahead(
+    images: Sequence[Image], settings: TrainingSettings, step: int, threads: int
+) -> Iterator[Iterator[Batch]]:
+    """Give the batches from a step on without end, a few drawn ahead by threads; in order, whatever the threads do."""
+    with ThreadPoolExecutor(threads, "draw") as pool:
+        try:
+            yield _in_order(pool, lambda n: draw_batch(images, settings, n), step, threads + 1)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _in_order(pool: Executor, draw: Callable[[int], Batch], step: int, ahead: int) -> Iterator[Batch]:
+    waiting = deque(pool.submit(draw, step + n) for n in range(ahead))
+    for n in count(step + ahead):
+        batch = waiting.popleft().result()
+        waiting.append(pool.submit(draw, n))
+        yield batch
+
+
+def _draw_patch(images: Sequence[Image], settings: TrainingSettings, rng: np.random.Generator) -> Plane:
+    size = settings.patch_px
+    bayer = bool(rng.random() < settings.bayer_share)
+    span = 2 * size if bayer else size
+    image = images[int(rng.integers(len(images)))]
+    top, left = (int(rng.integers(n - span + 1)) for n in image.shape[:2])
+    window = image[top : top + span, left : left + span]
+    patch = bayer_plane(window, *(int(rng.integers(n)) for n in (4, 2, 2))) if bayer else luminance(window)
+    turned = np.rot90(patch, int(rng.integers(4)))
+    return turned if rng.random() < 0.5 else turned[:, ::-1]
+
+
+def least_image_px(settings: TrainingSettings) -> int:
+    """Return the rows and columns an image must have for a patch of every kind."""
+    return settings.patch_px * (2 if settings.bayer_share > 0 else 1)
+
+
+def add_noise(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return noisy patches, their noise levels and the clean ones, on the device; the noise is drawn there.
+
+    The noise is white and Gaussian and nothing is clipped: within the iteration nothing is, either.
+    """
+    clean = batch.clean.to(device, non_blocking=True)
+    sigma = batch.sigma.to(device, non_blocking=True)
+    generator = torch.Generator(device).manual_seed(batch.noise_seed)
+    noise = torch.randn(clean.shape, generator=generator, device=device)
+    return clean + sigma * noise, sigma, clean

@@ -1,0 +1,289 @@
+"""``sci-stream train``: from a folder of photographs to a network, resumable and the same for the same seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.recon.device import describe_device
+from sci_stream.recon.variants import NetworkShape, variant_shape
+from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
+from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from sci_stream.training.curve import read_curve, write_curve
+from sci_stream.training.evaluation import psnr_by_level, validation_planes
+from sci_stream.training.images import ImageSet, load_images
+from sci_stream.training.learner import Learner, initial_weights
+from sci_stream.training.patches import add_noise, drawn_ahead, least_image_px
+from sci_stream.training.settings import TrainingSettings, Until
+
+_VALIDATION_MOST_PX = 192
+"""Validation images are cut to their middles: a point of the curve should cost seconds on a CPU."""
+_DRAWING_THREADS = {"cpu": 1, "cuda": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """Where a session ended.
+
+    ``step`` steps are taken in all, ``finished`` if that is as many as there should be; ``psnr_db`` is the curve's last
+    point, by noise level on the 0–255 scale; ``unreadable`` and ``too_small`` count images passed over.
+    """
+
+    step: int
+    finished: bool
+    psnr_db: dict[str, float]
+    unreadable: int
+    too_small: int
+
+
+def train(
+    data: Path,
+    run: Path,
+    settings: TrainingSettings,
+    until: Until,
+    *,
+    device: torch.device,
+    resume: bool = False,
+    start_from: Path | None = None,
+    held_out: int = 8,
+    memory_mib: int = 4096,
+    stop: Callable[[], bool] = lambda: False,
+    console: Console | None = None,
+) -> TrainingResult:
+    """Train a network, or go on with it.
+
+    Parameters
+    ----------
+    data
+        Folder of photographs.
+    run
+        Folder for the run's checkpoint and curve; made if absent.
+    settings, until
+        What decides the result, and when to end.
+    resume
+        Go on with the run that is in the folder; its settings must be these.
+    start_from
+        Weights of the same variant for a new run to start from, rather than from random ones.
+    held_out
+        How many images are kept from training and validated with.
+    memory_mib
+        What decoded images may take.
+    stop
+        Asked before every step; once true, the session ends with a checkpoint.
+    console
+        For the progress bar; None for none.
+
+    Raises
+    ------
+    ConfigError
+        If the folder has nothing to train on, or the run's does not fit what is asked.
+    FileFormatError, WeightsError
+        If the checkpoint, or the weights to start from, cannot be used.
+    StorageError
+        If a checkpoint cannot be written.
+
+    Notes
+    -----
+    Deterministic: the same photographs, settings, number of threads and kind of device give the same weights bit by
+    bit, in one session or in many. What a step sees depends on the seed and its number alone.
+    """
+    images = load_images(data, least_px=least_image_px(settings), memory_bytes=memory_mib * 2**20)
+    training, validation = images.split(held_out)
+    session = _Session(run, settings, until, training=training, validation=validation, device=device)
+    if resume:
+        session.resume()
+    elif checkpoint_path(run).exists():
+        hint = "Go on with it by --resume, or name another folder."
+        raise ConfigError(f"There is a training run in {run}", hint=hint)
+    else:
+        session.begin(start_from)
+    with _deterministic(device), _progress(console) as bar:
+        finished = session.go(stop, bar, console)
+    psnr_db = session.curve[-1]["psnr_db"] if session.curve else {}
+    return TrainingResult(session.learner.step, finished, psnr_db, len(images.unreadable), len(images.too_small))
+
+
+class _Session:
+    """One sitting of a run: from its checkpoint, or from nothing, to the next checkpoint."""
+
+    def __init__(
+        self,
+        run: Path,
+        settings: TrainingSettings,
+        until: Until,
+        *,
+        training: ImageSet,
+        validation: ImageSet,
+        device: torch.device,
+    ) -> None:
+        self._run = run
+        self._settings = settings
+        self._until = until
+        self._images = training
+        self._data_id = f"{training.id}/{validation.id}"
+        self._planes = validation_planes(validation, _VALIDATION_MOST_PX)
+        self._device = device
+        self._steps = until.steps
+        self._elapsed_before_s = 0.0
+        self._sessions: list[dict[str, Any]] = []
+        self.curve: list[dict[str, Any]] = []
+
+    def begin(self, start_from: Path | None) -> None:
+        shape = variant_shape(self._settings.variant)
+        start = initial_weights(shape, self._settings.seed) if start_from is None else _start(start_from, shape)
+        self._start_learner(start)
+        write_curve(self._run, [])
+
+    def resume(self) -> None:
+        saved = load_checkpoint(self._run)
+        mine = dataclasses.asdict(self._settings)
+        differing = {name: value for name, value in saved["settings"].items() if mine.get(name) != value}
+        if differing or saved["data_id"] != self._data_id:
+            raise ConfigError(
+                f"The run in {self._run} was begun with other settings or images",
+                expected=differing or f"images {saved['data_id']}",
+                got={name: mine.get(name) for name in differing} or f"images {self._data_id}",
+                hint="Give the same again, or begin a new run in another folder.",
+            )
+        try:
+            self._start_learner(initial_weights(variant_shape(self._settings.variant), 0), saved["learner"])
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise FileFormatError(f"{checkpoint_path(self._run)} holds another network", got=error) from error
+        step = self.learner.step
+        if self._until.steps is not None and self._until.steps <= step:
+            raise ConfigError(f"The run in {self._run} has {step} steps", expected="more", got=self._until.steps)
+        if self._until.steps is None and saved["steps"] is not None and saved["steps"] > step:
+            self._steps = saved["steps"]
+        self._elapsed_before_s = saved["elapsed_s"]
+        self._sessions = saved["sessions"]
+        # A point beyond the checkpoint belongs to steps that will be taken again.
+        self.curve = [point for point in read_curve(self._run) if point["step"] <= step]
+
+    def _start_learner(self, start: FfdnetWeights, state: dict[str, Any] | None = None) -> None:
+        self.learner = Learner(start, self._device, self._settings.ema_decay)
+        if state is not None:
+            self.learner.restore(state)
+        self._first_step = self.learner.step
+        self._began_s = time.monotonic()
+
+    def go(self, stop: Callable[[], bool], bar: Progress, console: Console | None) -> bool:
+        """Take steps until it is time to end; return whether the run has all of its steps."""
+        task = bar.add_task("", total=1.0)
+        learner, settings = self.learner, self._settings
+        threads = _DRAWING_THREADS[self._device.type]
+        with drawn_ahead(self._images.images, settings, learner.step, threads) as batches:
+            while not self._finished and not self._until_now(stop):
+                rate = settings.rate(learner.step, self._steps)
+                learner.learn(*add_noise(next(batches), self._device), rate)
+                self._plan()
+                if learner.step % settings.validate_every == 0 or self._finished:
+                    self._validate(rate, console)
+                    self._save()
+                bar.update(task, completed=self._fraction, description=self._description)
+        self._save()
+        return self._finished
+
+    @property
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def _finished(self) -> bool:
+        return self._steps is not None and self.learner.step >= self._steps
+
+    def _until_now(self, stop: Callable[[], bool]) -> bool:
+        # A number of steps that the minutes have fixed is carried through: a decay cut short would waste the run.
+        timed = self._until.steps is not None or self._steps is None
+        return stop() or (timed and self._until.out_of_time(self._spent_s))
+
+    def _plan(self) -> None:
+        """Fix the number of steps once the time that is left asks for it."""
+        if self._steps is None:
+            step_s = self._spent_s / (self.learner.step - self._first_step)
+            self._steps = self._until.planned_steps(
+                self._settings, step=self.learner.step, step_s=step_s, spent_s=self._spent_s
+            )
+
+    @property
+    def _fraction(self) -> float:
+        if self._steps is not None:
+            return self.learner.step / self._steps
+        return self._spent_s / (60 * (self._until.minutes or 1.0))
+
+    @property
+    def _description(self) -> str:
+        of = f"/{self._steps}" if self._steps is not None else ""
+        return f"step {self.learner.step}{of}" + (f"  {_in_words(self.curve[-1])}" if self.curve else "")
+
+    def _validate(self, rate: float, console: Console | None) -> None:
+        elapsed_s = self._elapsed_before_s + self._spent_s
+        point = {
+            "step": self.learner.step,
+            "minutes": round(elapsed_s / 60, 3),
+            "learning_rate": rate,
+            "loss": self.learner.take_loss(),
+            "psnr_db": psnr_by_level(self.learner.weights(), self._planes, self._device),
+        }
+        self.curve.append(point)
+        # Before the checkpoint: a point too many is dropped on resuming, one too few would be missed.
+        write_curve(self._run, self.curve)
+        if console is not None and not console.is_terminal:
+            console.print(f"step {point['step']}, {point['minutes']:.1f} min: {_in_words(point)}", highlight=False)
+
+    def _save(self) -> None:
+        session = {
+            "device": describe_device(self._device),
+            "torch": str(torch.__version__),  # a class of its own, which a checkpoint must not need
+            "steps": self.learner.step - self._first_step,
+            "minutes": round(self._spent_s / 60, 2),
+        }
+        content = {
+            "settings": dataclasses.asdict(self._settings),
+            "data_id": self._data_id,
+            "n_images": len(self._images.images),
+            "steps": self._steps,
+            "elapsed_s": self._elapsed_before_s + self._spent_s,
+            "sessions": [*self._sessions, session],
+            "learner": self.learner.state(),
+        }
+        save_checkpoint(self._run, content)
+
+
+def _in_words(point: dict[str, Any]) -> str:
+    levels = " / ".join(f"{db:.2f}" for db in point["psnr_db"].values())
+    return f"loss {point['loss']:.5f}, {levels} dB at σ {' / '.join(point['psnr_db'])}"
+
+
+def _start(path: Path, shape: NetworkShape) -> FfdnetWeights:
+    weights = load_ffdnet(path)
+    if (weights.layers, weights.channels) != (shape.layers, shape.channels):
+        raise ConfigError(
+            f"The weights {path} to start from are of another network",
+            expected=f"{shape.layers} layers of {shape.channels} channels",
+            got=f"{weights.layers} layers of {weights.channels}",
+        )
+    return weights
+
+
+def _deterministic(device: torch.device) -> AbstractContextManager[None]:
+    """Forbid cuDNN to choose among algorithms by their time, which would differ from run to run."""
+    if device.type != "cuda":
+        return nullcontext()
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+    return flags
+
+
+def _progress(console: Console | None) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    shown = console is not None and console.is_terminal
+    return Progress(*columns, console=console or Console(quiet=True), disable=not shown)

@@ -1,0 +1,270 @@
+"""Real rigs for tests: a rig file with ports of its own, processes that are started, watched, and always cleaned up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from sci_stream.config import load_rig
+from sci_stream.config.toml_text import table_text
+from sci_stream.errors import TransportError
+from sci_stream.files.recording import Recording
+from sci_stream.transport.taps import subscribe_status
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "sci_stream")
+PATIENCE_S = 60.0
+"""How long anything may take on a busy machine. Nothing waits so long unless it is broken."""
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+def free_ports(n: int) -> list[int]:
+    """Return TCP ports that nobody uses.
+
+    They lie below the range from which the system takes the near ends of connections: else another process's
+    connection might take one between now and when it is bound.
+    """
+    found: list[int] = []
+    while len(found) < n:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with what ``over`` says, table by table; None takes a key away."""
+    out = dict(base)
+    for key, value in over.items():
+        if value is None:
+            out.pop(key, None)
+        elif isinstance(value, Mapping):
+            out[key] = merged(out.get(key, {}), value)
+        else:
+            out[key] = value
+    return out
+
+
+def small_rig() -> dict[str, Any]:
+    """Return the tables of a rig that a shared core keeps up with, on ports of its own."""
+    dispatch, results, taps, page = free_ports(4)
+    return {
+        "rig": {"name": "test"},
+        "camera": {
+            "driver": "simulated",
+            "read_timeout_s": 0.1,
+            "reconnect_first_s": 0.05,
+            "options": {
+                "width_px": 64,
+                "height_px": 64,
+                "n_frames": 4,
+                "snapshot_rate_hz": 10.0,
+                "loop_snapshots": 8,
+                "truth": True,
+            },
+        },
+        "reconstruct": {"denoiser": "tv", "devices": ["cpu"], "iterations": 6, "adapt_budget": False, "threads": 1},
+        "policy": {"queue_snapshots": 500},
+        "network": {
+            "dispatch": f"tcp://127.0.0.1:{dispatch}",
+            "results": f"tcp://127.0.0.1:{results}",
+            "taps": f"tcp://127.0.0.1:{taps}",
+        },
+        "record": {"folder": "recordings", "min_free_mib": 0, "warn_free_mib": 0},
+        "preview": {"enabled": False, "port": page},
+    }
+
+
+def write_rig(folder: Path, changes: Tables | None = None) -> Path:
+    """Write `small_rig` with changes to a file in ``folder`` and return its path."""
+    tables = merged(small_rig(), changes or {})
+    path = folder / "rig.toml"
+    path.write_text("\n".join(table_text(name, table) for name, table in tables.items()))
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment for a process of the instrument: this tree's code, one thread for each computation."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("SCI_STREAM_")}
+    # pytest's own options for warnings must not reach processes that are not pytest.
+    inherited.pop("PYTHONWARNINGS", None)
+    return {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended, everything it said, and how long it took."""
+
+    status: int
+    output: str
+    took_s: float
+
+
+def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = PATIENCE_S, **variables: str) -> Ended:
+    """Run a command of the instrument to its end."""
+    started_s = time.monotonic()
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, time.monotonic() - started_s)
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Wait until a condition holds; fail, saying what did not come about, if it does not in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.05)
+
+
+class RunningRig:
+    """``sci-stream run`` as a process with its nodes; a context manager that leaves none of them behind.
+
+    Parameters
+    ----------
+    folder
+        Where the rig file, the summary, the recordings and the output go.
+    changes
+        What is different from `small_rig`.
+    arguments
+        More options of the command, such as ``"--snapshots", "10"``.
+    limit_file_bytes
+        Let no file that any of its processes writes grow beyond this.
+    """
+
+    def __init__(
+        self, folder: Path, changes: Tables | None = None, *arguments: str, limit_file_bytes: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.path = write_rig(folder, changes)
+        self.rig = load_rig(self.path, overrides={})
+        self._summary = folder / "summary.json"
+        self._log = folder / "output.txt"
+        limit = [] if limit_file_bytes is None else ["prlimit", f"--fsize={limit_file_bytes}"]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*limit, *COMMAND, "run", str(self.path), "--summary", str(self._summary), *arguments],
+                cwd=folder,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self.nodes().values(), self.process]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                process.kill()
+        self.process.wait()
+
+    @property
+    def output(self) -> str:
+        """Everything that the command and its nodes have said so far."""
+        return self._log.read_text(errors="replace")
+
+    def nodes(self) -> dict[str, psutil.Process]:
+        """Return the node processes of this rig that run, whoever their parent is by now, by name."""
+        found: dict[str, psutil.Process] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                argv = process.cmdline()
+                if str(self.path) in argv and "run" not in argv and process.status() != psutil.STATUS_ZOMBIE:
+                    found[_node_name(argv)] = process
+        return found
+
+    def kill(self, node: str) -> psutil.Process:
+        """Kill a node as a crash does; return what was its process."""
+        process = self.nodes()[node]
+        process.send_signal(signal.SIGKILL)
+        return process
+
+    def reports(self, timeout_s: float = PATIENCE_S) -> Iterator[dict[str, Any]]:
+        """Yield what the sink reports of the rig, twice a second, over restarts of the sink."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s and self.process.poll() is None:
+            with contextlib.suppress(TransportError):
+                for report in subscribe_status(self.rig.network.taps, timeout_s=1.0):
+                    yield dict(report.status)
+                    if time.monotonic() >= deadline_s:
+                        break
+
+    def wait_until(self, what: str, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Wait until the sink reports something; return that report."""
+        for report in self.reports():
+            if condition(report):
+                return report
+        raise AssertionError(f"it did not come about: {what}\n{self.output}")
+
+    def wait_for_count(self, name: str, least: int) -> dict[str, Any]:
+        """Wait until a count of the ledger has come to ``least``."""
+        key = f"ledger.{name}"
+        return self.wait_until(f"{least} {name}", lambda report: report.get(key, 0) >= least)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait for the end of the run and return its exit status."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout_s:g} s\n{self.output}") from None
+
+    def finish(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """Wait for the end, which must be a good one, and return the summary."""
+        status = self.wait(timeout_s)
+        assert status == 0, f"exit status {status}\n{self.output}"
+        assert "Traceback" not in self.output, self.output
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary that was written."""
+        told: dict[str, Any] = json.loads(self._summary.read_text())
+        return told
+
+    def segments(self) -> list[Path]:
+        """Return the files recorded, in order."""
+        return sorted(Path(self.rig.record.folder).glob("*.h5"), key=lambda path: path.stem)
+
+    @contextlib.contextmanager
+    def recordings(self) -> Iterator[list[Recording]]:
+        """Open all segments."""
+        with contextlib.ExitStack() as stack:
+            yield [stack.enter_context(Recording(path)) for path in self.segments()]
+
+
+def _node_name(argv: list[str]) -> str:
+    kind = next(word for word in ("acquire", "reconstruct", "sink") if word in argv)
+    return f"{kind}-{argv[argv.index('--index') + 1]}" if kind == "reconstruct" else kind
+
+
+def assert_accounted_for(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Assert that a summary's ledger is closed and adds up; return it."""
+    ledger: dict[str, Any] = summary["ledger"]
+    assert ledger["closed"]
+    assert ledger["in_flight"] == 0
+    assert ledger["acquired"] == ledger["reconstructed"] + ledger["raw_only"] + sum(ledger["dropped"].values())
+    return ledger

@@ -1,0 +1,317 @@
+"""What is wrong is said once, in words, before or instead of running: where it is, what was expected, what came.
+
+Each case is a rig with one thing wrong with it, the exit status, and words that the message must hold. `check` and
+`run` are told of it alike.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+
+from sci_stream.cli import main
+from sci_stream.config import load_rig
+from sci_stream.files.calibration_file import save_calibration
+from sci_stream.optics.calibration import Calibration
+from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, sci_stream, write_rig
+
+Check = Callable[[Path], Ended]
+
+SOON_S = 20.0
+"""Time to load everything on a busy machine; less than any time-out of the instrument."""
+
+INPUT, WORLD = 2, 3
+"""Exit statuses: what was given is wrong; something is not there or not working."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``prepare(folder)`` lays what is needed and returns how the rig differs from a good one.
+
+    `check` is asked about every case; ``run`` is tried, by default, with one for each way in which it can end:
+    processes take their time.
+    """
+
+    name: str
+    status: int
+    words: tuple[str, ...]
+    prepare: Callable[[Path], dict[str, Any]]
+    run: bool = False
+
+
+def given(**tables: dict[str, Any]) -> Callable[[Path], dict[str, Any]]:
+    return lambda _folder: tables
+
+
+def calibration(shape: tuple[int, int, int]) -> Callable[[Path], dict[str, Any]]:
+    def prepare(folder: Path) -> dict[str, Any]:
+        phi = np.random.default_rng(0).random(shape, dtype=np.float32)
+        dark = np.zeros(shape[1:], np.float32)
+        save_calibration(folder / "masks.h5", Calibration(phi=phi, dark=dark, full_scale_dn=500.0))
+        return {"calibration": {"file": "masks.h5"}}
+
+    return prepare
+
+
+SIMULATED_OPTIONS = ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth")
+
+
+def replay(name: str, content: Callable[[Path], None] | None = None) -> Callable[[Path], dict[str, Any]]:
+    def prepare(folder: Path) -> dict[str, Any]:
+        if content is not None:
+            content(folder / name)
+        options = {**dict.fromkeys(SIMULATED_OPTIONS), "path": name}
+        return {"camera": {"driver": "replay", "options": options}}
+
+    return prepare
+
+
+def corrupt_mat(path: Path) -> None:
+    scipy.io.savemat(path, {"meas": np.ones((8, 8, 2)), "mask": np.ones((8, 8, 2))})
+    path.write_bytes(path.read_bytes()[:-300])
+
+
+def mat_without_masks(path: Path) -> None:
+    scipy.io.savemat(path, {"meas": np.ones((8, 8, 2))})
+
+
+def weights(make: Callable[[Path], object] | None) -> Callable[[Path], dict[str, Any]]:
+    def prepare(folder: Path) -> dict[str, Any]:
+        if make is not None:
+            make(folder / "network.pth")
+        return {"reconstruct": {"denoiser": "ffdnet", "weights": "network.pth"}}
+
+    return prepare
+
+
+def foreign_network(path: Path) -> None:
+    torch.save({"conv.weight": torch.zeros(8, 3, 3, 3)}, path)
+
+
+def folder_that_is_a_file(folder: Path) -> dict[str, Any]:
+    (folder / "recordings").write_text("not a folder")
+    return {}
+
+
+CASES = [
+    Case(
+        "a key that does not exist",
+        INPUT,
+        ("policy", "mod", "did you mean", "mode"),
+        given(policy={"mod": "live"}),
+        run=True,
+    ),
+    Case("a table that does not exist", INPUT, ("recrod", "record"), given(recrod={"raw": True})),
+    Case(
+        "a number in quotes", INPUT, ("[network] heartbeat_s", "number", "fast"), given(network={"heartbeat_s": "fast"})
+    ),
+    Case("a number out of range", INPUT, ("[reconstruct] credit", "0"), given(reconstruct={"credit": 0})),
+    Case(
+        "two nodes at one address",
+        INPUT,
+        ("network.results", "same address"),
+        given(network={"dispatch": "tcp://127.0.0.1:12345", "results": "tcp://127.0.0.1:12345"}),
+    ),
+    Case(
+        "a camera driver that is not installed",
+        INPUT,
+        ("driver", "simulatd", "did you mean", "simulated"),
+        given(camera={"driver": "simulatd"}),
+        run=True,
+    ),
+    Case(
+        "an option that the camera does not know",
+        INPUT,
+        ("[camera.options]", "widht_px", "width_px"),
+        given(camera={"options": {"widht_px": 64}}),
+    ),
+    Case(
+        "a Bayer sensor of odd width",
+        INPUT,
+        ("[camera.options]", "even", "63"),
+        given(camera={"options": {"width_px": 63}}),
+    ),
+    Case("a scene that is not there", INPUT, ("./nothing.mp4",), given(camera={"options": {"scene": "./nothing.mp4"}})),
+    Case("a calibration that is not there", INPUT, ("masks.h5",), given(calibration={"file": "masks.h5"})),
+    Case("a calibration of another size", INPUT, ("masks.h5", "64×64", "32×32"), calibration((4, 32, 32))),
+    Case("a calibration of another B", INPUT, ("masks.h5", "B = 4", "B = 6"), calibration((6, 64, 64)), run=True),
+    Case("a measurement that is not there", INPUT, ("gone.mat",), replay("gone.mat")),
+    Case("a measurement that was cut short", INPUT, ("torn.mat",), replay("torn.mat", corrupt_mat), run=True),
+    Case("a measurement without masks", INPUT, ("bare.mat", "mask"), replay("bare.mat", mat_without_masks)),
+    Case(
+        "a measurement that is text", INPUT, ("text.mat",), replay("text.mat", lambda path: path.write_text("x" * 500))
+    ),
+    Case("a denoiser that does not exist", INPUT, ("tvv", "ffdnet"), given(reconstruct={"denoiser": "tvv"})),
+    Case("a network without weights", INPUT, ("ffdnet", "weights"), given(reconstruct={"denoiser": "ffdnet"})),
+    Case("weights that are not there", INPUT, ("network.pth",), weights(None)),
+    Case("weights that are text", INPUT, ("network.pth",), weights(lambda path: path.write_text("weights"))),
+    Case("weights of another network", INPUT, ("network.pth",), weights(foreign_network), run=True),
+    Case("a folder for recordings that is a file", WORLD, ("[record] folder", "recordings"), folder_that_is_a_file),
+    Case(
+        "a folder for recordings that nobody may make",
+        WORLD,
+        ("[record] folder", "/proc/recordings"),
+        given(record={"folder": "/proc/recordings"}),
+    ),
+    Case(
+        "a disk without room",
+        WORLD,
+        ("recordings", "free"),
+        given(record={"min_free_mib": 10**9, "warn_free_mib": 10**9}),
+        run=True,
+    ),
+]
+
+if not torch.cuda.is_available():
+    CASES.append(Case("a GPU that is not there", WORLD, ("cuda",), given(reconstruct={"devices": ["cuda"]}), run=True))
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
+    """Return ``sci-stream check`` as the command line runs it, in this process, which has loaded everything already."""
+
+    def run(path: Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["sci-stream", "check", str(path)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capfd.readouterr()
+        return Ended(int(ended.value.code or 0), said.out + said.err, 0.0)
+
+    return run
+
+
+def assert_said_well(output: str, words: tuple[str, ...]) -> None:
+    """Assert that what is wrong was said: every word, on one line, once, and no traceback."""
+    assert "Traceback" not in output, output
+    telling = [line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)]
+    assert telling, f"no line says {words}:\n{output}"
+    assert len(telling) == 1, f"said more than once:\n{output}"
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=() if case.run else pytest.mark.slow) for case in CASES]
+)
+def test_run_says_what_is_wrong_and_ends(tmp_path: Path, case: Case) -> None:
+    path = write_rig(tmp_path, case.prepare(tmp_path))
+    ended = sci_stream("run", path, "--snapshots", "3", cwd=tmp_path)
+    assert_said_well(ended.output, case.words)
+    assert ended.status == case.status, ended.output
+    assert ended.took_s < SOON_S, "it is said at once, and there is nothing to wait for"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_check_says_what_is_wrong_without_running(tmp_path: Path, check: Check, case: Case) -> None:
+    path = write_rig(tmp_path, case.prepare(tmp_path))
+    ended = check(path)
+    assert_said_well(ended.output, case.words)
+    assert ended.status == case.status, ended.output
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        yield
+
+
+def rig_with_a_port_taken(folder: Path, name: str) -> tuple[Path, int]:
+    path = write_rig(folder, {"preview": {"enabled": True}})
+    rig = load_rig(path, overrides={})
+    port = rig.preview.port if name == "preview" else getattr(rig.network, name).rpartition(":")[2]
+    return path, int(port)
+
+
+@pytest.mark.parametrize("name", ["dispatch", "results", "taps", "preview"])
+def test_check_names_a_port_in_use_with_its_place_in_the_rig(tmp_path: Path, check: Check, name: str) -> None:
+    path, port = rig_with_a_port_taken(tmp_path, name)
+    with taken(port):
+        ended = check(path)
+    assert_said_well(ended.output, (str(port), "in use", name))
+    assert ended.status == WORLD, ended.output
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dispatch",
+        "results",
+        pytest.param("taps", marks=pytest.mark.slow),
+        pytest.param("preview", marks=pytest.mark.slow),
+    ],
+)
+def test_run_names_a_port_in_use_and_ends(tmp_path: Path, name: str) -> None:
+    path, port = rig_with_a_port_taken(tmp_path, name)
+    with taken(port):
+        ended = sci_stream("run", path, cwd=tmp_path)
+    assert_said_well(ended.output, (str(port), "in use", name))
+    assert ended.status == WORLD, ended.output
+    assert ended.took_s < SOON_S, "it is said at once, and there is nothing to wait for"
+
+
+def test_check_of_a_good_rig_finds_all_well(tmp_path: Path) -> None:
+    ended = sci_stream("check", write_rig(tmp_path, {"preview": {"enabled": True}}), cwd=tmp_path)
+    assert ended.status == 0, ended.output
+    lines = ended.output.splitlines()
+    assert len(lines) == 7
+    assert all(line.startswith("ok ") for line in lines), ended.output
+
+
+@pytest.mark.parametrize("command", ["run", "acquire", "reconstruct", "sink"])
+def test_a_rig_file_that_is_not_there_is_named(tmp_path: Path, command: str) -> None:
+    ended = sci_stream(command, "rgi.toml", cwd=tmp_path)
+    assert_said_well(ended.output, ("rgi.toml", "config init"))
+    assert ended.status == INPUT
+
+
+def test_a_rig_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path, check: Check) -> None:
+    (tmp_path / "rig.toml").write_text('[rig]\nname = "a"\n[camera\n')
+    ended = check(tmp_path / "rig.toml")
+    assert_said_well(ended.output, ("rig.toml", "TOML", "line 3"))
+    assert ended.status == INPUT
+
+
+def test_a_wrong_setting_in_the_environment_is_named(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCI_STREAM_RIG__POLICY__MODE", "recrod")
+    ended = check(write_rig(tmp_path))
+    assert_said_well(ended.output, ("SCI_STREAM_RIG__POLICY__MODE", "recrod", "record"))
+    assert ended.status == INPUT
+
+
+def test_a_summary_that_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> None:
+    ended = sci_stream("run", write_rig(tmp_path), "--summary", "nowhere/out.json", cwd=tmp_path)
+    assert_said_well(ended.output, ("nowhere/out.json",))
+    assert ended.status == INPUT
+
+
+@pytest.mark.parametrize("policy", ["live", "record"])
+def test_a_disk_that_fills_during_a_run_costs_the_rest_counted_and_not_what_is_there(
+    tmp_path: Path, policy: str
+) -> None:
+    # A limit on the size of files stands in for a disk that runs full: writing beyond it fails just so.
+    with RunningRig(tmp_path, {"policy": {"mode": policy}}, "--snapshots", "40", limit_file_bytes=3 << 19) as rig:
+        status = rig.wait()
+        summary = rig.summary()
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == 40
+        assert ledger["reconstructed"] >= 5
+        assert ledger["dropped"]["not_recorded"] >= 5
+        assert summary["recording"]["state"] == "failed"
+        assert "Traceback" not in rig.output
+        assert status in {0, WORLD}
+        with rig.recordings() as (recording,):
+            assert len(recording.video_seqs) == ledger["reconstructed"]
+            for seq in recording.video_seqs:
+                assert recording.video(seq).any()

@@ -1,0 +1,57 @@
+"""A camera that loses frames, repeats them, goes away and comes back: all of it noticed, and none of it in the way."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tests.e2e.kit import RunningRig, assert_accounted_for
+
+SNAPSHOTS = 40
+
+
+def test_lost_and_repeated_frames_and_a_lost_camera_are_in_the_account(tmp_path: Path) -> None:
+    faults = {
+        "drop_probability": 0.2,
+        "duplicate_probability": 0.2,
+        "id_last": 15,
+        "disconnect_after": 15,
+        "disconnects": 2,
+        "return_after_s": 0.3,
+    }
+    changes = {"camera": {"options": {"snapshot_rate_hz": 50.0, "faults": faults}}}
+    with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == ledger["reconstructed"] == SNAPSHOTS
+        assert ledger["camera_missed"] > 0
+        assert rig.output.count("camera lost") == 2
+        assert "camera is back: epoch 1" in rig.output
+        assert "camera is back: epoch 2" in rig.output
+
+        with rig.recordings() as (recording,):
+            assert recording.raw_seqs == recording.video_seqs == list(range(SNAPSHOTS))
+            epochs = recording.rows["epoch"]
+            ids = recording.rows["camera_frame_id"]
+            missed = recording.rows["dropped_before"]
+            assert sorted(set(epochs.tolist())) == [0, 1, 2]
+            assert (np.diff(epochs) >= 0).all()
+            # What the account says was missed is what is missing between the ids, which wrap after 15.
+            for epoch in range(3):
+                own = ids[epochs == epoch]
+                gaps = [(later - earlier - 1) % 16 for earlier, later in pairwise(own.tolist())]
+                assert missed[epochs == epoch].tolist() == [0, *gaps]
+            assert ledger["camera_missed"] == missed.sum()
+            # No frame is there twice: repeated ones were recognised by their ids and never numbered.
+            for epoch in range(3):
+                own = ids[epochs == epoch]
+                assert (np.diff(own) != 0).all()
+
+
+def test_a_camera_that_ends_by_itself_ends_the_run(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, {"camera": {"options": {"snapshots": 5}}}) as rig:
+        summary = rig.finish()
+    assert assert_accounted_for(summary)["reconstructed"] == 5
+    assert summary["ended"] == "finished"

@@ -1,0 +1,175 @@
+"""What other programs and people get of a running rig: taps, the live page, and no say in how it runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import zmq
+from hostile import hostile_messages
+from websockets.sync.client import connect
+
+import sci_stream
+from sci_stream.sinks.preview_message import split_message
+from sci_stream.wire import Hello, Welcome, decode, encode
+from tests.e2e.kit import RunningRig, assert_accounted_for
+
+LIVE = {"preview": {"enabled": True}, "camera": {"options": {"snapshot_rate_hz": 10.0}}}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
+    """Yield a rig that runs until it is told to stop, and has video to show."""
+    with RunningRig(tmp_path_factory.mktemp("live"), LIVE) as rig:
+        rig.wait_for_count("reconstructed", 1)
+        yield rig
+
+
+def get(rig: RunningRig, path: str) -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", rig.rig.preview.port, timeout=20)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["content-type"], answer.read()
+    finally:
+        connection.close()
+
+
+def test_three_lines_of_python_get_the_video(live: RunningRig) -> None:
+    endpoint = live.rig.network.taps
+    videos = []
+    for reconstruction in sci_stream.subscribe(endpoint, timeout_s=30.0):
+        videos.append((reconstruction.id.seq, reconstruction.video))
+        if len(videos) == 3:
+            break
+    seqs = [seq for seq, _ in videos]
+    assert seqs == sorted(set(seqs))
+    for _, video in videos:
+        assert video.shape == (4, 64, 64)
+        assert video.dtype == np.float16
+        assert 0.05 < video.astype(np.float32).mean() < 1.0
+
+
+def test_the_page_and_its_parts_are_served(live: RunningRig) -> None:
+    assert get(live, "/healthz") == (200, "text/plain; charset=utf-8", b"ok\n")
+    status, kind, page = get(live, "/")
+    assert (status, kind.split(";")[0]) == (200, "text/html")
+    assert b"<html" in page
+    assert get(live, "/nothing")[0] == 404
+
+
+def test_the_status_says_how_the_rig_is(live: RunningRig) -> None:
+    status, kind, body = get(live, "/status")
+    assert (status, kind) == (200, "application/json")
+    told: dict[str, Any] = json.loads(body)
+    ledger = told["ledger"]
+    assert ledger["acquired"] == (
+        ledger["reconstructed"] + ledger["raw_only"] + sum(ledger["dropped"].values()) + ledger["in_flight"]
+    )
+    assert ledger["reconstructed"] > 0
+    assert told["state"] == "running"
+    assert {node["name"]: node["state"] for node in told["nodes"]} == {"acquire": "up", "reconstruct-0": "up"}
+    assert told["recording"]["state"] == "recording"
+
+
+def test_a_browser_gets_pictures_and_their_story(live: RunningRig) -> None:
+    with connect(f"ws://127.0.0.1:{live.rig.preview.port}/live", open_timeout=20) as socket:
+        seqs = []
+        while len(seqs) < 3:
+            message = socket.recv(timeout=30)
+            if isinstance(message, str):
+                assert json.loads(message)["type"] == "status"
+                continue
+            header, images = split_message(message)
+            socket.send(json.dumps({"ack": header["number"]}))
+            seqs.append(header["seq"])
+            assert header["n_frames"] == 4
+            assert len(images) == 5, "the video and the coded snapshot"
+            picture = cv2.imdecode(np.frombuffer(images[0], np.uint8), cv2.IMREAD_COLOR)
+            assert picture is not None
+            assert picture.shape == (64, 64, 3)
+    assert seqs == sorted(set(seqs))
+
+
+def test_hostile_messages_are_refused_counted_and_cost_nothing(tmp_path: Path) -> None:
+    corpus = [case for case in hostile_messages() if case.frames]
+    reasons = Counter(case.reason for case in corpus)
+    with RunningRig(tmp_path, LIVE) as rig:
+        rig.wait_for_count("reconstructed", 1)
+        before = rig.nodes()
+        for endpoint in (rig.rig.network.dispatch, rig.rig.network.results):
+            with Stranger(endpoint) as stranger:
+                for case in corpus:
+                    stranger.send(case.frames)
+                stranger.is_heard()
+        report = rig.wait_for_count("reconstructed", 0)
+        rig.wait_for_count("reconstructed", int(report["ledger.reconstructed"]) + 3)
+        assert {name: node.pid for name, node in rig.nodes().items()} == {
+            name: node.pid for name, node in before.items()
+        }
+        status = json.loads(get(rig, "/status")[2])
+        acquire = next(node for node in status["nodes"] if node["name"] == "acquire")
+        assert acquire["wire_errors"] == len(corpus)
+
+        rig.process.terminate()
+        summary = rig.finish()
+        assert Counter(summary["wire_errors"]) == reasons
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == ledger["reconstructed"]
+
+
+def test_a_stranger_that_takes_snapshots_and_goes_costs_nothing(tmp_path: Path) -> None:
+    # The node that is there has too much to do, so that a second one is welcome.
+    busy = {"camera": {"options": {"snapshot_rate_hz": 40.0}}, "reconstruct": {"iterations": 30}}
+    with RunningRig(tmp_path, busy, "--snapshots", "40") as rig:
+        rig.wait_for_count("reconstructed", 1)
+        with Stranger(rig.rig.network.dispatch) as stranger:
+            stranger.send([bytes(frame) for frame in encode(stranger.hello(credit=4))])
+            stranger.wait_for(b"snapshot")
+        ledger = assert_accounted_for(rig.finish())
+        assert ledger["acquired"] == ledger["reconstructed"] == 40
+        assert ledger["redelivered"] >= 1
+
+
+class Stranger:
+    """A peer that is none of the project's: a bare socket."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, b"stranger@1")
+        self._socket.connect(endpoint)
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+
+    @staticmethod
+    def hello(credit: int) -> Hello:
+        return Hello(node="stranger", kind_of_node="reconstruct", incarnation="1", credit=credit)
+
+    def send(self, frames: list[bytes]) -> None:
+        self._socket.send_multipart(frames)
+
+    def is_heard(self) -> None:
+        """Return once everything sent so far has been read: the answer to a greeting comes after it."""
+        self.send([bytes(frame) for frame in encode(self.hello(credit=0))])
+        while not isinstance(decode(self.receive()), Welcome):
+            pass
+
+    def wait_for(self, kind: bytes) -> None:
+        while self.receive()[0] != kind:
+            pass
+
+    def receive(self) -> list[bytes]:
+        assert self._socket.poll(30_000), "no answer"
+        return self._socket.recv_multipart()

@@ -1,0 +1,129 @@
+"""A camera many times faster than reconstruction: what each policy promises then."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sci_stream
+from tests.e2e.kit import RunningRig, assert_accounted_for
+
+RATE_HZ = 50.0
+QUEUE = 4
+OVERLOAD: dict[str, dict[str, Any]] = {
+    "camera": {
+        "options": {
+            "width_px": 128,
+            "height_px": 128,
+            "n_frames": 8,
+            "bayer": "none",
+            "snapshot_rate_hz": RATE_HZ,
+            "loop_snapshots": 4,
+            "truth": False,
+        },
+    },
+    "policy": {"queue_snapshots": QUEUE},
+    # The budget would follow the load if it were let: here the load is to win.
+    "reconstruct": {"iterations": 60, "adapt_budget": False},
+}
+
+
+def test_live_drops_the_oldest_counts_each_and_shows_the_newest(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, OVERLOAD, "--duration", "8") as rig:
+        seen = []
+        ages_s = []
+        for reconstruction in sci_stream.subscribe(rig.rig.network.taps, timeout_s=30.0):
+            seen.append(reconstruction.id.seq)
+            ages_s.append(time.time() - reconstruction.times.acquired_ns / 1e9)
+            if rig.process.poll() is not None or len(seen) >= 8:
+                break
+        summary = rig.finish()
+
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] > 5 * ledger["reconstructed"]
+        assert ledger["raw_only"] == 0
+        assert set(ledger["dropped"]) == {"queue_full"}
+        assert ledger["acquired"] > 0.8 * 8 * RATE_HZ
+
+        # What is shown is in order, and no older than what a node holds and the short queue before it.
+        assert seen == sorted(set(seen))
+        solve_s = summary["latency_ms"]["solve"]["p99"] / 1e3
+        holds = rig.rig.reconstruct.credit + 1
+        assert max(ages_s) < holds * solve_s + QUEUE / RATE_HZ + 1.0
+
+        with rig.recordings() as (recording,):
+            outcomes = [recording.outcome(seq) for seq in range(ledger["acquired"])]
+            assert outcomes.count(("reconstructed", "")) == ledger["reconstructed"]
+            assert outcomes.count(("dropped", "queue_full")) == ledger["dropped"]["queue_full"]
+            # The newest snapshot is the last to be dropped: the series ends with it shown.
+            assert recording.video_seqs[-1] == ledger["acquired"] - 1
+
+
+def test_record_keeps_every_raw_snapshot_whatever_is_reconstructed(tmp_path: Path) -> None:
+    changes = {**OVERLOAD, "policy": {"queue_snapshots": QUEUE, "mode": "record"}}
+    with RunningRig(tmp_path, changes, "--duration", "5") as rig:
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["dropped"] == {}
+        assert ledger["raw_only"] > 5 * ledger["reconstructed"] > 0
+        with rig.recordings() as (recording,):
+            assert recording.raw_seqs == list(range(ledger["acquired"]))
+            assert len(recording.video_seqs) == ledger["reconstructed"]
+            # A scene of four snapshots over and over: each is recorded as it was, not as its neighbour.
+            for seq, later in itertools.pairwise(range(0, ledger["acquired"], 4)):
+                assert (recording.raw(seq) == recording.raw(later)).all()
+
+
+def test_fewer_iterations_are_spent_before_anything_is_dropped(tmp_path: Path) -> None:
+    changes = {
+        **OVERLOAD,
+        "camera": {"options": {**OVERLOAD["camera"]["options"], "snapshot_rate_hz": 6.0}},
+        "reconstruct": {"iterations": 60, "min_iterations": 2, "adapt_budget": True},
+    }
+    with RunningRig(tmp_path, changes, "--duration", "6") as rig:
+        summary = rig.finish()
+        assert assert_accounted_for(summary)["dropped"] == {}
+        assert summary["iterations"]["budget_limited"] > 0
+        assert 2 <= summary["iterations"]["min"] < 60
+
+
+def test_memory_is_given_out_once_only_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+    # 1 MiB of memory for snapshots of 128 kB that wait for a queue that takes them all.
+    changes = {
+        **OVERLOAD,
+        "camera": {"options": {**OVERLOAD["camera"]["options"], "width_px": 256, "height_px": 256}},
+        "policy": {"queue_snapshots": 1000, "ring_mib": 1},
+        "reconstruct": {"iterations": 20, "adapt_budget": False},
+    }
+    with RunningRig(tmp_path, changes, "--snapshots", "60") as rig:
+        ledger = assert_accounted_for(rig.finish())
+        assert ledger["acquired"] == 60
+        assert set(ledger["dropped"]) == {"ring_full"}
+        # Eight fit at a time.
+        assert ledger["reconstructed"] >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("policy", ["live", "record"])
+def test_a_minute_of_overload_leaves_memory_flat(tmp_path: Path, policy: str) -> None:
+    changes = {**OVERLOAD, "policy": {"queue_snapshots": QUEUE, "mode": policy}}
+    with RunningRig(tmp_path, changes, "--duration", "75") as rig:
+        rig.wait_for_count("acquired", int(15 * RATE_HZ))
+        early = resident_mib(rig)
+        rig.wait_for_count("acquired", int(70 * RATE_HZ))
+        late = resident_mib(rig)
+        ledger = assert_accounted_for(rig.finish(120))
+        assert ledger["acquired"] > 70 * RATE_HZ
+        assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 4 * ledger["reconstructed"]
+    assert early.keys() == late.keys() == {"acquire", "reconstruct-0", "sink"}
+    for node, mib in late.items():
+        assert mib < early[node] + 16, f"{node} grew from {early[node]:.0f} to {mib:.0f} MiB"
+
+
+def resident_mib(rig: RunningRig) -> dict[str, float]:
+    return {name: process.memory_info().rss / 2**20 for name, process in rig.nodes().items()}

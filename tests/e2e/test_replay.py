@@ -1,0 +1,116 @@
+"""Files that are played as if they came from a camera."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+
+from sci_stream.files.recording import Recording
+from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, free_ports, sci_stream
+
+REPLAY = {"driver": "replay", "read_timeout_s": 0.1}
+
+
+def test_a_recording_plays_again_to_the_same_counts(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with RunningRig(first, {}, "--snapshots", "6") as rig:
+        rig.finish()
+        (original,) = rig.segments()
+    changes = {"camera": {**REPLAY, "options": without_defaults(path=str(original))}}
+    with RunningRig(second, changes) as rig:
+        summary = rig.finish()
+        assert assert_accounted_for(summary)["reconstructed"] == 6
+        assert summary["psnr_db"] is None, "a recording does not know the truth"
+        (copy,) = rig.segments()
+    with Recording(original) as then, Recording(copy) as now:
+        assert now.info.calibration_hash == then.info.calibration_hash
+        assert now.info.bayer == then.info.bayer
+        for seq in range(6):
+            np.testing.assert_array_equal(now.raw(seq), then.raw(seq))
+            # Both were solved from a cold start with the same settings.
+            np.testing.assert_allclose(now.video(seq), then.video(seq), atol=2e-3)
+
+
+def test_a_published_measurement_plays_with_its_truth(tmp_path: Path) -> None:
+    path = tmp_path / "moving_cacti.mat"
+    scipy.io.savemat(path, moving_squares(shots=3))
+    changes = {"camera": {**REPLAY, "options": without_defaults(path=path.name)}}
+    with RunningRig(tmp_path, changes) as rig:
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == ledger["reconstructed"] == 3
+        assert summary["shape"] == [4, 64, 64]
+        assert summary["psnr_db"]["min"] > 18.0
+        with rig.recordings() as (recording,):
+            assert recording.video_seqs == [0, 1, 2]
+
+
+def without_defaults(**options: object) -> dict[str, object]:
+    """Return options in place of the simulated camera's."""
+    simulated = ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth")
+    return {**dict.fromkeys(simulated), **options}
+
+
+def moving_squares(shots: int) -> dict[str, np.ndarray]:
+    """Return ``meas``, ``mask`` and ``orig`` of bright squares that move, as published files hold them."""
+    B, size = 4, 64
+    rng = np.random.default_rng(0)
+    mask = (rng.random((size, size, B)) < 0.5).astype(np.float64)
+    orig = np.full((size, size, B * shots), 40.0)
+    for frame in range(B * shots):
+        orig[20:40, 5 + frame : 25 + frame, frame] = 220.0
+    meas = np.stack([(mask * orig[:, :, B * k : B * (k + 1)]).sum(2) for k in range(shots)], axis=2)
+    return {"meas": meas, "mask": mask, "orig": orig}
+
+
+# --- published data
+
+
+def published_rig(folder: Path, data_dir: Path) -> tuple[Path, dict[str, str]]:
+    """Lay the rig that is shipped for published files beside one of them; return it, and ports of its own."""
+    path = folder / "replay-published.toml"
+    shutil.copy(ROOT / "deploy" / "rigs" / path.name, path)
+    (folder / "traffic48_cacti.mat").symlink_to((data_dir / "benchmark" / "traffic48_cacti.mat").resolve())
+    dispatch, results, taps = free_ports(3)
+    return path, {
+        "SCI_STREAM_RIG__NETWORK__DISPATCH": f"tcp://127.0.0.1:{dispatch}",
+        "SCI_STREAM_RIG__NETWORK__RESULTS": f"tcp://127.0.0.1:{results}",
+        "SCI_STREAM_RIG__NETWORK__TAPS": f"tcp://127.0.0.1:{taps}",
+        "SCI_STREAM_RIG__PREVIEW__PORT": "0",
+        "SCI_STREAM_RIG__RECORD__MIN_FREE_MIB": "0",
+        "SCI_STREAM_RIG__CAMERA__OPTIONS__SNAPSHOT_RATE_HZ": "0",
+    }
+
+
+def run_published(folder: Path, data_dir: Path, timeout_s: float, **variables: str) -> tuple[float, list[int]]:
+    """Run it; return the mean PSNR, and of which snapshots there is video."""
+    path, own = published_rig(folder, data_dir)
+    ended = sci_stream("run", path, "--summary", "out.json", cwd=folder, timeout_s=timeout_s, **own, **variables)
+    assert ended.status == 0, ended.output
+    summary = json.loads((folder / "out.json").read_text())
+    assert assert_accounted_for(summary)["reconstructed"] == 6
+    (recorded,) = (folder / "recordings").glob("*.h5")
+    with Recording(recorded) as recording:
+        return summary["psnr_db"]["mean"], recording.video_seqs
+
+
+def test_traffic_comes_out_as_well_as_total_variation_can_do(tmp_path: Path, data_dir: Path) -> None:
+    mean_db, recorded = run_published(tmp_path, data_dir, 120.0, SCI_STREAM_RIG__RECONSTRUCT__DENOISER="tv")
+    assert recorded == list(range(6))
+    assert 20.4 <= mean_db <= 21.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_traffic_comes_out_at_23_5_db_with_published_ffdnet_weights(tmp_path: Path, data_dir: Path) -> None:
+    weights = data_dir / "weights" / "kair_ffdnet_gray.pth"
+    mean_db, recorded = run_published(tmp_path, data_dir, 840.0, SCI_STREAM_RIG__RECONSTRUCT__WEIGHTS=str(weights))
+    assert recorded == list(range(6))
+    assert mean_db >= 23.5

@@ -1,0 +1,136 @@
+"""A whole rig, from the simulated camera to the summary and the recording, with nothing going wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drivers.simulated import SimulatedCamera
+from sci_stream.files.recording import Recording
+from sci_stream.model import CameraFrame
+from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
+
+SNAPSHOTS = 12
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended well, and its camera's frames, made once more."""
+
+    rig: RunningRig
+    summary: dict[str, Any]
+    recording: Recording
+    frames: list[CameraFrame]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("run")
+    with RunningRig(folder, {}, "--snapshots", str(SNAPSHOTS)) as rig:
+        summary = rig.finish()
+        options = SimulatedCamera.Options.model_validate(
+            {**rig.rig.camera.options, "snapshot_rate_hz": 0.0}  # the same frames, without waiting for them
+        )
+    (path,) = rig.segments()
+    with Recording(path) as recording:
+        yield Run(rig, summary, recording, deliver(SimulatedCamera(options), SNAPSHOTS))
+
+
+def psnr_db(video: np.ndarray, truth: np.ndarray) -> float:
+    """Return the mean over frames of the PSNR with peak 1.0."""
+    error = ((video.astype(np.float64) - truth) ** 2).mean((1, 2))
+    return float(np.mean(-10 * np.log10(error)))
+
+
+def deliver(camera: SimulatedCamera, n: int) -> list[CameraFrame]:
+    camera.open()
+    camera.start()
+    frames = [frame for _ in range(n) if (frame := camera.read(10.0)) is not None]
+    camera.close()
+    return frames
+
+
+def test_every_snapshot_is_reconstructed_and_the_ledger_adds_up(run: Run) -> None:
+    ledger = assert_accounted_for(run.summary)
+    assert ledger["acquired"] == ledger["reconstructed"] == SNAPSHOTS
+    assert (ledger["duplicates"], ledger["redelivered"], ledger["camera_missed"]) == (0, 0, 0)
+
+
+def test_the_summary_says_how_long_each_stage_took(run: Run) -> None:
+    stages = run.summary["latency_ms"]
+    assert set(stages) == {"queue", "transfer", "wait", "solve", "deliver", "record", "total"}
+    for stage in stages.values():
+        assert 0 <= stage["p50"] <= stage["p99"] < 60_000
+
+
+def test_the_summary_says_how_it_was_solved_and_by_what(run: Run) -> None:
+    told = run.summary
+    assert told["iterations"] == {"mean": 6.0, "min": 6, "max": 6, "budget_limited": 0}
+    assert 0 <= told["warm_starts"] <= SNAPSHOTS
+    assert sum(told["starts"].values()) == SNAPSHOTS
+    assert told["by_node"] == {"reconstruct-0": SNAPSHOTS}
+    assert told["device"]
+    assert {"python", "sci-stream", "numpy", "torch", "pyzmq", "h5py"} <= set(told["versions"])
+    assert told["shape"] == [4, 64, 64]
+    assert (told["ended"], told["restarts"], told["wire_errors"]) == ("finished", 0, {})
+
+
+def test_the_recording_is_finished_and_holds_each_snapshot_once_in_order(run: Run) -> None:
+    recording = run.recording
+    assert recording.clean
+    assert recording.ledger == run.summary["ledger"]
+    assert recording.first_seq == 0
+    assert recording.raw_seqs == recording.video_seqs == recording.settled_seqs == list(range(SNAPSHOTS))
+    assert {recording.outcome(seq) for seq in range(SNAPSHOTS)} == {("reconstructed", "")}
+
+
+def test_the_recorded_counts_are_the_camera_s_to_the_last_digit(run: Run) -> None:
+    for seq, frame in enumerate(run.frames):
+        np.testing.assert_array_equal(run.recording.raw(seq), frame.counts)
+        assert run.recording.camera_frame_id(seq) == frame.frame_id
+
+
+def test_the_recorded_video_has_the_quality_that_the_summary_says(run: Run) -> None:
+    measured = []
+    for seq, frame in enumerate(run.frames):
+        assert frame.truth is not None
+        measured.append(psnr_db(run.recording.video(seq), frame.truth / 255.0))
+    told = run.summary["psnr_db"]
+    assert [entry["seq"] for entry in told["per_snapshot"]] == list(range(SNAPSHOTS))
+    # The video is recorded in half precision.
+    np.testing.assert_allclose([entry["psnr_db"] for entry in told["per_snapshot"]], measured, atol=0.05)
+    assert told["mean"] == pytest.approx(np.mean(measured), abs=0.05)
+    assert told["min"] == pytest.approx(np.min(measured), abs=0.05)
+    assert told["min"] > 15.0
+
+
+def test_the_recording_carries_its_calibration_and_the_rig_it_was_made_with(run: Run) -> None:
+    camera = SimulatedCamera(SimulatedCamera.Options.model_validate(run.rig.rig.camera.options))
+    camera.open()
+    assert run.recording.calibration.hash == run.recording.info.calibration_hash == camera.calibration().hash
+    assert 'driver = "simulated"' in run.recording.rig_toml
+
+
+def test_the_run_tells_a_person_how_it_went(run: Run) -> None:
+    assert f"{SNAPSHOTS} acquired = {SNAPSHOTS} reconstructed: the ledger closes" in run.rig.output
+    assert str(run.rig.segments()[0]) in run.rig.output
+
+
+def test_the_demo_runs_the_whole_instrument_and_ends_by_itself(tmp_path: Path) -> None:
+    ended = sci_stream(
+        "demo", "--snapshots", "5", "--no-browser", "--size", "64", "--summary", "out.json", cwd=tmp_path
+    )
+    assert ended.status == 0, ended.output
+    assert "Traceback" not in ended.output
+    summary = json.loads((tmp_path / "out.json").read_text())
+    assert assert_accounted_for(summary)["acquired"] == 5
+    assert summary["psnr_db"]["min"] > 10.0
+    (path,) = (tmp_path / "recordings").glob("*.h5")
+    with Recording(path) as recording:
+        assert recording.raw_seqs == list(range(5))

@@ -1,0 +1,71 @@
+"""Being told to stop: once drains and ends well, twice ends at once, and a dead supervisor leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
+
+ENDLESS = {"camera": {"options": {"snapshot_rate_hz": 20.0}}}
+# One snapshot takes far longer than any of these tests.
+STUCK = {
+    "camera": {"options": {"width_px": 256, "height_px": 256, "snapshot_rate_hz": 20.0}},
+    "reconstruct": {"iterations": 10_000},
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_drains_and_the_run_ends_well(tmp_path: Path, number: signal.Signals) -> None:
+    with RunningRig(tmp_path, ENDLESS) as rig:
+        rig.wait_for_count("reconstructed", 3)
+        rig.process.send_signal(number)
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == ledger["reconstructed"] >= 3
+        assert summary["ended"] == "stopped"
+        assert rig.nodes() == {}
+        with rig.recordings() as (recording,):
+            assert recording.clean
+
+
+def test_what_does_not_come_to_an_end_in_time_is_dropped_and_counted(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, {**STUCK, "drain": {"timeout_s": 0.5}}) as rig:
+        rig.wait_for_count("acquired", 5)
+        rig.process.send_signal(signal.SIGINT)
+        status = rig.wait()
+        ledger = assert_accounted_for(rig.summary())
+        assert set(ledger["dropped"]) == {"drain_timeout"}
+        assert ledger["dropped"]["drain_timeout"] == ledger["acquired"]
+        assert status == 0, rig.output
+        assert rig.nodes() == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_run_and_its_nodes_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    with RunningRig(tmp_path, STUCK) as rig:
+        rig.wait_for_count("acquired", 3)
+        assert len(rig.nodes()) == 3
+        rig.process.send_signal(number)
+        time.sleep(0.5)
+        assert rig.process.poll() is None, "it drains"
+        rig.process.send_signal(number)
+        assert rig.wait(5.0) == 130
+        wait_for(lambda: not rig.nodes(), "no node is left behind", timeout_s=5.0)
+        assert "Traceback" not in rig.output
+
+
+def test_nodes_whose_supervisor_was_killed_stop_by_themselves(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, ENDLESS) as rig:
+        rig.wait_for_count("reconstructed", 3)
+        rig.process.kill()
+        rig.process.wait()
+        wait_for(lambda: not rig.nodes(), "no node is left behind", timeout_s=20.0)
+        # They drained: the recording is finished and its ledger closed.
+        with rig.recordings() as (recording,):
+            assert recording.clean
+            assert recording.ledger is not None
+            assert recording.ledger["closed"]

@@ -1,0 +1,264 @@
+"""A training from end to end: it learns, it is the same for the same seed, and stopping it changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from sci_stream.errors import ConfigError, FileFormatError, StorageError
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.variants import VARIANTS
+from sci_stream.recon.weights import FfdnetWeights, save_ffdnet
+from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from sci_stream.training.curve import curve_path, read_curve
+from sci_stream.training.export import export_weights
+from sci_stream.training.learner import initial_weights
+from sci_stream.training.settings import TrainingSettings, Until
+from sci_stream.training.train import TrainingResult, train
+from tests.training.pictures import CPU
+
+Train = Callable[..., TrainingResult]
+
+
+@pytest.fixture
+def go(photographs: Path) -> Train:
+    """Train on the small pictures, one of them held out."""
+
+    def go(run: Path, settings: TrainingSettings, **options: object) -> TrainingResult:
+        until = Until(steps=options.pop("steps", None), minutes=options.pop("minutes", None))  # type: ignore[arg-type]  # as given by the test
+        return train(photographs, run, settings, until, device=CPU, held_out=1, **options)  # type: ignore[arg-type]  # likewise
+
+    return go
+
+
+def _tensors(run: Path) -> list[torch.Tensor]:
+    """Return all that a checkpoint holds of the network, its average and Adam."""
+    learner = load_checkpoint(run)["learner"]
+    adam = [entry[key] for entry in learner["adam"]["state"].values() for key in ("exp_avg", "exp_avg_sq", "step")]
+    return [*learner["parameters"], *learner["averages"], *adam]
+
+
+def _same(one: Path, other: Path) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(_tensors(one), _tensors(other), strict=True))
+
+
+def _without_time(run: Path) -> list[dict[str, object]]:
+    return [{key: value for key, value in point.items() if key != "minutes"} for point in read_curve(run)]
+
+
+def _after(calls: int) -> Callable[[], bool]:
+    """Return a stop request that comes at this call."""
+    counter = itertools.count()
+    return lambda: next(counter) >= calls
+
+
+def test_the_loss_falls_and_images_never_seen_get_better(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    settings = dataclasses.replace(small, batch=8, learning_rate=3e-3, validate_every=40)
+    result = go(tmp_path / "run", settings, steps=160)
+    first, *_, last = read_curve(tmp_path / "run")
+    assert last["loss"] < 0.8 * first["loss"]
+    assert all(last["psnr_db"][level] > first["psnr_db"][level] for level in ("25", "50"))
+    assert (result.step, result.finished) == (160, True)
+    assert result.psnr_db == last["psnr_db"]
+
+
+def test_the_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    for run, seed in [("a", 1), ("b", 1), ("c", 2)]:
+        go(tmp_path / run, dataclasses.replace(small, seed=seed), steps=6)
+    assert _same(tmp_path / "a", tmp_path / "b")
+    assert _without_time(tmp_path / "a") == _without_time(tmp_path / "b")
+    assert not _same(tmp_path / "a", tmp_path / "c")
+
+
+def test_a_resumed_training_equals_an_uninterrupted_one(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    go(tmp_path / "whole", small, steps=14)
+    parts = tmp_path / "parts"
+    assert go(parts, small, steps=14, stop=_after(6)) == TrainingResult(
+        6, False, read_curve(parts)[-1]["psnr_db"], 0, 0
+    )
+    assert go(parts, small, steps=14, stop=_after(5), resume=True).step == 11
+    assert go(parts, small, steps=14, resume=True).finished
+    assert _same(tmp_path / "whole", parts)
+    assert _without_time(tmp_path / "whole") == _without_time(parts)
+    assert [point["step"] for point in read_curve(parts)] == [4, 8, 12, 14]
+    assert [session["steps"] for session in load_checkpoint(parts)["sessions"]] == [6, 5, 3]
+
+
+def test_a_longer_end_given_before_the_decay_is_as_if_it_had_been_meant_from_the_start(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
+    go(tmp_path / "whole", small, steps=20)
+    go(tmp_path / "parts", small, steps=10, stop=_after(6))
+    go(tmp_path / "parts", small, steps=20, resume=True)
+    assert _same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_points_of_the_curve_beyond_the_checkpoint_are_dropped_on_resuming(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
+    run = tmp_path / "run"
+    go(run, small, steps=12, stop=_after(6))
+    with curve_path(run).open("a") as file:
+        file.write('{"step": 8, "psnr_db": {"15": 99.0}}\n')
+    go(run, small, steps=12, resume=True)
+    assert [point["step"] for point in read_curve(run)] == [4, 8, 12]
+    assert read_curve(run)[1]["psnr_db"]["15"] < 90
+
+
+def test_minutes_alone_end_with_a_decay(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    result = go(tmp_path / "run", dataclasses.replace(small, validate_every=1000), minutes=1 / 60)
+    saved = load_checkpoint(tmp_path / "run")
+    assert result.finished
+    assert saved["steps"] == result.step
+    (last,) = read_curve(tmp_path / "run")
+    assert last["learning_rate"] < 0.5 * small.learning_rate
+
+
+def test_minutes_end_a_run_of_stated_steps_early_and_it_can_go_on(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
+    settings = dataclasses.replace(small, validate_every=10**6)
+    result = go(tmp_path / "run", settings, steps=10**6, minutes=1e-3)
+    assert not result.finished
+    assert go(tmp_path / "run", settings, steps=result.step + 2, resume=True).finished
+
+
+def test_a_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    go(tmp_path / "one", small, steps=4)
+    weights = tmp_path / "one.safetensors"
+    export_weights(tmp_path / "one", weights, data=[], licence="none")
+    go(tmp_path / "two", dataclasses.replace(small, learning_rate=1e-8), steps=1, start_from=weights)
+    for start, now in zip(
+        load_checkpoint(tmp_path / "one")["learner"]["averages"],
+        load_checkpoint(tmp_path / "two")["learner"]["parameters"],
+        strict=True,
+    ):
+        torch.testing.assert_close(now, start, rtol=0, atol=1e-6)
+
+
+def test_weights_of_another_network_are_no_start(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    kernels = (torch.zeros(8, 5, 3, 3), torch.zeros(4, 8, 3, 3))
+    biases = (torch.zeros(8), torch.zeros(4))
+    other = tmp_path / "other.safetensors"
+    save_ffdnet(FfdnetWeights(kernels, biases, gives_noise=True, origin="own"), other)
+    with pytest.raises(ConfigError, match=r"7 layers of 32 channels.*2 layers of 8"):
+        go(tmp_path / "run", small, steps=1, start_from=other)
+
+
+def test_a_run_is_not_overwritten(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    go(tmp_path / "run", small, steps=1)
+    with pytest.raises(ConfigError, match=r"There is a training run.*--resume"):
+        go(tmp_path / "run", small, steps=1)
+
+
+def test_a_run_goes_on_only_with_its_own_settings_and_images(
+    go: Train, photographs: Path, tmp_path: Path, small: TrainingSettings
+) -> None:
+    go(tmp_path / "run", small, steps=2)
+    with pytest.raises(ConfigError, match=r"other settings.*'batch': 2.*'batch': 3"):
+        go(tmp_path / "run", dataclasses.replace(small, batch=3), steps=4, resume=True)
+    (photographs / "4.png").unlink()
+    with pytest.raises(ConfigError, match=r"other settings or images.*expected images"):
+        go(tmp_path / "run", small, steps=4, resume=True)
+
+
+def test_a_finished_run_asks_for_more_steps(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    go(tmp_path / "run", small, steps=3)
+    with pytest.raises(ConfigError, match="has 3 steps; expected more; got 3"):
+        go(tmp_path / "run", small, steps=3, resume=True)
+
+
+def test_there_must_be_a_run_to_resume(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    with pytest.raises(FileFormatError, match="no training run"):
+        go(tmp_path / "run", small, steps=3, resume=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", None])
+def test_a_damaged_checkpoint_is_refused(
+    go: Train, tmp_path: Path, small: TrainingSettings, content: bytes | None
+) -> None:
+    go(tmp_path / "run", small, steps=1)
+    path = checkpoint_path(tmp_path / "run")
+    path.write_bytes(path.read_bytes()[:-500] if content is None else content)
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        go(tmp_path / "run", small, steps=3, resume=True)
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+    torch.save({"model.0.weight": torch.zeros(1)}, checkpoint_path(tmp_path))
+    with pytest.raises(FileFormatError, match=r"not a training checkpoint of this version.*sci_stream\.training\.1"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_of_another_network_is_refused(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    go(tmp_path / "run", small, steps=1)
+    saved = load_checkpoint(tmp_path / "run")
+    saved["learner"]["parameters"][0] = torch.zeros(1)
+    save_checkpoint(tmp_path / "run", saved)
+    with pytest.raises(FileFormatError, match="holds another network"):
+        go(tmp_path / "run", small, steps=3, resume=True)
+
+
+def test_a_run_that_cannot_be_kept_says_so_before_it_learns(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="cannot be written"):
+        go(tmp_path / "file" / "run", small, steps=1, stop=lambda: pytest.fail("began to learn"))
+
+
+def test_a_checkpoint_that_fails_to_be_written_leaves_the_old_one(
+    go: Train, tmp_path: Path, small: TrainingSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    go(run, small, steps=2)
+    before = checkpoint_path(run).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(StorageError, match="No space left"):
+        save_checkpoint(run, {})
+    assert checkpoint_path(run).read_bytes() == before
+    assert not list(run.glob("*.partial")) + list(run.glob(".*partial"))
+
+
+def test_where_nobody_watches_each_point_of_the_curve_is_a_line(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
+    text = io.StringIO()
+    go(tmp_path / "run", small, steps=8, console=Console(file=text, width=120))
+    lines = text.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines if line] == ["step 4", "step 8"]
+    assert "dB at σ 15 / 25 / 50" in lines[0]
+
+
+def test_a_progress_bar_is_shown_where_somebody_does(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+    text = io.StringIO()
+    go(tmp_path / "run", small, steps=4, console=Console(file=text, width=120, force_terminal=True))
+    assert "step 4/4" in text.getvalue()
+
+
+def test_images_passed_over_are_counted(go: Train, photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:
+    (photographs / "broken.jpg").write_bytes(b"no picture")
+    assert go(tmp_path / "run", small, steps=1).unreadable == 1
+
+
+def test_a_folder_without_images_is_refused(tmp_path: Path, small: TrainingSettings) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="holds no image"):
+        train(tmp_path / "empty", tmp_path / "run", small, Until(steps=1), device=CPU)
+
+
+def test_a_network_begins_by_leaving_the_image_nearly_as_it_is() -> None:
+
+    x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
+    for shape in VARIANTS.values():
+        y = FfdnetDenoiser(initial_weights(shape, 0), CPU)(x, 0.1)
+        assert (y - x).abs().mean() < 0.1
