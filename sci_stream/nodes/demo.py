@@ -20,6 +20,10 @@ _SOLVE_S = 0.6
 _RATE_MARGIN = 0.7
 """Share of what the device can do that the camera asks for; the nodes share the machine with each other."""
 _RATE_MOST_HZ = 30.0
+_RATE_LEAST_HZ = 0.5
+"""Asked for however slow the device: the budget then gives way, to fewer iterations."""
+_SCENE = "slow"
+"""It moves a pixel or two from sub-frame to sub-frame, as a scene does in front of a high-speed camera."""
 
 
 def free_port() -> int:
@@ -43,6 +47,20 @@ def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | Non
             torch.cuda.synchronize(device)
         best_s = min(best_s, time.perf_counter() - start_s)
     return best_s
+
+
+def _largest_in_time(
+    device: torch.device, prior: str, weights: Path | None, iterations: int, sizes_px: tuple[int, ...]
+) -> tuple[int, float]:
+    """Return the first size that is solved in good time, else the last, and the seconds that a solve should take."""
+    # Timed at a small size and scaled: trying the large ones would be the wait that is to be avoided.
+    measured_px = min(128, *sizes_px)
+    per_pixel_s = _seconds_per_iteration(device, prior, weights, measured_px) / measured_px**2
+    for size_px in sizes_px:
+        solve_s = per_pixel_s * size_px**2 * iterations
+        if solve_s <= _SOLVE_S:
+            break
+    return size_px, solve_s
 
 
 def _toml_string(value: str) -> str:
@@ -69,19 +87,13 @@ def demo_rig(
     chosen = pick_device(device)
     prior = "tv" if weights is None else "ffdnet"
     iterations = default_settings(chosen, prior).iterations
-    sizes = (size,) if size else _SIZES_PX
-    for size_px in sizes:
-        # Time at the smallest size and scale: trying the large ones would be the wait that is to be avoided.
-        measured_px = min(size_px, 128)
-        per_pixel_s = _seconds_per_iteration(chosen, prior, weights, measured_px) / measured_px**2
-        solve_s = per_pixel_s * size_px**2 * iterations
-        if solve_s <= _SOLVE_S:
-            break
-    rate_hz = max(0.2, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
+    size_px, solve_s = _largest_in_time(chosen, prior, weights, iterations, (size,) if size else _SIZES_PX)
+    rate_hz = max(_RATE_LEAST_HZ, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
     ports = {name: free_port() for name in ("dispatch", "results", "taps")}
     scene_file = Path(scene)
+    filmed = str(scene_file.resolve()) if scene and scene_file.exists() else scene or _SCENE
     lines = [
         "# Written by `sci-stream demo` for this machine; run it again with: sci-stream run THIS_FILE",
         '[rig]\nname = "demo"\n',
@@ -89,7 +101,7 @@ def demo_rig(
         "[camera.options]",
         f"width_px = {size_px}\nheight_px = {size_px}\nn_frames = {_N_FRAMES}",
         f"snapshot_rate_hz = {rate_hz:.2f}\ntruth = true",
-        f"scene = {_toml_string(str(scene_file.resolve()) if scene_file.exists() else scene)}\n" if scene else "",
+        f"scene = {_toml_string(filmed)}\n",
         f'[reconstruct]\ndenoiser = "{prior}"\ndevices = ["{device}"]\niterations = {iterations}',
         f"weights = {_toml_string(str(weights.resolve()))}\n" if weights else "",
         "[network]",
