@@ -1,4 +1,4 @@
-"""Fixtures that any test may ask for."""
+"""Fixtures that any test may ask for; those of a small recorded series are in `tests/series_fixtures.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+pytest_plugins = ["tests.series_fixtures"]
 
 # Deterministic, and without a deadline: a machine shared with other work is slow at times, which is no failure.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)

@@ -16,7 +16,7 @@ from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER
-from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_frames
+from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_to
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
@@ -219,15 +219,7 @@ class Dispatcher:
         return settled
 
     def _send(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
-        try:
-            send_frames(self.socket, [identity, *frames])
-        except zmq.Again:
-            return False
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            return False
-        return True
+        return send_to(self.socket, identity, frames)
 
     def close(self) -> None:
         """Leave."""

@@ -11,7 +11,7 @@ import zmq
 
 from sci_stream.errors import WireError
 from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER
-from sci_stream.transport.sockets import bind, make_socket, receive_frames, send_frames
+from sci_stream.transport.sockets import bind, make_socket, receive_frames, send_to
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Refused, Welcome, decode, encode
 
 log = logging.getLogger(__name__)
@@ -128,15 +128,7 @@ class ResultsServer:
 
     def forward(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
         """Send an encoded message to one peer; False if it is gone or does not read."""
-        try:
-            send_frames(self.socket, [identity, *frames])
-        except zmq.Again:
-            return False
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            return False
-        return True
+        return send_to(self.socket, identity, frames)
 
     def close(self) -> None:
         """Leave."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NoReturn
@@ -38,14 +39,14 @@ class UnfitError(Exception):
         return UnfitError(self.expected, self.got, f"{name}.{self.field}" if self.field else name)
 
 
-class Check:
+class Check(ABC):
     """What one field may be: `read` returns its value or raises `UnfitError`, `dump` makes it fit for the wire."""
 
     __slots__ = ()
 
+    @abstractmethod
     def read(self, value: object) -> Any:
         """Return the checked value."""
-        raise NotImplementedError
 
     def dump(self, value: Any) -> Any:
         """Return what to send."""

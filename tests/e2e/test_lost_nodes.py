@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sci_stream.files.recording import Recording
-from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
+from tests.e2e.kit import RunningRig, assert_accounted_for
 
 SNAPSHOTS = 32
 # A camera a little faster than the solvers, so that every node has its hands full when it is killed.
