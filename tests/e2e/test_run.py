@@ -123,9 +123,8 @@ def test_the_run_tells_a_person_how_it_went(run: Run) -> None:
 
 
 def test_the_demo_runs_the_whole_instrument_and_ends_by_itself(tmp_path: Path) -> None:
-    ended = sci_stream(
-        "demo", "--snapshots", "5", "--no-browser", "--size", "64", "--summary", "out.json", cwd=tmp_path
-    )
+    arguments = ("--snapshots", "5", "--no-browser", "--size", "64", "--summary", "out.json")
+    ended = sci_stream("demo", *arguments, cwd=tmp_path, TMPDIR=str(tmp_path))
     assert ended.status == 0, ended.output
     assert "Traceback" not in ended.output
     summary = json.loads((tmp_path / "out.json").read_text())
