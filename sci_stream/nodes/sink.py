@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from sci_stream.config import Rig
-from sci_stream.errors import LedgerError
+from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.open_series import OpenSeries
 from sci_stream.nodes.outputs import preview_options
@@ -23,6 +23,7 @@ from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
 from sci_stream.nodes.sink_status import describe_nodes, flat
 from sci_stream.optics.calibration import Calibration
 from sci_stream.sinks.preview import WebPreview
+from sci_stream.sinks.recorder import RecorderState
 from sci_stream.transport.results import Peer, ResultsServer
 from sci_stream.transport.sink_link import key_of
 from sci_stream.transport.sockets import Wakeup
@@ -76,7 +77,7 @@ class SinkNode:
         self._durable: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._status_s = float("-inf")
         self._last_status: dict[str, Any] = {}
-        self._failure: LedgerError | None = None
+        self._failure: SciStreamError | None = None
 
     def run(self) -> None:
         """Run until asked to stop.
@@ -85,6 +86,8 @@ class SinkNode:
         ------
         LedgerError
             If a series that ended here does not add up.
+        StorageError
+            If a recording could not take all of its series.
         """
         if self._preview is not None:
             self._preview_url = self._preview.start()
@@ -102,7 +105,8 @@ class SinkNode:
                     poller.register(self._server.socket, zmq.POLLIN)
                 self._wakeup.clear()
                 self._turn(time.monotonic())
-                needed = self._stop.gentle and self._series is not None and self._acquire_is_there()
+                # Also after the series: what is said last is lost if the connection closes before it is read.
+                needed = self._stop.gentle and self._acquire_is_there()
                 if self._stop and stopping_s is None and not needed:
                     stopping_s = time.monotonic() + _LAST_WORDS_S
             if self._series is not None:
@@ -292,6 +296,12 @@ class SinkNode:
         except LedgerError as error:
             log.error("series %s: %s", series.name, error)
             self._failure = self._failure or error
+        if recording.get("state") in {RecorderState.STOPPED, RecorderState.FAILED}:
+            self._failure = self._failure or StorageError(
+                f"The recording {recording['file']} is not complete",
+                got=recording["reason"],
+                hint="What was flushed before is readable; the ledger counts the rest as not_recorded.",
+            )
         self._ended.append(series.name)
         self._last_status = series.status(time.monotonic())
         self._tell_status(time.monotonic())
