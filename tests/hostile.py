@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
-from wire_samples import HASH, samples
 
 from sci_stream.wire import Limits, encode
+from tests.wire_samples import HASH, samples
 
 
 class HostileCase(NamedTuple):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from camera_kit import SHOTS, SIMULATED, B, H, MakeCamera, Published, W, record, simulated
 
 from drivers.replay import ReplayCamera, ReplayOptions
+from tests.drivers.camera_kit import SHOTS, SIMULATED, B, H, MakeCamera, Published, W, record, simulated
 
 
 @pytest.fixture

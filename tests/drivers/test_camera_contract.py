@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from camera_kit import SHOTS, MakeCamera, frames
 
 from sci_stream.model import CameraCapabilities
 from sci_stream.ports import Camera
+from tests.drivers.camera_kit import SHOTS, MakeCamera, frames
 
 
 @pytest.fixture

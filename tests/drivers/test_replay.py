@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.io
-from camera_kit import SHOTS, B, H, Published, W, frames
 from pydantic import ValidationError
 
 from drivers.replay import ReplayCamera, ReplayOptions
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import BayerPhase
+from tests.drivers.camera_kit import SHOTS, B, H, Published, W, frames
 
 
 def replay(path: Path, **options: Any) -> ReplayCamera:

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from camera_kit import SHOTS, frames, simulated
 
 from drivers.simulated.exposure import Exposure
 from drivers.simulated.scenes import make_scene
 from sci_stream.errors import CameraError, CameraLost, FileFormatError
+from tests.drivers.camera_kit import SHOTS, frames, simulated
 
 
 def test_counts_are_the_papers_model_to_the_last_digit() -> None:

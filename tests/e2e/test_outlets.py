@@ -13,13 +13,13 @@ import cv2
 import numpy as np
 import pytest
 import zmq
-from hostile import hostile_messages
 from websockets.sync.client import connect
 
 import sci_stream
 from sci_stream.sinks.preview_message import split_message
 from sci_stream.wire import Hello, Welcome, decode, encode
 from tests.e2e.kit import RunningRig, assert_accounted_for
+from tests.hostile import hostile_messages
 
 LIVE = {"preview": {"enabled": True}, "camera": {"options": {"snapshot_rate_hz": 10.0}}}
 

@@ -9,16 +9,16 @@ import hypothesis.extra.numpy as hnp
 import msgpack
 import numpy as np
 import pytest
-from hostile import HostileCase, good_frames, hostile_messages, with_header
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_samples import samples
 
 from sci_stream.errors import WireError
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.wire import Dropped, Heartbeat, Limits, Message, Reason, SeriesEnd, decode, encode
 from sci_stream.wire.schema import KINDS
+from tests.hostile import HostileCase, good_frames, hostile_messages, with_header
+from tests.wire_samples import samples
 
 CORPUS = list(hostile_messages())
 
