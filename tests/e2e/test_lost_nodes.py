@@ -88,7 +88,9 @@ def test_a_sink_killed_in_mid_run_takes_the_series_up_where_its_recording_ends(t
 
 
 def test_an_acquire_node_that_is_killed_ends_its_series_unclosed_and_the_run_says_so(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, BUSY, "--snapshots", str(SNAPSHOTS)) as rig:
+    # Slow enough that the series is not over by the time it is known to have begun.
+    slowly = {**BUSY, "camera": {"options": {"snapshot_rate_hz": 8.0}}}
+    with RunningRig(tmp_path, slowly, "--snapshots", str(SNAPSHOTS)) as rig:
         rig.wait_for_count("reconstructed", 4)
         first_series = rig.wait_until("a series", lambda report: "series" in report)["series"]
         rig.kill("acquire")
