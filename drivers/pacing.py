@@ -20,6 +20,8 @@ class Pacer:
 
     def __init__(self, rate_hz: float) -> None:
         self._period_s = 1.0 / rate_hz if rate_hz > 0 else 0.0
+        self._k0 = 0
+        self._k0_s = 0.0
         self._origin_s = 0.0
         self._paused_s = 0.0
         self._held_until_s = 0.0
@@ -32,8 +34,23 @@ class Pacer:
     def start(self) -> None:
         """Set the schedule's, and the camera clock's, zero to now."""
         self._origin_s = time.monotonic()
+        self._k0, self._k0_s = 0, 0.0
         self._paused_s = 0.0
         self._held_until_s = 0.0
+
+    def retime(self, rate_hz: float, k: int) -> None:
+        """Go on at another rate from frame ``k``, the next one, on; it is due a new period after the one before it.
+
+        A reader that was late has nothing to catch up on: frames that a slower camera took are not asked of a faster.
+        """
+        elapsed_s = time.monotonic() - self._origin_s - self._paused_s
+        self._k0_s = max(self._due_s(k - 1), elapsed_s) if self._period_s else elapsed_s
+        self._k0 = k
+        self._period_s = 1.0 / rate_hz if rate_hz > 0 else 0.0
+
+    def _due_s(self, k: int) -> float:
+        """Return when frame ``k`` ends, s since the start, pauses left out."""
+        return self._k0_s + (k - self._k0 + 1) * self._period_s
 
     def pause(self, seconds: float) -> None:
         """Let no frame come for that long; all later ones move back by as much."""
@@ -42,7 +59,7 @@ class Pacer:
 
     def late_s(self, k: int) -> float:
         """Return by how much frame ``k`` is overdue; negative while it is still to come."""
-        due_s = max(self._origin_s + self._paused_s + (k + 1) * self._period_s, self._held_until_s)
+        due_s = max(self._origin_s + self._paused_s + self._due_s(k), self._held_until_s)
         return time.monotonic() - due_s
 
     def wait(self, k: int, timeout_s: float, extra_s: float = 0.0) -> bool:
@@ -58,5 +75,5 @@ class Pacer:
     def stamp_ns(self, k: int) -> int:
         """Return the camera's own time stamp of frame ``k``: exact where there is a rate, else the time it is now."""
         if self._period_s:
-            return round(((k + 1) * self._period_s + self._paused_s) * 1e9)
+            return round((self._due_s(k) + self._paused_s) * 1e9)
         return round((time.monotonic() - self._origin_s) * 1e9)

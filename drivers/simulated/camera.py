@@ -15,13 +15,15 @@ from drivers.fields import pixel_format
 from drivers.pacing import Pacer
 from drivers.simulated.exposure import Exposure
 from drivers.simulated.faults import Faults
-from drivers.simulated.masks import make_masks
+from drivers.simulated.masks import MaskOptics
 from drivers.simulated.options import SimulatedOptions
 from drivers.simulated.scenes import make_scene
 from drivers.simulated.sensor import Sensor
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream.ports import Pattern
 
 Shot = tuple[Array, Array | None]
 """Counts of one snapshot and, if asked for, its truth."""
@@ -31,11 +33,13 @@ class _Bench:
     """What opening the camera makes: scene, masks and sensor in their places, and the snapshots made ahead."""
 
     def __init__(self, options: SimulatedOptions) -> None:
-        phi = make_masks(options)
+        self._options = options
+        self._masks = MaskOptics(options)
+        phi = self._phi = self._masks.stack()
         self._exposure = Exposure(make_scene(options), phi, options.bayer, options.temporal_samples)
         self._sensor = Sensor(options, phi)
         self._truth = options.truth
-        self._loop: list[Shot] = []
+        self._loop: list[Shot | None] = []
         self.calibration = Calibration(
             phi=phi,
             dark=np.float32(self._sensor.black_dn),  # type: ignore[arg-type] # a scalar is documented to do
@@ -52,12 +56,30 @@ class _Bench:
         """Return snapshot ``n``, owned by the caller."""
         if not self._loop:
             return self._make(n)
-        counts, truth = self._loop[n % len(self._loop)]
+        place = n % len(self._loop)
+        counts, truth = self._loop[place] = self._loop[place] or self._make(place)
         return counts.copy(), None if truth is None else truth.copy()
+
+    def expose(self, exposure: float) -> None:
+        """Let another amount of light in. As on a real bench, the calibration stays that of the light before."""
+        self._sensor = Sensor(self._options.model_copy(update={"exposure": exposure}), self._phi)
+        self._loop = [None] * len(self._loop)  # made anew one by one: a camera cannot pause for all of them
+
+    def held(self, pattern: Pattern, n: int) -> Shot:
+        """Return exposure ``n`` of an even white field through one pattern that is held all the time."""
+        if pattern == "dark":
+            y = np.zeros(self._phi.shape[1:], np.float32)
+        else:
+            transmission = self._masks.open() if pattern == "white" else self._phi[pattern]
+            y = transmission * np.float32(self._options.calibration_light * len(self._phi))
+        stream = -2 if pattern == "dark" else -1 if pattern == "white" else pattern
+        return self._sensor.convert(y, (n + 1) * (len(self._phi) + 2) + stream), None
 
     def _make(self, n: int) -> Shot:
         x = self._exposure.frames(n)
-        counts = self._sensor.convert(self._exposure.measure(x), n)
+        position_px = self._options.mask_position_px(n)
+        phi = self._masks.stack(position_px) if any(position_px) else None
+        counts = self._sensor.convert(self._exposure.measure(x, phi), n)
         if not self._truth:
             return counts, None
         x *= 255
@@ -82,7 +104,7 @@ class SimulatedCamera:
     Options: ClassVar[type[SimulatedOptions]] = SimulatedOptions
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
-        self._options = options or SimulatedOptions()
+        self._given = self._options = options or SimulatedOptions()
         self._serial = f"SIM-{self._options.seed}"
         free = self._options.trigger == "free"
         self._pacer = Pacer(self._options.snapshot_rate_hz if free else 0.0)
@@ -98,6 +120,7 @@ class SimulatedCamera:
         self._first = 0
         self._shot: Shot | None = None
         self._repeat: CameraFrame | None = None
+        self._shown: Pattern | None = None
 
     def open(self) -> CameraCapabilities:
         """Build the scene, the masks and the sensor, and say what will be delivered.
@@ -115,6 +138,9 @@ class SimulatedCamera:
         if self._bench is None:
             self._bench = _Bench(self._options)
             self._counts.clear()
+        return self._capabilities()
+
+    def _capabilities(self) -> CameraCapabilities:
         o = self._options
         return CameraCapabilities(
             model="sci_stream simulated SCI camera",
@@ -132,9 +158,43 @@ class SimulatedCamera:
             has_truth=o.truth,
         )
 
+    def settings(self) -> list[Parameter]:
+        """Return exposure and rate; see `sci_stream.ports.AdjustableCamera`."""
+        self._opened()
+        o, fields = self._options, SimulatedOptions.model_fields
+        exposure = Parameter("exposure", "number", o.exposure, 0.01, 10.0, says=fields["exposure"].description or "")
+        says = fields["snapshot_rate_hz"].description or ""
+        rate = Parameter("snapshot_rate_hz", "number", o.snapshot_rate_hz, 0.0, 100_000.0, says=says)
+        return [exposure] if self._triggers is not None else [exposure, rate]
+
+    def set(self, name: str, value: Value) -> CameraCapabilities:
+        """Change exposure or rate from the next snapshot on; see `sci_stream.ports.AdjustableCamera`."""
+        bench = self._opened()
+        checked = checked_changes(self.settings(), {name: value}, f"Camera {self._serial}")
+        self._options = self._options.model_copy(update=checked)
+        if name == "exposure":
+            bench.expose(self._options.exposure)
+            self._shot = None
+        else:
+            self._pacer.retime(self._options.snapshot_rate_hz, self._k)
+        return self._capabilities()
+
     def calibration(self) -> Calibration:
         """Return the true calibration: no rig ever knows its masks this well."""
         return self._opened().calibration
+
+    @property
+    def field_brightness(self) -> float:
+        """Brightness of the field that `show` puts in front of the camera, see `sci_stream.ports.PatternCamera`."""
+        return self._options.calibration_light
+
+    def show(self, pattern: Pattern | None) -> None:
+        """Hold one pattern in front of an even field; see `sci_stream.ports.PatternCamera.show`."""
+        self._opened()
+        if isinstance(pattern, int) and not 0 <= pattern < self._options.n_frames:
+            raise ValueError(f"patterns are numbered from 0 to {self._options.n_frames - 1}, got {pattern}")
+        self._shown = pattern
+        self._shot = None
 
     def start(self) -> None:
         """Begin exposing. Frame ids and the camera's clock start over."""
@@ -173,7 +233,8 @@ class SimulatedCamera:
         if self.exhausted or not self._wait_for_trigger(timeout_s):
             return None
         if self._shot is None:  # made while waiting, not after: it is there when it is due
-            self._shot = self._opened().shot(self._index)
+            bench = self._opened()
+            self._shot = bench.shot(self._index) if self._shown is None else bench.held(self._shown, self._index)
         delay_s = self._faults.delay_s(self._index)
         if not self._pacer.wait(self._k, deadline_s - time.monotonic(), delay_s):
             return None
@@ -182,7 +243,7 @@ class SimulatedCamera:
     @property
     def exhausted(self) -> bool:
         """True once the last of a limited number of ``snapshots`` is delivered."""
-        total = self._options.snapshots
+        total = self._options.snapshots if self._shown is None else 0
         return 0 < total <= self._index and self._repeat is None
 
     def counters(self) -> Mapping[str, int]:
@@ -202,7 +263,11 @@ class SimulatedCamera:
         """Let go of scene and masks; `open` may follow."""
         self.stop()
         self._bench = None
+        if self._options is not self._given:
+            self._options = self._given
+            self._pacer = Pacer(self._given.snapshot_rate_hz if self._triggers is None else 0.0)
         self._lost = False
+        self._shown = None
 
     @property
     def _k(self) -> int:

@@ -53,9 +53,11 @@ class Exposure:
             x /= np.float32(self._samples)
         return x
 
-    def measure(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return y = Σ_b φ_b ⊙ x_b, (H, W) float32."""
-        y: npt.NDArray[np.float32] = np.einsum("bhw,bhw->hw", self._phi, x)
+    def measure(
+        self, x: npt.NDArray[np.float32], phi: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return y = Σ_b φ_b ⊙ x_b, (H, W) float32; through other masks than its own if ``phi`` are given."""
+        y: npt.NDArray[np.float32] = np.einsum("bhw,bhw->hw", self._phi if phi is None else phi, x)
         return y
 
     def _sense(self, t: float, out: npt.NDArray[np.float32]) -> None:

@@ -105,6 +105,17 @@ class SimulatedOptions(BaseModel):
     mask_unevenness: float = Field(
         default=0.15, ge=0, lt=1, description="How much the transmission falls off, smoothly, across the field."
     )
+    mask_shift_px: tuple[float, float] = Field(
+        default=(0.0, 0.0),
+        description="(x, y) by which the masks stand to the right of and below where the calibration has them, pixels.",
+    )
+    mask_drift_px_per_snapshot: tuple[float, float] = Field(
+        default=(0.0, 0.0),
+        description="(x, y) by which they move on with each snapshot, as a rig does that warms up, pixels.",
+    )
+    mask_drift_limit_px: float = Field(
+        default=2.0, ge=0, le=16, description="Where the drift comes to rest, pixels along each axis."
+    )
     temporal_samples: int = Field(
         default=1,
         ge=1,
@@ -115,6 +126,13 @@ class SimulatedOptions(BaseModel):
     bit_depth: Literal[8, 10, 12] = Field(default=12, description="Bits per pixel of the sensor's converter.")
     black_level_dn: float | None = Field(
         default=None, ge=0, description="Counts without light, DN; unset: 1/64 of the range (64 DN of 12 bit)."
+    )
+    calibration_light: float = Field(
+        default=0.4,
+        gt=0,
+        le=10,
+        description="Brightness of the even white field in front of the camera while it shows a single pattern for "
+        "calibration, 1 = white; the all-open mask must not saturate.",
     )
     exposure: float = Field(
         default=0.9,
@@ -156,6 +174,13 @@ class SimulatedOptions(BaseModel):
         advice = f"did you mean {near[0]!r}?" if near else f"a folder here is written './{scene}'"
         raise ValueError(f"{scene!r} is neither a scene ({', '.join(SCENES)}) nor a path; {advice}")
 
+    @field_validator("mask_shift_px")
+    @classmethod
+    def _shift_is_small(cls, shift: tuple[float, float]) -> tuple[float, float]:
+        if not all(abs(part) <= 16 for part in shift):
+            raise ValueError("expected two numbers from -16 to 16")
+        return shift
+
     @model_validator(mode="after")
     def _fields_agree(self) -> SimulatedOptions:
         if self.bayer is not None and (self.width_px % 2 or self.height_px % 2):
@@ -165,6 +190,21 @@ class SimulatedOptions(BaseModel):
         if self.black_dn >= self.max_dn:
             raise ValueError(f"black_level_dn must be below the {self.bit_depth} bit range's top {self.max_dn}")
         return self
+
+    @property
+    def mask_travel_px(self) -> float:
+        """How far the masks may come to stand from where they were calibrated, along either axis, pixels."""
+        drifts = any(self.mask_drift_px_per_snapshot)
+        return max(map(abs, self.mask_shift_px)) + (self.mask_drift_limit_px if drifts else 0.0)
+
+    def mask_position_px(self, snapshot: int) -> tuple[float, float]:
+        """Return where the masks stand at a snapshot, (x, y) from where they were calibrated, pixels."""
+        limit = self.mask_drift_limit_px
+        x, y = (
+            start + min(max(drift * snapshot, -limit), limit)
+            for start, drift in zip(self.mask_shift_px, self.mask_drift_px_per_snapshot, strict=True)
+        )
+        return x, y
 
     @property
     def max_dn(self) -> int:

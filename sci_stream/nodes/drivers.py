@@ -63,8 +63,13 @@ def make_camera(rig: Rig) -> Camera:
 def _resolved(rig: Rig) -> dict[str, Any]:
     """Make relative paths absolute where a file of that name lies beside the rig file."""
     folder = rig.source.parent if rig.source else Path()
-    out = dict(rig.camera.options)
-    for key, value in out.items():
+
+    def resolved(value: Any) -> Any:
         if isinstance(value, str) and value and (folder / value).exists() and not Path(value).is_absolute():
-            out[key] = str((folder / value).resolve())
-    return out
+            return str((folder / value).resolve())
+        return value
+
+    return {
+        key: [resolved(each) for each in value] if isinstance(value, list) else resolved(value)
+        for key, value in rig.camera.options.items()
+    }

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drivers.harvesters import HarvestersCamera, HarvestersOptions
 from drivers.replay import ReplayCamera, ReplayOptions
 from tests.drivers.camera_kit import SHOTS, SIMULATED, B, H, MakeCamera, Published, W, record, simulated
+from tests.drivers.harvesters.kit import sim_options, wheel_options, wheel_producer
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def recording(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(params=[*SIMULATED, "replay .mat v5", "replay .mat v7.3", "replay recording"])
+@pytest.fixture(
+    params=[*SIMULATED, "replay .mat v5", "replay .mat v7.3", "replay recording", "harvesters", "harvesters gentl_sim"]
+)
 def make_camera(
     request: pytest.FixtureRequest, tmp_path: Path, published: Published, recording: Callable[..., Path]
 ) -> MakeCamera:
@@ -39,6 +43,14 @@ def make_camera(
     kind: str = request.param
     if kind in SIMULATED:
         return lambda: simulated(**SIMULATED[kind])
+    if kind.startswith("harvesters"):
+        given = (
+            wheel_options(wheel_producer())
+            if kind == "harvesters"
+            else sim_options(request.getfixturevalue("gentl_producer"))
+        )
+        options = HarvestersOptions.model_validate(given)
+        return lambda: HarvestersCamera(options)
     if kind == "replay recording":
         path = recording()
     else:

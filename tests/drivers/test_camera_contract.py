@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -13,8 +14,19 @@ from tests.drivers.camera_kit import SHOTS, MakeCamera, frames
 
 
 @pytest.fixture
-def camera(make_camera: MakeCamera) -> Camera:
-    return make_camera()
+def camera(make_camera: MakeCamera) -> Iterator[Camera]:
+    made = make_camera()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def finite(camera: Camera) -> Camera:
+    """A camera that ends by itself, and shows the same again when it is started again."""
+    if not camera.open().finite:
+        pytest.skip("a live camera goes on, and does not repeat itself")
+    camera.close()
+    return camera
 
 
 def test_it_satisfies_the_protocol(camera: Camera) -> None:
@@ -41,9 +53,10 @@ def test_frames_are_as_the_capabilities_say(camera: Camera) -> None:
 
 
 def test_every_frame_has_the_id_that_follows_the_last(camera: Camera) -> None:
-    ids = camera.open().frame_ids
+    capabilities = camera.open()
+    ids = capabilities.frame_ids
     received = [frame.frame_id for frame in frames(camera)]
-    assert received[0] == ids.first
+    assert received[0] == ids.first or not capabilities.finite  # a live one may begin anywhere
     for previous, current in pairwise(received):
         assert previous is not None
         assert current is not None
@@ -52,6 +65,7 @@ def test_every_frame_has_the_id_that_follows_the_last(camera: Camera) -> None:
 
 def test_time_goes_on_from_frame_to_frame(camera: Camera) -> None:
     received = frames(camera)
+    assert len(received) == SHOTS
     for previous, current in pairwise(received):
         assert current.host_time_ns >= previous.host_time_ns
         if current.camera_time_ns is not None:
@@ -62,7 +76,8 @@ def test_time_goes_on_from_frame_to_frame(camera: Camera) -> None:
 def test_the_calibration_fits_the_frames(camera: Camera) -> None:
     capabilities = camera.open()
     calibration = camera.calibration()
-    assert calibration is not None
+    if calibration is None:
+        pytest.skip("this camera does not know its masks")
     assert calibration.shape == (capabilities.height_px, capabilities.width_px)
     assert calibration.n_frames == capabilities.n_frames
     assert calibration.bayer == capabilities.bayer
@@ -74,9 +89,9 @@ def test_the_calibration_fits_the_frames(camera: Camera) -> None:
 def test_the_truth_has_the_shape_of_the_masks_and_explains_the_counts(camera: Camera) -> None:
     capabilities = camera.open()
     calibration = camera.calibration()
-    assert calibration is not None
     if not capabilities.has_truth:
         pytest.skip("this camera knows no truth")
+    assert calibration is not None
     for frame in frames(camera):
         assert frame.truth is not None
         assert frame.truth.shape == calibration.phi.shape
@@ -85,7 +100,17 @@ def test_the_truth_has_the_shape_of_the_masks_and_explains_the_counts(camera: Ca
         assert np.sqrt(np.mean((calibration.measurement(frame.counts) - model) ** 2)) < 0.02
 
 
-def test_a_frame_belongs_to_its_receiver(make_camera: MakeCamera) -> None:
+def test_a_frame_does_not_change_when_others_follow(camera: Camera) -> None:
+    camera.open()
+    camera.start()
+    first = camera.read(5.0)
+    assert first is not None
+    before = first.counts.copy()
+    assert len(frames(camera, SHOTS - 1)) == SHOTS - 1
+    np.testing.assert_array_equal(first.counts, before)
+
+
+def test_a_frame_belongs_to_its_receiver(finite: Camera, make_camera: MakeCamera) -> None:
     untouched = [frame.counts for frame in frames(make_camera())]
     camera = make_camera()
     camera.open()
@@ -99,7 +124,7 @@ def test_a_frame_belongs_to_its_receiver(make_camera: MakeCamera) -> None:
             frame.truth[:] = 0
 
 
-def test_the_same_camera_made_again_gives_the_same_frames(make_camera: MakeCamera) -> None:
+def test_the_same_camera_made_again_gives_the_same_frames(finite: Camera, make_camera: MakeCamera) -> None:
     received, hashes = [], []
     for camera in (make_camera(), make_camera()):
         received.append(frames(camera))
@@ -113,14 +138,14 @@ def test_the_same_camera_made_again_gives_the_same_frames(make_camera: MakeCamer
     assert hashes[0] == hashes[1]
 
 
-def test_a_finite_camera_is_exhausted_after_its_last_frame_and_not_before(camera: Camera) -> None:
-    assert camera.open().finite
-    camera.start()
+def test_a_finite_camera_is_exhausted_after_its_last_frame_and_not_before(finite: Camera) -> None:
+    assert finite.open().finite
+    finite.start()
     for _ in range(SHOTS):
-        assert not camera.exhausted
-        assert camera.read(5.0) is not None
-    assert camera.exhausted
-    assert camera.read(0.0) is None
+        assert not finite.exhausted
+        assert finite.read(5.0) is not None
+    assert finite.exhausted
+    assert finite.read(0.0) is None
 
 
 def test_it_starts_over_after_a_stop(camera: Camera) -> None:
@@ -129,14 +154,16 @@ def test_it_starts_over_after_a_stop(camera: Camera) -> None:
     again = frames(camera)
     assert len(again) == SHOTS
     assert again[0].frame_id == first[0].frame_id
-    np.testing.assert_array_equal(again[0].counts, first[0].counts)
+    if camera.open().finite:
+        np.testing.assert_array_equal(again[0].counts, first[0].counts)
 
 
 def test_it_can_be_opened_again_after_a_close(camera: Camera) -> None:
     first = frames(camera, 1)
     camera.close()
     again = frames(camera, 1)
-    np.testing.assert_array_equal(again[0].counts, first[0].counts)
+    if camera.open().finite:
+        np.testing.assert_array_equal(again[0].counts, first[0].counts)
     assert camera.counters()["delivered"] == 1
 
 
@@ -145,7 +172,7 @@ def test_starting_twice_changes_nothing(camera: Camera) -> None:
     camera.start()
     received = [camera.read(5.0) for _ in range(SHOTS - 1)]
     assert None not in received
-    assert camera.exhausted
+    assert camera.exhausted == camera.open().finite
 
 
 def test_stop_and_close_may_be_called_at_any_time_and_again(camera: Camera) -> None:

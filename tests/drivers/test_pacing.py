@@ -79,3 +79,38 @@ def test_a_pause_holds_everything_back_by_its_length(clock: Clock, rate_hz: floa
     assert not pacer.wait(1, timeout_s=1.0)
     assert pacer.wait(1, timeout_s=5.0)
     assert clock.now_s - at_s == pytest.approx(2.0 + (1 / rate_hz if rate_hz else 0), abs=0.01)
+
+
+def test_at_another_rate_it_goes_on_a_new_period_after_the_frame_before(clock: Clock) -> None:
+    pacer = Pacer(100.0)
+    pacer.start()
+    assert pacer.wait(1, 5.0)
+    stamped_ns = pacer.stamp_ns(1)
+    pacer.retime(50.0, 2)
+    assert pacer.period_ns == 20_000_000
+    assert pacer.stamp_ns(2) - stamped_ns == pytest.approx(20_000_000, abs=1_000_000)
+    assert pacer.stamp_ns(3) - pacer.stamp_ns(2) == 20_000_000
+    before_s = clock.now_s
+    assert pacer.wait(2, 5.0)
+    assert clock.now_s - before_s == pytest.approx(0.02, abs=0.001)
+
+
+def test_a_slow_camera_that_is_made_fast_has_nothing_to_catch_up_on(clock: Clock) -> None:
+    pacer = Pacer(0.05)
+    pacer.start()
+    clock.now_s += 90.0  # the reader was away for four periods
+    pacer.retime(10.0, 1)
+    assert pacer.late_s(1) == pytest.approx(-0.1)
+    assert pacer.late_s(2) == pytest.approx(-0.2)
+
+
+def test_between_a_rate_and_none_stamps_never_go_back(clock: Clock) -> None:
+    pacer = Pacer(0.0)
+    pacer.start()
+    stamps = []
+    for k, rate_hz in enumerate((0.0, 10.0, 0.0, 20.0)):
+        clock.now_s += 0.5
+        pacer.retime(rate_hz, k)
+        assert pacer.wait(k, 5.0)
+        stamps.append(pacer.stamp_ns(k))
+    assert stamps == sorted(stamps)

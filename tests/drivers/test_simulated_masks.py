@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drivers.simulated.masks import make_masks
+from drivers.simulated.masks import MaskOptics, make_masks
 from drivers.simulated.options import SimulatedOptions
 from sci_stream.model import Array
 
@@ -72,3 +72,43 @@ def test_the_calibration_has_the_same_hash_in_another_process() -> None:
         for _ in range(2)
     }
     assert len(hashes) == 1
+
+
+def stacks(shift_px: tuple[float, float], **options: Any) -> tuple[Array, Array]:
+    """Return the masks at rest and displaced."""
+    size = {"width_px": 64, "height_px": 48, "mask_unevenness": 0.0, "mask_shift_px": shift_px}
+    optics = MaskOptics(SimulatedOptions.model_validate({**size, **options}))
+    return optics.stack(), optics.stack(shift_px)
+
+
+@pytest.mark.parametrize("kind", ["shifting", "random"])
+def test_masks_displaced_by_whole_pixels_are_the_same_masks_further_right_and_down(kind: str) -> None:
+    rest, moved = stacks((2.0, -1.0), mask=kind)
+    np.testing.assert_array_equal(moved[:, :-1, 2:], rest[:, 1:, :-2])
+
+
+def test_without_blur_a_pixel_sees_each_element_by_the_share_that_overlaps_it() -> None:
+    rest, moved = stacks((0.25, 0.0), mask="random", mask_blur_px=0.0)
+    expected = 0.75 * rest[:, :, 1:] + 0.25 * rest[:, :, :-1]
+    np.testing.assert_allclose(moved[:, :, 1:], expected, atol=1 / 4096)
+
+
+def test_a_displacement_does_not_move_the_unevenness_of_the_optics() -> None:
+    rest, moved = stacks((1.0, 0.0), mask="random", mask_blur_px=0.0, mask_unevenness=0.4, mask_closed=1e-6)
+    at_rest, displaced = rest[0, :, :-1], moved[0, :, 1:]
+    seen = at_rest > 0.1
+    assert np.abs(displaced[seen] / at_rest[seen] - 1).max() > 0.005
+
+
+def test_masks_at_rest_do_not_depend_on_whether_they_may_move() -> None:
+    rest, _ = stacks((3.0, 2.0), mask="random")
+    np.testing.assert_array_equal(rest, masks(mask="random", mask_unevenness=0.0))
+
+
+def test_the_drift_goes_on_with_each_snapshot_and_comes_to_rest_at_its_limit() -> None:
+    options = SimulatedOptions(
+        mask_shift_px=(0.5, 0.0), mask_drift_px_per_snapshot=(0.01, -0.02), mask_drift_limit_px=1.0
+    )
+    assert options.mask_position_px(0) == (0.5, 0.0)
+    assert options.mask_position_px(10) == pytest.approx((0.6, -0.2))
+    assert options.mask_position_px(10_000) == pytest.approx((1.5, -1.0))

@@ -14,7 +14,7 @@ from sci_stream.ports import Camera
 
 
 def test_the_project_s_own_drivers_are_installed_like_any_other() -> None:
-    assert {"simulated", "replay"} <= set(driver_names())
+    assert {"simulated", "replay", "harvesters"} <= set(driver_names())
 
 
 def test_a_name_with_a_slip_of_the_pen_gets_a_suggestion() -> None:

@@ -1,0 +1,150 @@
+"""The file from which the simulated GenTL camera takes its frames.
+
+Little-endian: a header of 64 bytes, then the frames one after the other, each height × width samples of 16 bits, row by
+row. The producer maps it (scene.cpp), so that a file in ``/dev/shm`` is shared memory.
+
+======  ========  ==========================================================================
+offset  type      meaning
+======  ========  ==========================================================================
+0       char[8]   ``SCIFRAME``
+8       uint32    version: 1
+12      uint32    offset of the first frame, even: 64
+16      uint32    width, pixels, a multiple of 8
+20      uint32    height, pixels, even
+24      uint32    number of frames, shown round and round
+28      uint32    bits per sample, 8 to 16: samples are 0 … 2^bits − 1
+32      uint32    colour filters: 0 none, else the Bayer phase: 1 GRBG, 2 RGGB, 3 GBRG, 4 BGGR
+36      uint32    0
+40      float64   black level of the frames, DN
+48      float64   exposure time of the frames, µs: at this, and gain 0, they are shown as they are
+56      float64   frame rate, Hz, that the camera starts with
+======  ========  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.model import Array, BayerPhase
+
+_LAYOUT = struct.Struct("<8s8I3d")
+_MARK = b"SCIFRAME"
+_VERSION = 1
+_MOSAICS = (None, BayerPhase.GRBG, BayerPhase.RGGB, BayerPhase.GBRG, BayerPhase.BGGR)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a frame file says about its frames; ranges as in the module's table.
+
+    Raises
+    ------
+    FileFormatError
+        If the camera could not show such frames.
+    """
+
+    width_px: int
+    height_px: int
+    frames: int
+    bit_depth: int
+    bayer: BayerPhase | None
+    black_dn: float
+    exposure_us: float
+    rate_hz: float
+
+    def __post_init__(self) -> None:
+        if self.width_px % 8 or self.height_px % 2 or self.width_px < 16 or self.height_px < 2:
+            raise FileFormatError(
+                "The simulated GenTL camera cannot have frames of this size",
+                expected="a width that is a multiple of 8, from 16, and an even height",
+                got=f"{self.width_px} × {self.height_px}",
+            )
+        if self.frames < 1 or not 8 <= self.bit_depth <= 16 or self.exposure_us < 1 or self.rate_hz <= 0:
+            raise FileFormatError(
+                "The simulated GenTL camera cannot have such frames",
+                expected="at least one of 8 to 16 bits, exposed for 1 µs or longer, at a rate above 0",
+                got=self,
+            )
+
+
+def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
+    """Write a frame file, whole or not at all.
+
+    A camera that shows the file that was there goes on with that one.
+
+    Parameters
+    ----------
+    path
+        Where to; its folder must exist.
+    header
+        What the frames are.
+    frames
+        As many (H, W) arrays of integers as the header says.
+
+    Raises
+    ------
+    FileFormatError
+        If the frames are not as the header says.
+    StorageError
+        If the file cannot be written.
+    """
+    shape, top = (header.height_px, header.width_px), (1 << header.bit_depth) - 1
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    written = 0
+    try:
+        with partial.open("wb") as file:
+            file.write(
+                _LAYOUT.pack(
+                    _MARK, _VERSION, _LAYOUT.size, header.width_px, header.height_px, header.frames, header.bit_depth,
+                    _MOSAICS.index(header.bayer), 0, header.black_dn, header.exposure_us, header.rate_hz,
+                )
+            )  # fmt: skip
+            for frame in frames:
+                if frame.shape != shape or int(frame.max()) > top or int(frame.min()) < 0:
+                    raise FileFormatError(
+                        f"Frame {written} is not as the header says",
+                        expected=f"{shape}, values of 0 to {top}",
+                        got=f"{frame.shape}, values of {frame.min()} to {frame.max()}",
+                    )
+                file.write(np.ascontiguousarray(frame, "<u2").tobytes())
+                written += 1
+        if written != header.frames:
+            raise FileFormatError("The number of frames is not as the header says", expected=header.frames, got=written)
+        partial.replace(path)
+    except OSError as error:
+        raise StorageError(f"The frame file {path} cannot be written", got=error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_frames(path: Path) -> tuple[Header, npt.NDArray[np.uint16]]:
+    """Return a frame file's header and its frames, (N, H, W), mapped and read only.
+
+    Raises
+    ------
+    FileFormatError
+        If it is not there, not a frame file, or cut off.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LAYOUT.size)
+        size = path.stat().st_size
+    except OSError as error:
+        raise FileFormatError(f"The frame file {path} cannot be read", got=error) from error
+    if len(raw) < _LAYOUT.size or raw[:8] != _MARK:
+        raise FileFormatError(f"{path} is not a frame file", expected=f"the mark {_MARK!r}", got=raw[:8])
+    _, version, first, width, height, frames, bits, mosaic, _, black_dn, exposure_us, rate_hz = _LAYOUT.unpack(raw)
+    if version != _VERSION or mosaic >= len(_MOSAICS):
+        raise FileFormatError(f"{path} has another layout", expected=f"version {_VERSION}", got=version)
+    header = Header(width, height, frames, bits, _MOSAICS[mosaic], black_dn, exposure_us, rate_hz)
+    if size < first + 2 * width * height * frames:
+        raise FileFormatError(f"{path} is cut off", expected=f"{first + 2 * width * height * frames} bytes", got=size)
+    return header, np.memmap(path, "<u2", "r", offset=first, shape=(frames, height, width))

@@ -1,0 +1,233 @@
+"""Commands about cameras themselves: ``cameras list``, ``cameras features``, ``cameras grab``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sci_stream.cli.common import app, state, table_console
+from sci_stream.errors import CameraError, ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from sci_stream.model import CameraCapabilities, Feature
+    from sci_stream.nodes.finding import Found
+    from sci_stream.nodes.grab import GrabReport, Intervals
+    from sci_stream.ports import Camera
+
+cameras_app = typer.Typer(help="Cameras: which there are, what can be set on them, how their frames come.")
+app.add_typer(cameras_app, name="cameras")
+
+Cti = Annotated[
+    list[Path] | None,
+    typer.Option(help="GenTL producer: a .cti file or a folder of them; may be repeated. Else GENICAM_GENTL64_PATH."),
+]
+Driver = Annotated[str, typer.Option(help="Ask this driver only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
+Called = Annotated[
+    str, typer.Argument(metavar="[SERIAL]", help="Serial number, user-defined name or id of the camera.")
+]
+Rig = Annotated[
+    Path | None,
+    typer.Option(help="The camera of this rig, configured as it says, instead of SERIAL.", metavar="RIG.toml"),
+]
+_LONGEST_VALUE = 40
+
+
+@cameras_app.callback(invoke_without_command=True)
+def _cameras(context: typer.Context, cti: Cti = None, driver: Driver = "", as_json: AsJson = False) -> None:
+    if context.invoked_subcommand is None:
+        list_cameras(cti=cti, driver=driver, as_json=as_json)
+    elif cti or driver or as_json:
+        raise ConfigError(f"Put the options after {context.invoked_subcommand}")
+
+
+@cameras_app.command("list")
+def list_cameras(cti: Cti = None, driver: Driver = "", as_json: AsJson = False) -> None:
+    """List the cameras there are, with the interfaces and the producers through which they are reached."""
+    from sci_stream.nodes.finding import find_cameras
+
+    _set_up()
+    found = find_cameras(cti or [], driver)
+    if as_json:
+        _print_json([dataclasses.asdict(each) for each in found])
+    else:
+        _print_found(found)
+
+
+@cameras_app.command()
+def features(
+    camera: Called = "",
+    rig: Rig = None,
+    cti: Cti = None,
+    driver: Driver = "",
+    save: Annotated[Path | None, typer.Option(help="Write the present state as part of a rig file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what can be read and set on a camera: name, type, access, value, range, unit."""
+    from sci_stream.ports import FeatureLister
+
+    _set_up()
+    name, made = _camera(camera, rig, cti, driver)
+    if not isinstance(made, FeatureLister):
+        raise CameraError(f"The driver {name} cannot tell the features of its cameras")
+    inspection = made.inspect()
+    if save is not None:
+        _save(save, name, inspection.options)
+    if as_json:
+        _print_json([dataclasses.asdict(feature) for feature in inspection.features])
+    else:
+        _print_features(inspection.features)
+
+
+@cameras_app.command()
+def grab(
+    camera: Called = "",
+    count: Annotated[int, typer.Option("-n", "--frames", min=1, help="How many frames.")] = 100,
+    rig: Rig = None,
+    cti: Cti = None,
+    driver: Driver = "",
+    out: Annotated[Path | None, typer.Option(help="Write the frames, and when each came, to this folder.")] = None,
+    form: Annotated[str, typer.Option("--format", help="npy, tiff or png.")] = "npy",
+    timeout: Annotated[float, typer.Option(min=0.01, help="Longest wait for a frame, s.")] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Take frames from a camera by itself, and say how they come: rate, gaps, incomplete ones, jitter."""
+    from sci_stream.files.frames import write_frames
+    from sci_stream.nodes.grab import grab as take
+
+    _set_up()
+    if form not in ("npy", "tiff", "png"):
+        raise ConfigError("--format is wrong", expected="npy, tiff or png", got=form)
+    _, made = _camera(camera, rig, cti, driver)
+    console = Console(stderr=True)
+
+    def opened(found: CameraCapabilities) -> None:
+        size = f"{found.height_px}×{found.width_px} {found.pixel_format}"
+        console.print(f"{escape(found.model)} {escape(found.serial)}: {size}", highlight=False)
+
+    with console.status("waiting for the first frame …") as line:
+        report, frames = take(
+            made, count, timeout_s=timeout, keep=out is not None, opened=opened,
+            progress=lambda received: line.update(f"{received} of {count} frames"),
+        )  # fmt: skip
+    if out is not None:
+        write_frames(out, frames, form)  # type: ignore[arg-type] # checked above
+        console.print(f"{len(frames)} frames written to {escape(str(out))}", highlight=False, soft_wrap=True)
+    if as_json:
+        _print_json(dataclasses.asdict(report))
+    else:
+        _print_report(report)
+
+
+def _set_up() -> None:
+    from sci_stream.nodes.runner import set_up_logging
+
+    set_up_logging("cameras", verbose=state["verbose"])
+
+
+def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) -> tuple[str, Camera]:
+    """Return the camera that is meant, not yet open, and its driver's name."""
+    from sci_stream.config import load_rig
+    from sci_stream.nodes.drivers import make_camera
+    from sci_stream.nodes.finding import choose, find_cameras, make_found
+
+    if (rig is None) == (not called):
+        raise ConfigError(
+            "Which camera is meant", expected="either its serial number, user-defined name or id, or --rig",
+            hint="sci-stream cameras lists them.",
+        )  # fmt: skip
+    if rig is not None:
+        loaded = load_rig(rig)
+        return loaded.camera.driver, make_camera(loaded)
+    name, found = choose(called, find_cameras(cti or [], driver))
+    return name, make_found(name, found)
+
+
+def _save(path: Path, driver: str, options: Any) -> None:
+    from sci_stream.config.toml_text import table_text
+
+    text = "# The state of a camera, as part of a rig file.\n" + table_text("camera", {"driver": driver})
+    text += "\n" + table_text("camera.options", options).replace("], [", "],\n    [").replace("[[", "[\n    [")
+    try:
+        path.write_text(text.replace("]]\n", "],\n]\n"))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", got=error.strerror) from None
+    Console(stderr=True).print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print_found(found: Sequence[Found]) -> None:
+    table = Table("producer", "interface", "vendor", "model", "serial", "name", "id", "access", header_style="bold")
+    count = 0
+    for producer in (producer for each in found for producer in each.producers):
+        label = f"{producer.name or Path(producer.path).name} {producer.version}".strip()
+        if producer.problem:
+            table.add_row(escape(label), f"[red]{escape(producer.problem)}[/]")
+        for interface in producer.interfaces:
+            for camera in interface.cameras:
+                known = (camera.vendor, camera.model, camera.serial, camera.user_defined_name, camera.id, camera.access)
+                table.add_row(escape(label), escape(interface.name), *(escape(each) for each in known))
+                count += 1
+            if not interface.cameras:
+                table.add_row(escape(label), escape(interface.name), "no camera")
+    console = table_console()
+    console.print(table)
+    console.print(f"{count} camera{'' if count == 1 else 's'}", highlight=False)
+
+
+def _print_features(found: Sequence[Feature]) -> None:
+    table = Table("name", "type", "access", "value", "range", "unit", header_style="bold")
+    category = None
+    for feature in found:
+        if feature.visibility == "Invisible":
+            continue
+        if feature.category != category:
+            category = feature.category
+            table.add_row(f"[bold]{escape(category)}[/]")
+        value = "" if feature.value is None else str(feature.value)
+        value = value if len(value) <= _LONGEST_VALUE else value[:_LONGEST_VALUE] + "…"
+        cells = (feature.kind, feature.access, value, _range(feature), feature.unit)
+        table.add_row("  " + escape(feature.name), *(escape(cell) for cell in cells))
+    table_console().print(table)
+
+
+def _range(feature: Feature) -> str:
+    if feature.choices:
+        return ", ".join(feature.choices)
+    if feature.minimum is None and feature.maximum is None:
+        return ""
+    low, high = ("" if each is None else f"{each:.10g}" for each in (feature.minimum, feature.maximum))
+    step = f", step {feature.step:g}" if feature.step not in (None, 1) else ""
+    return f"{low} … {high}{step}"
+
+
+def _print_report(report: GrabReport) -> None:
+    table = Table(show_header=False)
+    table.add_row("frames", str(report.frames))
+    table.add_row("rate", f"{report.rate_hz:.2f} Hz")
+    table.add_row("missed", f"{report.missed} in {report.gaps} gaps, {report.repeated} repeated")
+    for clock, intervals in ((f"camera's clock ({report.clock})", report.camera), ("host's clock", report.host)):
+        table.add_row(f"intervals, {clock}", _words(intervals))
+    for name, count in report.counters.items():
+        table.add_row(name, str(count))
+    table_console().print(table)
+
+
+def _words(intervals: Intervals | None) -> str:
+    if intervals is None:
+        return "unknown"
+    median, deviation, longest = (
+        each * 1e3 for each in (intervals.median_s, intervals.deviation_s, intervals.longest_s)
+    )
+    return f"median {median:.3f} ms, jitter {deviation:.3f} ms (standard deviation), longest {longest:.3f} ms"

@@ -1,0 +1,153 @@
+"""``sci-stream cameras``, as a user starts it, on the producer that the genicam wheel carries."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sci_stream.cli import app
+from sci_stream.config import load_rig
+from sci_stream.errors import SciStreamError
+from sci_stream.nodes.drivers import make_camera
+from tests.drivers.harvesters.kit import wheel_producer
+
+Cameras = Callable[..., "subprocess.CompletedProcess[str]"]
+RIG = """
+[camera]
+driver = "harvesters"
+[camera.options]
+cti = ["{producer}"]
+features = [["PixelFormat", "Mono8"], ["Width", 160], ["Height", 120], ["AcquisitionFrameRate", 200.0]]
+chunks = ["NrBounces"]
+[camera.options.selector]
+serial = "1"
+"""
+
+
+@pytest.fixture
+def producer() -> Path:
+    return wheel_producer()
+
+
+@pytest.fixture
+def cameras(tmp_path: Path) -> Cameras:
+    """Return a function that runs the command in a folder of its own, without any producer in the environment."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: value for name, value in os.environ.items() if name != "GENICAM_GENTL64_PATH"}
+
+        command = [sys.executable, "-m", "sci_stream", "cameras", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=tmp_path, env={**clean, **environment}, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run
+
+
+@pytest.fixture
+def log_as_it_was() -> Iterator[None]:
+    """Put back what a command that runs in this process changes about logging."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_without_a_word_more_it_lists_what_the_environment_leads_to(cameras: Cameras, producer: Path) -> None:
+    done = cameras(GENICAM_GENTL64_PATH=str(producer.parent))
+    assert done.returncode == 0, done.stderr
+    for words in ("VikyTL_DEV_red", "VikyTL_DEV_blue", "3 cameras", "free"):
+        assert words in done.stdout
+
+
+def test_a_list_for_programs_has_producers_interfaces_and_cameras(cameras: Cameras, producer: Path) -> None:
+    done = cameras("list", "--json", "--cti", producer)
+    (found,) = json.loads(done.stdout)
+    assert found["driver"] == "harvesters"
+    (interface,) = found["producers"][0]["interfaces"]
+    assert interface["transport"] == "Custom"
+    assert [camera["serial"] for camera in interface["cameras"]] == ["0", "1", "2"]
+
+
+def test_nowhere_to_look_is_said_with_where_one_could(cameras: Cameras) -> None:
+    done = cameras()
+    assert done.returncode == 2
+    assert "error: No GenTL producer is known" in done.stderr
+    assert "GENICAM_GENTL64_PATH" in done.stderr
+
+
+def test_a_broken_producer_is_listed_beside_the_others(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.cti").write_text("no library")
+    done = cameras("list", "--json", "--cti", tmp_path, "--cti", producer)
+    assert done.returncode == 0
+    broken, good = json.loads(done.stdout)[0]["producers"]
+    assert "cannot be loaded" in broken["problem"]
+    assert good["interfaces"]
+
+
+def test_features_are_shown_and_saved_as_part_of_a_rig_that_loads(
+    cameras: Cameras, producer: Path, tmp_path: Path
+) -> None:
+    done = cameras("features", "1", "--cti", producer, "--save", "camera.toml")
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if " AcquisitionFrameRate " in line)
+    for words in ("float", "RW", "20.0", "1 … 200", "Hz"):
+        assert words in line
+    rig = load_rig(tmp_path / "camera.toml", {})
+    assert ["AcquisitionFrameRate", 20.0] in rig.camera.options["features"]
+    make_camera(rig)
+
+
+def test_frames_are_grabbed_judged_and_written(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
+    (tmp_path / "rig.toml").write_text(RIG.format(producer=producer))
+    done = cameras("grab", "--rig", "rig.toml", "-n", "20", "--out", "frames", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["frames"] == report["counters"]["delivered"] == 20
+    assert report["host"]["median_s"] > 0
+    written = sorted((tmp_path / "frames").glob("*.npy"))
+    assert len(written) == 20
+    assert np.load(written[0]).shape == (120, 160)
+    header, *rows = (tmp_path / "frames" / "frames.csv").read_text().splitlines()
+    assert header.endswith("host_time_ns,NrBounces")
+    assert all(row.rsplit(",", 1)[1].isdigit() for row in rows), "each frame brings its chunk data"
+
+
+def test_any_rig_s_camera_can_be_grabbed_from(cameras: Cameras, tmp_path: Path) -> None:
+    (tmp_path / "rig.toml").write_text("[camera.options]\nwidth_px = 32\nheight_px = 32\nsnapshots = 3\n")
+    done = cameras("grab", "--rig", "rig.toml", "-n", "5")
+    assert done.returncode == 0, done.stderr
+    assert "0 in 0 gaps" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["grab"], 2, "Which camera is meant"),
+        (["grab", "9", "--cti", "PRODUCER"], 3, "There is no camera '9'. Found:"),
+        (["grab", "1", "--cti", "PRODUCER"], 3, "RGBa8, which is not supported; expected one of Mono8"),
+        (["grab", "1", "--cti", "none.cti"], 2, "There is no GenTL producer none.cti"),
+        (["grab", "1", "--format", "bmp"], 2, "expected npy, tiff or png; got bmp"),
+        (["list", "--driver", "simulated"], 2, "The driver simulated cannot look for cameras"),
+        (["list", "--driver", "harvester"], 2, "Did you mean 'harvesters'?"),
+        (["features", "1", "--cti", "PRODUCER", "--save", "no/such/folder.toml"], 3, "cannot be written"),
+        (["--json", "list"], 2, "Put the options after list"),
+    ],
+)
+def test_what_cannot_be_done_is_one_error(
+    log_as_it_was: None, producer: Path, arguments: list[str], status: int, words: str
+) -> None:
+    given = [str(producer) if each == "PRODUCER" else each for each in arguments]
+    with pytest.raises(SciStreamError) as caught:
+        app(["cameras", *given], standalone_mode=False)
+    assert caught.value.exit_status == status
+    assert words in str(caught.value)

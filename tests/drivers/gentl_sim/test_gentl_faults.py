@@ -1,0 +1,180 @@
+"""Everything that goes wrong with real cameras, on request, and counted."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from genicam import gentl
+from harvesters.core import Callback
+
+from tests.drivers.gentl_sim.bench import PATIENCE_S, Bench, camera, harvester
+
+
+def small(bench: Bench) -> None:
+    bench.set(Width=16, Height=4, AcquisitionFrameRate=900.0, ExposureTime=100.0)
+
+
+def count_incomplete(bench: Bench) -> None:
+    class Incomplete(Callback):  # type: ignore[misc] # harvesters is untyped
+        def emit(self, context: object) -> None:  # noqa: ARG002 - what it is called with
+            bench.incomplete += 1
+
+    bench.acquirer.add_callback(bench.acquirer.Events.INCOMPLETE_BUFFER, Incomplete())
+
+
+def exposed(bench: Bench, count: int) -> None:
+    """Wait until so many frames were exposed, then end the exposures."""
+    while bench.get("SimExposedCount") < count:
+        time.sleep(0.01)
+    bench.set(AcquisitionStop=None)
+
+
+def all_that_came(bench: Bench) -> list[int]:
+    """Return the ids of the complete frames that wait."""
+    ids = []
+    for _ in range(bench.stream_count("StreamOutputBufferCount")):
+        got = bench.next()
+        if got is not None:
+            ids.append(got.frame_id)
+    return ids
+
+
+def test_incomplete_frames_are_marked_as_such_and_all_are_counted(bench: Bench) -> None:
+    small(bench)
+    count_incomplete(bench)
+    bench.set(SimIncompletePercent=5.0)
+    bench.start(buffers=600)
+    exposed(bench, 400)
+    ids = all_that_came(bench)
+    total, broken = bench.get("SimExposedCount"), bench.get("SimIncompleteCount")
+    assert bench.incomplete == broken == pytest.approx(0.05 * total, rel=0.5)
+    assert len(ids) == len(set(ids)) == total - broken
+
+
+def test_faults_strike_the_same_frames_in_every_run(bench: Bench) -> None:
+    small(bench)
+    bench.set(SimIncompletePercent=20.0, SimLostPercent=20.0)
+    runs = []
+    for _ in range(2):
+        bench.start(buffers=200)
+        exposed(bench, 60)
+        runs.append([frame_id for frame_id in all_that_came(bench) if frame_id < 60])
+        bench.stop()
+    assert runs[0] == runs[1]
+    assert 20 < len(runs[0]) < 55
+
+
+def test_lost_frames_leave_gaps_in_the_ids_and_in_the_picture(bench: Bench) -> None:
+    small(bench)
+    bench.set(SimLostPercent=10.0, PixelFormat="Mono12")
+    bench.start(buffers=600)
+    exposed(bench, 300)
+    seen = []
+    for _ in range(bench.stream_count("StreamOutputBufferCount")):
+        got = bench.next()
+        assert got is not None
+        assert got.data.view("<u2")[0] == 17 * got.frame_id % 4096  # what the camera saw at that time
+        seen.append(got.frame_id)
+    gaps = int(np.sum(np.diff([-1, *seen, bench.get("SimExposedCount")]) - 1))
+    assert gaps == bench.get("SimLostCount") == pytest.approx(30, rel=0.6)
+
+
+def test_late_frames_keep_their_stamps(bench: Bench) -> None:
+    small(bench)
+    bench.set(AcquisitionFrameRate=500.0, SimDelay=20e3, SimDelayPercent=30.0)
+    bench.start(buffers=64)
+    stamps = [got.timestamp_ns for got in bench.take(30)]
+    assert set(np.diff(stamps)) == {2_000_000}
+
+
+@pytest.mark.parametrize(
+    ("bits", "first", "expected"),
+    [("Bits64", 0, [0, 1, 2, 3, 4]), ("Bits64", 65534, [65534, 65535, 65536, 65537, 65538]),
+     ("Bits16", 0, [1, 2, 3, 4, 5]), ("Bits16", 65534, [65534, 65535, 1, 2, 3])],
+)  # fmt: skip
+def test_ids_wrap_as_those_of_gige_vision_do(bench: Bench, bits: str, first: int, expected: list[int]) -> None:
+    small(bench)
+    bench.set(SimFrameIdBits=bits, SimFrameIdFirst=first)
+    bench.start()
+    assert [got.frame_id for got in bench.take(5)] == expected
+
+
+def until_back(producer: Path) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        with harvester(producer) as opened:
+            if "SIM0001" in [info.serial_number for info in opened.device_info_list]:
+                return
+    pytest.fail("the camera did not return")
+
+
+def test_an_unplugged_camera_fails_at_once_vanishes_and_returns_started_anew(gentl_producer: Path) -> None:
+    with camera(gentl_producer) as bench:
+        small(bench)
+        bench.set(SimUnplugAfter=20, SimUnplugTime=4000.0)
+        bench.start(buffers=64)
+        assert [got.frame_id for got in bench.take(20)] == list(range(20))
+        with pytest.raises(gentl.IoException, match="SIM0001 was unplugged"):
+            bench.next()
+        with pytest.raises(gentl.IoException, match="close it, and open it when it is back"):
+            bench.get("Width")
+        assert bench.acquirer.device.node_map.DeviceIsLost.value is True
+        with pytest.raises(gentl.IoException):
+            bench.stop()
+    with harvester(gentl_producer) as opened:
+        assert [info.serial_number for info in opened.device_info_list] == ["SIM0002"]
+    until_back(gentl_producer)
+    with camera(gentl_producer) as bench:
+        assert bench.get("Width") == 1280
+        small(bench)
+        bench.set(SimUnplugAfter=5)  # it was pulled as often as SimUnplugLimit allows
+        bench.start(buffers=64)
+        assert [got.frame_id for got in bench.take(20)] == list(range(20))
+
+
+def test_a_link_that_does_not_notice_just_falls_silent(gentl_producer: Path) -> None:
+    with camera(gentl_producer) as bench:
+        small(bench)
+        bench.set(SimUnplugSilent=True, SimUnplugTime=0.0)
+        bench.start(buffers=64)
+        assert bench.next() is not None
+        bench.set(SimUnplug=None)
+        all_that_came(bench)
+        assert bench.next(0.05) is None
+        with pytest.raises(gentl.IoException):
+            bench.get("Width")
+        with pytest.raises(gentl.IoException):
+            bench.stop()
+
+
+def test_a_reset_camera_comes_back_as_power_found_it(gentl_producer: Path) -> None:
+    with camera(gentl_producer) as bench:
+        bench.set(Width=64, DeviceReset=None)
+        with pytest.raises(gentl.IoException):
+            bench.get("Width")
+    until_back(gentl_producer)
+    with camera(gentl_producer) as bench:
+        assert bench.get("Width") == 1280
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_starts_and_stops(bench: Bench) -> None:
+    process = psutil.Process()
+    bench.set(Width=512, Height=512, PixelFormat="Mono12", AcquisitionFrameRate=500.0)
+
+    def cycle() -> int:
+        bench.start(buffers=32)
+        bench.take(20)
+        bench.stop()
+        gc.collect()
+        return int(process.memory_info().rss)
+
+    for _ in range(5):  # allocators reach their working size
+        cycle()
+    used = [cycle() for _ in range(20)]
+    assert max(used[10:]) - max(used[:10]) < 2 * 2**20  # a leak of one buffer a cycle would be 5 MiB

@@ -1,0 +1,113 @@
+"""Pixel formats: every bit of every pixel, whatever the packing, the size and the padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivers.harvesters.formats import FORMATS, PixelFormat, decode, pixel_format
+from sci_stream.errors import CameraError
+from sci_stream.model import Array, BayerPhase
+
+
+def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:
+    """Lay pixels out bit by bit, slowly, as the standards' figures draw them: shares nothing with the decoder."""
+    lines = counts if padding_bytes else counts.reshape(1, -1)
+    out = bytearray()
+    for line in lines:
+        out += _line(line.tolist(), form, big_endian)
+        out += b"\xa5" * padding_bytes
+    return np.frombuffer(bytes(out), np.uint8)
+
+
+def _line(pixels: list[int], form: PixelFormat, big_endian: bool) -> bytes:
+    if form.layout == "plain":
+        order = "big" if big_endian else "little"
+        return b"".join(pixel.to_bytes(form.bits_per_pixel // 8, order) for pixel in pixels)  # type: ignore[arg-type]
+    if form.layout == "p":
+        stream = sum(pixel << (k * form.bit_depth) for k, pixel in enumerate(pixels))
+        return stream.to_bytes(-(-len(pixels) * form.bit_depth // 8), "little")
+    out = bytearray()
+    low = form.bit_depth - 8
+    for k in range(0, len(pixels), 2):
+        pair = [*pixels[k : k + 2], 0][:2]
+        out += bytes([pair[0] >> low, (pair[0] & (1 << low) - 1) | (pair[1] & (1 << low) - 1) << 4, pair[1] >> low])
+    return bytes(out[: -(-len(pixels) * 12 // 8)])
+
+
+@st.composite
+def images(draw: st.DrawFn) -> tuple[PixelFormat, Array]:
+    form = draw(st.sampled_from(sorted(FORMATS.values(), key=lambda form: form.name)))
+    shape = draw(st.tuples(st.integers(1, 7), st.integers(1, 11)))
+    seed = draw(st.integers(0, 2**32 - 1))
+    values = np.random.default_rng(seed).integers(0, 1 << form.bit_depth, shape)
+    return form, values.astype(form.dtype)
+
+
+@given(images(), st.integers(0, 3), st.booleans())
+def test_what_is_laid_out_by_the_standard_is_read_back(
+    image: tuple[PixelFormat, Array], padding_bytes: int, big_endian: bool
+) -> None:
+    form, counts = image
+    raw = encode(counts, form, padding_bytes=padding_bytes, big_endian=big_endian)
+    got = decode(raw, form, *counts.shape, padding_bytes=padding_bytes, big_endian=big_endian)
+    np.testing.assert_array_equal(got, counts)
+    assert got.dtype == form.dtype
+
+
+@given(images())
+def test_what_follows_the_image_in_the_buffer_is_not_part_of_it(image: tuple[PixelFormat, Array]) -> None:
+    form, counts = image
+    raw = np.concatenate([encode(counts, form), np.full(13, 0xFF, np.uint8)])
+    np.testing.assert_array_equal(decode(raw, form, *counts.shape), counts)
+
+
+@given(images())
+def test_a_buffer_that_lacks_a_byte_is_refused(image: tuple[PixelFormat, Array]) -> None:
+    form, counts = image
+    raw = encode(counts, form)
+    assert raw.size == form.bytes_for(*counts.shape)
+    with pytest.raises(CameraError, match=rf"too short .*{form.name}.*{raw.size} bytes"):
+        decode(raw[:-1], form, *counts.shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "pixels"),
+    [
+        ("Mono12p", [0xBC, 0x3A, 0x12], [0xABC, 0x123]),
+        ("Mono12Packed", [0xAB, 0x3C, 0x12], [0xABC, 0x123]),
+        ("Mono10p", [0xFF, 0x03, 0x00, 0x40, 0xFF], [0x3FF, 0x000, 0x000, 0x3FD]),
+        ("Mono10Packed", [0xFF, 0x21, 0x80], [0x3FD, 0x202]),
+        ("Mono16", [0x34, 0x12, 0xFF, 0x00], [0x1234, 0x00FF]),
+    ],
+)
+def test_the_layouts_are_those_that_the_standards_draw(name: str, raw: list[int], pixels: list[int]) -> None:
+    got = decode(np.array(raw, np.uint8), FORMATS[name], 1, len(pixels))
+    assert got.tolist() == [pixels]
+
+
+def test_names_codes_and_bits_are_those_of_the_library_s_own_table() -> None:
+    pfnc = pytest.importorskip("harvesters.util.pfnc", reason="harvesters is not installed: pip install '.[genicam]'")
+    for name, form in FORMATS.items():
+        assert pfnc.dict_by_names[name] == form.code
+
+
+def test_every_phase_is_known_in_every_depth_and_packing() -> None:
+    for depth in ("8", "10", "12", "16", "10p", "12p", "10Packed", "12Packed"):
+        assert FORMATS[f"Mono{depth}"].bayer is None
+        for phase in BayerPhase:
+            form = FORMATS[f"Bayer{phase.value[:2]}{depth}"]
+            assert form.bayer is phase
+            assert form.bit_depth == FORMATS[f"Mono{depth}"].bit_depth
+            assert form.layout == FORMATS[f"Mono{depth}"].layout
+
+
+def test_a_format_that_is_not_supported_is_named_with_those_of_the_camera_that_are() -> None:
+    with pytest.raises(CameraError) as caught:
+        pixel_format("RGBa8", offered=("RGBa8", "Mono8"))
+    for words in ("RGBa8", "expected one of Mono8;", "features"):
+        assert words in str(caught.value)
+    with pytest.raises(CameraError, match="This camera offers RGB8, YUV422_8: none of them"):
+        pixel_format("RGB8", offered=("RGB8", "YUV422_8"))

@@ -1,0 +1,319 @@
+"""The driver against the simulated GenTL camera: everything that a camera in a laboratory does, faults included."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from drivers.harvesters import HarvestersCamera, HarvestersOptions
+from drivers.harvesters.formats import FORMATS
+from sci_stream.errors import CameraError, CameraLost
+from sci_stream.model import CameraFrame
+from sci_stream.nodes.camera_pump import CameraPump, Captured
+from sci_stream.nodes.holdings import Ring, frame_bytes
+from tests.drivers.harvesters.conftest import MakeHarvestersCamera
+from tests.drivers.harvesters.kit import ramp, sim_options
+
+SIZE = 512
+KINDS = ("Mono8", "Mono10", "Mono12", "Mono16", "Mono10p", "Mono12p", "Mono10Packed", "Mono12Packed", "BayerRG12p")
+
+
+KEPT_BY_THE_CAMERA = [["UserSetSelector", "UserSet1"], ["UserSetSave"]]
+
+
+@pytest.fixture
+def producer(gentl_producer: Path) -> Path:
+    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
+    return gentl_producer
+
+
+@pytest.fixture
+def make(producer: Path) -> Iterator[MakeHarvestersCamera]:
+    """Return a function that makes a simulated camera: features added, options changed."""
+    made: list[HarvestersCamera] = []
+
+    def camera(*more: list[Any], **changed: Any) -> HarvestersCamera:
+        made.append(HarvestersCamera(HarvestersOptions.model_validate(sim_options(producer, *more, **changed))))
+        return made[-1]
+
+    yield camera
+    for each in made:
+        each.close()
+
+
+def started(camera: HarvestersCamera) -> HarvestersCamera:
+    camera.open()
+    camera.start()
+    return camera
+
+
+def take(camera: HarvestersCamera, count: int) -> list[CameraFrame]:
+    received = [camera.read(5.0) for _ in range(count)]
+    assert None not in received
+    return [frame for frame in received if frame is not None]
+
+
+def exact(camera: HarvestersCamera, form: str, count: int) -> None:
+    """Take frames and compare each with the picture that its number stands for."""
+    first = None
+    for index in range(count):
+        (frame,) = take(camera, 1)
+        first = frame.frame_id if first is None else first
+        assert first is not None
+        assert frame.frame_id == first + index, "no gap"
+        assert np.array_equal(frame.counts, ramp(index, form, SIZE)), f"exposure {index}"
+
+
+@pytest.mark.parametrize("form", KINDS)
+def test_every_pixel_is_exact_and_no_frame_is_missing(make: MakeHarvestersCamera, form: str) -> None:
+    exact(started(make(form=form, size=SIZE)), form, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_two_thousand_frames_are_exact_in_every_format(make: MakeHarvestersCamera, form: str) -> None:
+    # A slow machine bridges a second and more; it must be fast enough in the mean.
+    exact(started(make(["AcquisitionFrameRate", 320.0], form=form, size=SIZE, buffers=512)), form, 2000)
+
+
+# --- triggers
+
+
+def test_a_software_trigger_gives_one_frame_and_nothing_comes_without(make: MakeHarvestersCamera) -> None:
+    camera = started(make(trigger={"source": "Software"}))
+    assert camera.open().frame_period_ns is None
+    assert camera.read(0.05) is None
+    for index in range(5):
+        camera.trigger()
+        assert np.array_equal(take(camera, 1)[0].counts, ramp(index, "Mono12", 64))
+        assert camera.read(0.02) is None
+    assert camera.counters()["timeouts"] == 6
+
+
+def test_the_driver_can_give_software_triggers_itself(make: MakeHarvestersCamera) -> None:
+    camera = started(make(trigger={"source": "Software", "software_rate_hz": 100.0}))
+    assert camera.open().frame_period_ns == 10_000_000
+    assert len(take(camera, 10)) == 10
+
+
+def test_a_line_triggers_one_frame_with_each_pulse(make: MakeHarvestersCamera) -> None:
+    trigger = {"source": "Line1", "activation": "RisingEdge", "output_line": "Line2"}
+    camera = started(make(["SimLinePeriod", 4000.0], trigger=trigger))
+    stamps = [frame.camera_time_ns for frame in take(camera, 20)]
+    assert {b - a for a, b in pairwise(stamps) if a and b} == {4_000_000}
+
+
+def test_a_line_without_pulses_is_silence_not_loss(make: MakeHarvestersCamera) -> None:
+    camera = started(make(trigger={"source": "Line1"}, silence_s=0.05))
+    assert camera.read(0.3) is None
+
+
+# --- faults
+
+
+def test_incomplete_frames_are_counted_and_none_is_delivered(make: MakeHarvestersCamera) -> None:
+    camera = started(make(["SimIncompletePercent", 5.0]))
+    frames = take(camera, 400)
+    ids = [frame.frame_id for frame in frames if frame.frame_id is not None]
+    missing = ids[-1] - ids[0] + 1 - len(ids)
+    assert missing > 5
+    # Those before the first delivered frame, and those after the last, leave no gap between delivered ones.
+    assert 0 <= camera.counters()["incomplete"] - missing <= 8
+    for frame in frames:
+        assert frame.frame_id is not None
+        assert np.array_equal(frame.counts, ramp(frame.frame_id, "Mono12", 64))
+
+
+def run_pump(camera: HarvestersCamera, most: int) -> tuple[CameraPump, list[Captured]]:
+    """Run the acquire node's camera thread until it has captured so many."""
+    ring = Ring(64 << 20)
+    pump = CameraPump(camera, ring, lambda: None, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1))
+    pump.open()
+    pump.start()
+    captured: list[Captured] = []
+    deadline_s = time.monotonic() + 60
+    while not pump.finished:
+        assert time.monotonic() < deadline_s
+        for each in pump.take():
+            ring.free(frame_bytes(each.frame) if each.frame is not None else 0)
+            captured.append(each)
+        time.sleep(0.005)
+    return pump, captured + list(pump.take())
+
+
+def test_lost_frames_are_missed_by_number(make: MakeHarvestersCamera) -> None:
+    pump, captured = run_pump(make(["SimLostPercent", 10.0]), 300)
+    assert pump.failure is None
+    ids = [each.frame.frame_id for each in captured if each.frame is not None]
+    assert ids[0] is not None
+    assert ids[-1] is not None
+    assert pump.counts["missed"] == ids[-1] - ids[0] + 1 - 300 > 5
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["with an error", "silently"])
+def test_an_unplugged_camera_is_taken_up_again_in_a_new_epoch(make: MakeHarvestersCamera, silent: bool) -> None:
+    # The cable of each camera is pulled once in all.
+    selector = {"serial": "SIM0002" if silent else "SIM0001"}
+    faults = [["SimUnplugAfter", 100], ["SimUnplugTime", 300.0], ["SimUnplugSilent", silent]]
+    pump, captured = run_pump(make(*faults, silence_s=0.1, selector=selector), 250)
+    assert pump.failure is None
+    assert [each.seq for each in captured] == list(range(250)), "the series goes on"
+    assert (pump.counts["lost"], pump.counts["reopened"], pump.epoch) == (1, 1, 1)
+    assert sum(each.epoch == 0 for each in captured) == 100, "what came before is delivered"
+    for epoch in (0, 1):
+        frames = [each.frame for each in captured if each.epoch == epoch]
+        for index, frame in enumerate(frames):
+            assert frame is not None
+            assert np.array_equal(frame.counts, ramp(index, "Mono12", 64)), "configured again, and exact"
+
+
+def test_ids_of_16_bits_wrap_without_a_gap(make: MakeHarvestersCamera) -> None:
+    ids = [["SimFrameIdBits", "Bits16"], ["SimFrameIdFirst", 65500]]
+    pump, captured = run_pump(make(*ids, frame_id_last=65535), 100)
+    got = [each.frame.frame_id for each in captured if each.frame is not None]
+    assert got[34:38] == [65534, 65535, 1, 2]
+    assert pump.counts["missed"] == pump.counts["repeated"] == 0
+
+
+def test_ids_that_begin_anew_where_they_do_not_wrap_are_a_lost_camera(make: MakeHarvestersCamera) -> None:
+    camera = started(make(["SimFrameIdBits", "Bits16"], ["SimFrameIdFirst", 65530]))
+    assert take(camera, 6)[-1].frame_id == 65535
+    with pytest.raises(CameraLost, match=r"number its frames anew.*frame_id_last"):
+        camera.read(5.0)
+    assert camera.counters()["restarts"] == 1
+    assert camera.counters()["discarded"] >= 1
+
+
+def test_a_camera_in_use_by_another_program_says_so(make: MakeHarvestersCamera, producer: Path) -> None:
+    program = (
+        "import sys; from drivers.harvesters import *\n"
+        "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': 'SIM0001'}))\n"
+        "camera.open(); print('open', flush=True); sys.stdin.read(); camera.close()\n"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", program, producer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(CameraError, match=r"The camera sci_stream SciSim SIM0001 is in use.*Close the viewer"):
+            make().open()
+        assert make(selector={"serial": "SIM0002"}).open().serial == "SIM0002"
+    finally:
+        other.communicate("")
+    camera = make()
+    with pytest.raises(CameraError, match="in use in this process"):
+        camera.open()
+
+
+# --- what the camera says of its frames
+
+
+def test_chunk_data_comes_with_each_frame(make: MakeHarvestersCamera) -> None:
+    camera = started(make(["Gain", 6.0], chunks=["FrameID", "Timestamp", "ExposureTime", "Gain"]))
+    for frame in take(camera, 10):
+        assert frame.chunks["FrameID"] == frame.frame_id
+        assert frame.chunks["Timestamp"] == frame.camera_time_ns
+        assert frame.chunks["ExposureTime"] == 100.0
+        assert frame.chunks["Gain"] == 6.0
+        assert np.array_equal(frame.counts, ramp(frame.frame_id or 0, "Mono12", 64))
+    assert "chunk_errors" not in camera.counters()
+
+
+def test_time_stamps_are_those_of_the_clock_that_is_named(make: MakeHarvestersCamera) -> None:
+    camera = started(make())
+    assert camera.open().clock == "camera"
+    stamps = [frame.camera_time_ns for frame in take(camera, 5)]
+    assert {b - a for a, b in pairwise(stamps) if a and b} == {2_500_000}
+
+
+def test_a_clock_that_follows_the_network_s_is_waited_for_and_named(make: MakeHarvestersCamera) -> None:
+    camera = started(make(ptp="on"))
+    assert camera.open().clock == "PTP"
+    (frame,) = take(camera, 1)
+    assert frame.camera_time_ns is not None
+    assert abs(frame.host_time_ns - frame.camera_time_ns) < 10_000_000_000, "the simulated grandmaster keeps Unix time"
+
+
+def test_a_clock_that_does_not_settle_in_time_is_an_error(make: MakeHarvestersCamera) -> None:
+    with pytest.raises(CameraError, match=r"does not settle; expected PtpStatus Slave or .*within 0\.01 s"):
+        make(ptp="on", ptp_timeout_s=0.01).open()
+
+
+def test_the_user_set_undoes_what_a_viewer_left_behind(make: MakeHarvestersCamera) -> None:
+    camera = make(["Gain", 12.0])
+    camera.open()
+    camera.close()
+    found = {feature.name: feature.value for feature in make().inspect().features}
+    assert found["Gain"] == 0.0
+    assert found["Width"] == 64
+
+
+def test_a_mode_that_would_end_after_a_frame_is_undone_unless_it_was_asked_for(make: MakeHarvestersCamera) -> None:
+    asked = started(make(["AcquisitionMode", "SingleFrame"], *KEPT_BY_THE_CAMERA))
+    assert len(take(asked, 1)) == 1
+    assert asked.read(0.1) is None
+    asked.close()
+    assert len(take(started(make(user_set="UserSet1")), 3)) == 3
+
+
+def test_a_trigger_that_was_left_on_is_pointed_out(
+    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = make(["TriggerSource", "Line1"], ["TriggerMode", "On"], *KEPT_BY_THE_CAMERA)
+    left.open()
+    assert "waits for triggers" not in caplog.text
+    left.close()
+    make(user_set="UserSet1").open()
+    assert "SIM0001 waits for triggers from Line1, as it was left" in caplog.text
+
+
+def test_the_saved_state_of_a_camera_with_selectors_is_brought_back(make: MakeHarvestersCamera) -> None:
+    camera = make(["OffsetX", 32], ["Gain", 3.0], trigger={"source": "Line1", "output_line": "Line2"})
+    saved = camera.inspect().options
+    assert HarvestersCamera(HarvestersOptions.model_validate(saved)).inspect().options == saved
+
+
+# --- for days
+
+
+def test_memory_is_flat_over_many_starts_and_stops(make: MakeHarvestersCamera) -> None:
+    camera = make(form="Mono12p", size=256, buffers=32)
+    camera.open()
+    process = psutil.Process()
+
+    def cycle() -> int:
+        camera.start()
+        take(camera, 10)
+        camera.stop()
+        return int(process.memory_info().rss)
+
+    warm = max(cycle() for _ in range(5))
+    after = [cycle() for _ in range(20)][-1]
+    assert after - warm < 4 << 20, f"{(after - warm) / 2**20:.1f} MiB more after 20 cycles"
+
+
+def test_opening_and_closing_leaves_no_threads_and_files_behind(make: MakeHarvestersCamera) -> None:
+    camera = make()
+    process = psutil.Process()
+
+    def cycle() -> tuple[int, int]:
+        started(camera)
+        take(camera, 2)
+        camera.close()
+        return process.num_threads(), process.num_fds()
+
+    cycle()
+    before = cycle()
+    for _ in range(5):
+        after = cycle()
+    assert after == before

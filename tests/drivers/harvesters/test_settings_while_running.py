@@ -1,0 +1,51 @@
+"""What an operator may change on a GenICam camera that delivers frames, against the simulated GenTL camera."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drivers.harvesters import HarvestersCamera, HarvestersOptions
+from sci_stream.errors import InputError
+from tests.drivers.harvesters.kit import sim_options
+
+
+@pytest.fixture
+def camera(gentl_producer: Path) -> Iterator[HarvestersCamera]:
+    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
+    camera = HarvestersCamera(HarvestersOptions.model_validate(sim_options(gentl_producer)))
+    camera.open()
+    camera.start()
+    yield camera
+    camera.close()
+
+
+def test_exposure_gain_and_rate_are_offered_with_the_cameras_own_ranges(camera: HarvestersCamera) -> None:
+    offered = {entry.name: entry for entry in camera.settings()}
+    assert set(offered) == {"ExposureTime", "Gain", "AcquisitionFrameRate"}
+    exposure = offered["ExposureTime"]
+    assert (exposure.kind, exposure.value, exposure.low) == ("number", 100.0, 10.0)
+    assert "(us)" in exposure.says
+
+
+def test_they_are_set_while_frames_come(camera: HarvestersCamera) -> None:
+    assert camera.read(5.0) is not None
+    assert camera.set("AcquisitionFrameRate", 200.0).frame_period_ns == 5_000_000
+    camera.set("ExposureTime", 250)
+    assert {entry.name: entry.value for entry in camera.settings()}["ExposureTime"] == 250.0
+    stamps = []
+    for _ in range(40):
+        frame = camera.read(5.0)
+        assert frame is not None
+        assert frame.camera_time_ns is not None
+        stamps.append(frame.camera_time_ns)
+    assert (stamps[-1] - stamps[-5]) / 4 == pytest.approx(5e6, rel=0.2), "on the camera's own clock"
+
+
+def test_what_the_camera_does_not_take_is_said_with_its_range(camera: HarvestersCamera) -> None:
+    with pytest.raises(InputError, match=r"ExposureTime.*from 10 to"):
+        camera.set("ExposureTime", 1.0)
+    with pytest.raises(InputError, match="Did you mean ExposureTime"):
+        camera.set("ExposureTim", 1.0)

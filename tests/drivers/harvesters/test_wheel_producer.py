@@ -1,0 +1,211 @@
+"""The driver against the producer that the genicam wheel carries: a real one, with pip alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from drivers.harvesters import HarvestersCamera
+from drivers.harvesters.options import Setting
+from sci_stream.errors import CameraError, ConfigError, SciStreamError
+from sci_stream.model import CameraFrame
+from tests.drivers.harvesters.conftest import MakeHarvestersCamera
+
+FEATURES = [["PixelFormat", "Mono8"], ["AcquisitionFrameRate", 100.0], ["Width", 320], ["Height", 240]]
+
+
+def take(camera: HarvestersCamera, count: int) -> list[CameraFrame]:
+    received = [camera.read(5.0) for _ in range(count)]
+    assert None not in received
+    return [frame for frame in received if frame is not None]
+
+
+def message(camera: HarvestersCamera, error: type[SciStreamError]) -> str:
+    with pytest.raises(error) as caught:
+        camera.open()
+    return str(caught.value)
+
+
+def test_it_opens_configures_delivers_without_gaps_stops_and_starts_again(make: MakeHarvestersCamera) -> None:
+    camera = make(features=FEATURES, buffers=64)
+    capabilities = camera.open()
+    assert (capabilities.height_px, capabilities.width_px, capabilities.pixel_format) == (240, 320, "Mono8")
+    assert capabilities.frame_period_ns == 10_000_000
+    camera.start()
+    frames = take(camera, 200)
+    assert [b.frame_id - a.frame_id for a, b in pairwise(frames) if a.frame_id and b.frame_id] == [1] * 199
+    assert all(frame.counts.shape == (240, 320) for frame in frames)
+    assert frames[0].counts.any()
+    camera.stop()
+    camera.start()
+    assert take(camera, 1)[0].frame_id == frames[0].frame_id, "this producer counts anew with each start"
+    assert camera.counters() == {"delivered": 201}
+
+
+def test_another_process_may_open_the_same_camera_meanwhile(make: MakeHarvestersCamera, producer: Path) -> None:
+    camera = make(features=FEATURES, buffers=64)
+    camera.open()
+    camera.start()
+    program = (
+        "import sys; from drivers.harvesters import *; from sci_stream.errors import CameraError\n"
+        "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': '1'},"
+        " features=[['PixelFormat', 'Mono8']]))\n"
+        "try:\n    camera.open(); camera.start(); print('delivers', camera.read(5.0) is not None)\n"
+        "except CameraError as error:\n    print('refused:', error)\n"
+        "camera.close()\n"
+    )
+    frames = take(camera, 1)
+    with subprocess.Popen([sys.executable, "-c", program, producer], stdout=subprocess.PIPE, text=True) as other:
+        while other.poll() is None:
+            frames += take(camera, 1)
+        said, _ = other.communicate()
+    # Whether a producer shares its cameras is up to it; what may not happen is a hang, a crash or a loss here.
+    assert said.startswith(("delivers True", "refused: The camera")), said
+    ids = [frame.frame_id for frame in frames]
+    assert ids == list(range(1, len(ids) + 1))
+
+
+def test_what_was_set_is_read_back_and_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    make(features=FEATURES).open()
+    assert "Machine Vision Games Ltd. Viky 1: Width = 320" in caplog.text
+
+
+def test_the_present_state_can_be_saved_and_brought_back(make: MakeHarvestersCamera) -> None:
+    saved = make(features=[*FEATURES, ["BouncingBallSize", 33]]).inspect().options
+    again = HarvestersCamera.Options.model_validate(saved)
+    assert Setting(feature="BouncingBallSize", value=33) in again.features
+    assert HarvestersCamera(again).inspect().options == saved
+    restored = HarvestersCamera(again)
+    assert restored.open().width_px == 320
+    restored.close()
+
+
+def test_features_are_described_with_kind_access_range_and_unit(make: MakeHarvestersCamera) -> None:
+    found = {feature.name: feature for feature in make(features=FEATURES).inspect().features}
+    width, rate, form = found["Width"], found["AcquisitionFrameRate"], found["PixelFormat"]
+    assert (width.kind, width.access, width.value, width.minimum, width.maximum) == ("integer", "RW", 320, 100, 800)
+    assert (rate.kind, rate.value, rate.unit) == ("float", 100.0, "Hz")
+    assert form.choices == ("RGBa8", "Mono8")
+    assert found["AcquisitionStart"].kind == "command"
+    assert found["PayloadSize"].access == "RO"
+    assert width.category == "ImageFormatControl"
+
+
+def test_a_camera_can_be_inspected_whatever_it_sends(make: MakeHarvestersCamera) -> None:
+    inspection = make(features=[["PixelFormat", "RGBa8"]]).inspect()
+    assert ["PixelFormat", "RGBa8"] in inspection.options["features"]
+
+
+def test_sigint_stays_with_whoever_had_it(make: MakeHarvestersCamera) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    make().open()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_camera_that_is_dropped_lets_go_of_its_producer(make: MakeHarvestersCamera) -> None:
+    camera = HarvestersCamera(make()._options)
+    camera.open()
+    camera.start()
+    del camera
+    assert make().open().serial == "1"
+
+
+def test_cameras_are_found_with_the_options_that_select_them(producer: Path, make: MakeHarvestersCamera) -> None:
+    (found,) = HarvestersCamera.find([producer])
+    assert found.problem == ""
+    cameras = [camera for interface in found.interfaces for camera in interface.cameras]
+    assert [camera.serial for camera in cameras] == ["0", "1", "2"]
+    chosen = HarvestersCamera(
+        HarvestersCamera.Options.model_validate({**make()._options.model_dump(), **cameras[2].options})
+    )
+    assert chosen.open().serial == "2"
+    chosen.close()
+
+
+def test_a_producer_that_is_broken_is_found_with_its_problem(producer: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.cti").write_text("no library")
+    broken, good = HarvestersCamera.find([tmp_path, producer])
+    assert "cannot be loaded" in broken.problem
+    assert not good.problem
+
+
+# --- bad input
+
+
+def test_two_that_match_are_listed(make: MakeHarvestersCamera) -> None:
+    said = message(make(selector={"model": "Viky"}), ConfigError)
+    assert said.startswith("3 cameras fit the selector model 'Viky'. Found:")
+    for serial in "012":
+        assert f"serial '{serial}'" in said
+    assert 'selector = { serial = "…" }' in said
+
+
+def test_none_that_matches_shows_those_found_and_may_come_back(make: MakeHarvestersCamera) -> None:
+    said = message(make(selector={"serial": "7"}), CameraError)
+    assert said.startswith("No camera fits the selector serial '7'. Found:")
+    assert "serial '2'" in said
+
+
+@pytest.mark.parametrize(
+    ("feature", "words"),
+    [
+        (["Widht", 320], ["has no feature Widht", "Did you mean Width?"]),
+        (["Xyzzy", 320], ["has no feature Xyzzy", "sci-stream cameras features"]),
+        (["Width", 10_000], ["Width does not take its value", "expected 100 to 800", "got 10000"]),
+        (["AcquisitionFrameRate", 1e6], ["expected 1 to 200 Hz", "got 1000000.0"]),
+        (["Width", "wide"], ["Width does not take its value", "expected 100 to 800", "got 'wide'"]),
+        (["Width", True], ["Width does not take its value", "got True"]),
+        (["PixelFormat", "Mono99"], ["expected one of RGBa8, Mono8", "got 'Mono99'"]),
+        (["PayloadSize", 7], ["PayloadSize cannot be set", "got a read-only one"]),
+        (["AcquisitionStop", 7], ["AcquisitionStop is a command and takes no value", "got 7"]),
+    ],
+)
+def test_a_feature_that_cannot_be_set_is_named_with_what_it_takes(
+    make: MakeHarvestersCamera, feature: list[object], words: list[str]
+) -> None:
+    said = message(make(features=[["PixelFormat", "Mono8"], feature]), ConfigError)
+    assert said.startswith("Machine Vision Games Ltd. Viky 1")
+    for word in words:
+        assert word in said
+    optional = {"feature": feature[0], "value": feature[1], "optional": True}
+    assert make(features=[["PixelFormat", "Mono8"], optional]).open().pixel_format == "Mono8"
+
+
+def test_a_pixel_format_that_is_not_supported_is_named_with_one_that_is(make: MakeHarvestersCamera) -> None:
+    said = message(make(features=[["PixelFormat", "RGBa8"]]), CameraError)
+    assert "RGBa8, which is not supported; expected one of Mono8;" in said
+
+
+def test_a_clock_that_cannot_follow_another_is_an_error_only_if_it_must(make: MakeHarvestersCamera) -> None:
+    assert "no clock that follows IEEE 1588" in message(make(ptp="on"), CameraError)
+    assert make(ptp="try").open().clock == "none"
+
+
+def test_after_any_of_these_the_camera_is_free_again(make: MakeHarvestersCamera) -> None:
+    message(make(features=[["Widht", 320]]), ConfigError)
+    assert make().open().serial == "1"
+
+
+def test_a_second_camera_of_a_producer_in_one_process_is_refused_in_words(make: MakeHarvestersCamera) -> None:
+    make().open()
+    said = message(make(selector={"serial": "2"}), CameraError)
+    assert "viky.cti is in use in this process" in said
+    assert "each acquire node is a process of its own" in said
+
+
+def test_without_the_packages_it_says_how_to_install_them(make: MakeHarvestersCamera) -> None:
+    program = (
+        "import sys; sys.modules['harvesters'] = None\n"
+        "from drivers.harvesters import *; from sci_stream.errors import CameraError\n"
+        "try: HarvestersCamera(HarvestersOptions(cti=['/none.cti'])).open()\n"
+        "except CameraError as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "need the packages harvesters and genicam" in said
+    assert "pip install 'sci-stream[genicam]'" in said

@@ -1,0 +1,63 @@
+"""What can be changed on a running simulated camera: the next exposure is another, the calibration stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sci_stream.errors import InputError
+from sci_stream.ports import AdjustableCamera
+from tests.drivers.camera_kit import frames, simulated
+
+
+def mean_light(camera: Any) -> float:
+    frame = camera.read(5.0)
+    return float((frame.counts - camera.calibration().dark).mean())
+
+
+@pytest.mark.parametrize("loop_snapshots", [0, 1])
+def test_twice_the_exposure_is_twice_the_light_from_the_next_frame_on(loop_snapshots: int) -> None:
+    camera = simulated(exposure=0.4, noise=False, scene="static", snapshots=0, loop_snapshots=loop_snapshots)
+    frames(camera, 1)
+    calibration = camera.calibration()
+    before = mean_light(camera)
+    camera.set("exposure", 0.8)
+    assert mean_light(camera) == pytest.approx(2 * before, rel=0.01)
+    assert camera.calibration().hash == calibration.hash, "as on a real bench: it is that of the light before"
+
+
+def test_another_rate_is_told_and_kept() -> None:
+    camera = simulated(snapshot_rate_hz=1000.0, snapshots=0)
+    frames(camera, 2)
+    assert camera.set("snapshot_rate_hz", 200.0).frame_period_ns == 5_000_000
+    stamps = [frame.camera_time_ns for frame in frames(camera, 4)]
+    assert set(np.diff(stamps)) == {5_000_000}
+    assert {entry.name: entry.value for entry in camera.settings()} == {"exposure": 0.9, "snapshot_rate_hz": 200.0}
+
+
+def test_a_camera_that_is_closed_forgets_what_was_set() -> None:
+    camera = simulated(snapshot_rate_hz=1000.0)
+    camera.open()
+    camera.set("exposure", 2.0)
+    camera.set("snapshot_rate_hz", 1.0)
+    camera.close()
+    assert camera.open().frame_period_ns == 1_000_000
+    assert camera.settings()[0].value == 0.9
+
+
+def test_a_triggered_camera_has_no_rate_to_set() -> None:
+    camera = simulated(trigger="software")
+    camera.open()
+    assert [entry.name for entry in camera.settings()] == ["exposure"]
+
+
+def test_what_it_does_not_take_is_said_with_the_range() -> None:
+    camera = simulated()
+    assert isinstance(camera, AdjustableCamera)
+    camera.open()
+    with pytest.raises(InputError, match=r"exposure.*from 0\.01 to 10; got 11"):
+        camera.set("exposure", 11)
+    with pytest.raises(InputError, match="no parameter 'gain'"):
+        camera.set("gain", 1)

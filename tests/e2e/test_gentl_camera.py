@@ -1,0 +1,44 @@
+"""The whole instrument on a GenICam camera: from a GenTL producer to the recording, unplugged in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sci_stream.files.calibration_file import save_calibration
+from sci_stream.optics.calibration import Calibration
+from tests.drivers.harvesters.kit import ramp, sim_options
+from tests.e2e.kit import RunningRig, assert_accounted_for
+
+SIZE = 64
+
+
+def test_a_camera_that_is_unplugged_and_returns_goes_on_in_a_new_epoch_and_the_ledger_closes(
+    tmp_path: Path, gentl_producer: Path
+) -> None:
+    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
+    phi = (np.random.default_rng(1).random((4, SIZE, SIZE)) < 0.5).astype(np.float32)
+    save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=1000.0, bit_depth=12))
+    faults = [["AcquisitionFrameRate", 20.0], ["SimUnplugAfter", 15], ["SimUnplugTime", 300.0]]
+    options = sim_options(gentl_producer, *faults, form="Mono12p", size=SIZE)
+    for key in ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth"):
+        options[key] = None  # of the simulated camera that the rig of these tests has otherwise
+    camera = {"driver": "harvesters", "options": options}
+    changes = {
+        "camera": camera, "calibration": {"file": "calibration.h5"}, "policy": {"mode": "record"},
+        "reconstruct": {"iterations": 2},
+    }  # fmt: skip
+    with RunningRig(tmp_path, changes, "--snapshots", "30") as run:
+        ledger = assert_accounted_for(run.finish())
+        assert ledger["acquired"] == 30
+        assert ledger["reconstructed"] + ledger["raw_only"] == 30
+        assert "camera is back: epoch 1" in run.output
+        with run.recordings() as recordings:
+            (recording,) = recordings
+            assert recording.raw_seqs == list(range(30))
+            ids = [recording.camera_frame_id(seq) for seq in recording.raw_seqs]
+            assert ids == [*range(15), *range(15)], "its ids begin anew in each epoch"
+            for seq in recording.raw_seqs:
+                np.testing.assert_array_equal(recording.raw(seq), ramp(seq % 15, "Mono12p", SIZE))

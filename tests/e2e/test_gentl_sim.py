@@ -1,0 +1,63 @@
+"""The whole instrument behind a GenTL producer: what a laboratory runs, on the simulated camera."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drivers.gentl_sim.render import Rendered, render
+from drivers.gentl_sim.score import score
+from tests.e2e.kit import RunningRig, assert_accounted_for
+
+SNAPSHOTS = 12
+SCENE = {"width_px": 64, "height_px": 64, "n_frames": 4, "bayer": "RGGB", "snapshot_rate_hz": 10.0, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Rendered:
+    return render(SCENE, tmp_path_factory.mktemp("scene"), snapshots=SNAPSHOTS)
+
+
+@pytest.fixture(scope="module")
+def gentl_rig(gentl_producer: Path, rendered: Rendered) -> dict[str, Any]:
+    """Return what is different from the small rig: the camera and its calibration."""
+    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install sci-stream[genicam]")
+    if "harvesters" not in entry_points(group="sci_stream.cameras").names:
+        pytest.skip("the driver of GenICam cameras is not registered: install the project again")
+    options = {
+        **dict.fromkeys(("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth")),
+        "cti": [str(gentl_producer)],
+        "selector": {"serial": "SIM0001"},
+        "features": [["SimFramesFile", str(rendered.frames)], ["PixelFormat", "BayerRG12p"]],
+    }
+    return {
+        "camera": {"driver": "harvesters", "options": options},
+        "calibration": {"file": str(rendered.calibration)},
+        "policy": {"mode": "record"},
+    }
+
+
+def test_the_picture_is_as_good_as_that_of_the_simulated_camera(
+    gentl_rig: dict[str, Any], rendered: Rendered, tmp_path: Path
+) -> None:
+    with RunningRig(tmp_path, gentl_rig, "--snapshots", str(SNAPSHOTS)) as rig:
+        summary = rig.finish()
+        (path,) = rig.segments()
+    assert assert_accounted_for(summary)["reconstructed"] == SNAPSHOTS
+    assert summary["ledger"]["camera_missed"] == 0
+    told = score(path, rendered.truth)
+
+    simulated = tmp_path / "simulated"
+    simulated.mkdir()
+    changes = {
+        "camera": {"options": {**SCENE, "loop_snapshots": SNAPSHOTS}},
+        "policy": {"mode": "record"},
+    }
+    with RunningRig(simulated, changes, "--snapshots", str(SNAPSHOTS)) as rig:
+        expected = rig.finish()["psnr_db"]["mean"]
+    assert len(told) == SNAPSHOTS
+    assert np.mean(list(told.values())) == pytest.approx(expected, abs=0.1)

@@ -1,0 +1,34 @@
+"""The simulated camera that any GenICam program opens, built once, for any test that asks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drivers.gentl_sim.build import build, find_compiler
+
+BUILT = Path(__file__).parents[1] / "build" / "gentl"
+SIM_VARIABLE = "SCI_STREAM_GENTL_SIM"
+"""Names the producer where it was built before; else the tests build it."""
+
+
+@pytest.fixture(scope="session")
+def gentl_producer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the producer's .cti; skip, saying why, where it cannot be built.
+
+    Its cameras are this test run's own: no other run on this machine finds them in use. With SCI_GENTL_SIM_SANITIZE
+    set it is built with sanitizers (drivers/gentl_sim/README.md says how to run them).
+    """
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SCI_GENTL_SIM_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        environment.delenv("SCI_GENTL_SIM_FRAMES", raising=False)
+        environment.delenv("SCI_GENTL_SIM_DEVICES", raising=False)
+        if os.environ.get(SIM_VARIABLE):
+            yield Path(os.environ[SIM_VARIABLE])
+            return
+        if find_compiler() is None:
+            pytest.skip("no C++ compiler to build the simulated GenTL camera: apt install g++")
+        yield build(BUILT, sanitize=bool(os.environ.get("SCI_GENTL_SIM_SANITIZE")))
