@@ -56,6 +56,53 @@ def describe_device(device: torch.device) -> str:
     return f"{_cpu_model()} ({threads} thread{'s' if threads != 1 else ''})"
 
 
+def computes_bfloat16(device: torch.device) -> bool:
+    """Tell whether a device multiplies bfloat16 in hardware, at a multiple of its speed in float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    # Not public, and absent in older releases of torch; there the answer is the one that always works.
+    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return supported is not None and bool(supported())
+
+
+def memory_in_use(device: torch.device) -> dict[str, int]:
+    """Return bytes of a CUDA device's own memory by use; nothing for a CPU, whose memory is the process's."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "memory_tensors": torch.cuda.memory_allocated(device),
+        "memory_reserved": torch.cuda.memory_reserved(device),
+        "memory_free": free,
+        "memory_total": total,
+    }
+
+
+def half_dtype(device: torch.device) -> torch.dtype | None:
+    """Return the 16-bit type in which a device convolves at a multiple of its speed in float32; None if there is none.
+
+    float16 on GPUs with matrix units: it has three bits more than bfloat16, and images need no wide range. bfloat16 on
+    processors, which have no float16 to speak of.
+    """
+    if device.type == "cuda":
+        return torch.float16 if torch.cuda.get_device_capability(device) >= (7, 0) else None
+    return torch.bfloat16 if computes_bfloat16(device) else None
+
+
+def prepare_libraries(device: torch.device) -> None:
+    """Let cuDNN try which of its ways is fastest for each shape, and let float32 be float32; nothing on a CPU.
+
+    By default torch convolves float32 on a GPU in TF32, which has float16's ten bits of mantissa.
+    """
+    if device.type != "cuda":
+        return
+    torch.backends.cudnn.benchmark = True
+    if hasattr(torch.backends.cudnn, "conv"):
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+    else:  # torch before 2.9
+        torch.backends.cudnn.allow_tf32 = False
+
+
 def _why_no_cuda() -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__}, built without CUDA"

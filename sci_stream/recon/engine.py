@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.errors import CalibrationError, ConfigError, DeviceError
+from sci_stream.errors import CalibrationError, DeviceError
 from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics import mosaic
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement, displace, unknown
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.ports import Denoiser
+from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.budget import BudgetController
+from sci_stream.recon.chunks import PIXELS_PER_CHUNK, solve_bytes
 from sci_stream.recon.device import describe_device
-from sci_stream.recon.gap import cold_start, gap
-from sci_stream.recon.metrics import psnr
+from sci_stream.recon.gap import Step, cold_start, gap_step
+from sci_stream.recon.graphs import RecordedStep, record_cuda_graph
+from sci_stream.recon.pending import Pending
 from sci_stream.recon.schedule import AnytimeLadder, Budget
 from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream.recon.solvers import SOLVERS, make_rule, make_solver
+from sci_stream.recon.starter import Beginning, Starter, gentle
+from sci_stream.recon.transfers import Stopwatch, Transfers, solve_clock
+from sci_stream.recon.warm_start import Coded
 
 __all__ = ["SOLVERS", "Budget", "BudgetController", "Engine", "SolverSettings", "default_settings"]
 
-SOLVERS = {"gap": gap}
-"""The algorithms by name; all take and yield what `gap` does."""
+Watch = Callable[[torch.Tensor], None]
+"""Shown the video as it is after an iteration; must not write to it."""
 
 _DARK = 1e-6
 """Root mean square of y, in units of scene brightness, below which a relative residual means nothing."""
@@ -44,14 +55,19 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Solved:
-    video: torch.Tensor
+    """What was asked of the device: the planes (P, B, h, w), ‖y − Φv‖₂/‖y‖₂, and whether all came out finite."""
+
+    planes: torch.Tensor
+    residual: torch.Tensor
+    finite: torch.Tensor
     iterations: int
-    start_reason: str
-    residual: float
 
 
 class Engine:
     """Reconstruct snapshots of one calibration with one prior on one device. Used from one thread.
+
+    With ``settings.warm_start`` it remembers the video of the last snapshot and begins from it when the next one that
+    it is given directly continues it; otherwise each result depends on its snapshot alone.
 
     Parameters
     ----------
@@ -63,6 +79,10 @@ class Engine:
         Where to compute.
     settings
         How to solve when no budget says otherwise.
+    video_dtype
+        Of the videos it hands out: float32, or float16, which halves what is copied from a GPU.
+    between
+        Called before each iteration; what it raises ends the solve.
 
     Raises
     ------
@@ -73,23 +93,61 @@ class Engine:
     """
 
     def __init__(
-        self, calibration: Calibration, denoiser: Denoiser, device: torch.device, settings: SolverSettings
+        self,
+        calibration: Calibration,
+        denoiser: Denoiser,
+        device: torch.device,
+        settings: SolverSettings,
+        *,
+        video_dtype: torch.dtype = torch.float32,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
-        if settings.solver not in SOLVERS:
-            raise ConfigError("Unknown solver", expected=f"one of {', '.join(SOLVERS)}", got=repr(settings.solver))
         self.calibration = calibration
         self.settings = settings
         self.device = device
         self._denoiser = denoiser
-        self._solve = SOLVERS[settings.solver]
+        self._step: Step = gap_step
+        if device.type == "cuda" and isinstance(denoiser, RecordableDenoiser):
+            self._step = RecordedStep(denoiser, record_cuda_graph(device))
+        self._solve = {
+            Start.COLD: make_solver(settings, self._step),
+            Start.WARM: make_solver(gentle(settings), self._step),
+        }
+        self._transfers = Transfers(device)
+        self._video_dtype = video_dtype
+        self._between = between
         self._iteration_s: float | None = None
+        self._starter = Starter(settings)
+        self._start_s = 0.0
+        self._phi = torch.empty(0)
+        self._solving = False
+        self._displacement: Displacement | None = None
+        self.displace_masks(NO_DISPLACEMENT)
+
+    def displace_masks(self, displacement: Displacement) -> None:
+        """Take the masks to be displaced from where they were calibrated, from the next snapshot on.
+
+        May be called between the iterations of a solve, which goes on with the masks that it began with.
+
+        Raises
+        ------
+        DeviceError
+            If the device runs out of memory.
+        """
+        if self._solving:
+            self._displacement = displacement
+            return
+        calibration = self.calibration
         try:
             # A copy: the calibration's arrays are read-only, which torch does not know.
-            self._phi = self._planes(torch.from_numpy(calibration.phi.copy()).to(device))
-            good = torch.ones(calibration.shape, dtype=torch.bool)
+            phi = torch.from_numpy(calibration.phi.copy()).to(self.device)
+            phi = self._planes(phi if displacement.is_none else displace(phi, displacement))
+            # Recorded iterations know the masks by where they are in memory: there they stay.
+            self._phi = self._phi.copy_(phi) if self._phi.shape == phi.shape else phi
+            good = ~unknown(displacement, calibration.shape)
             if calibration.bad_pixels is not None:
-                good = torch.from_numpy(~calibration.bad_pixels)
-            self._r_inv = inverse_gram(gram_diag(self._phi), self._planes(good.to(device)))
+                good &= torch.from_numpy(~calibration.bad_pixels)
+            self._r_inv = inverse_gram(gram_diag(self._phi), self._planes(good.to(self.device)))
         except torch.cuda.OutOfMemoryError as error:
             raise self._out_of_memory() from error
 
@@ -97,6 +155,20 @@ class Engine:
     def description(self) -> str:
         """The device in words."""
         return describe_device(self.device)
+
+    @property
+    def fault(self) -> str:
+        """What keeps the engine from its full speed; empty if nothing does."""
+        return self._step.fault if isinstance(self._step, RecordedStep) else ""
+
+    @property
+    def start_s(self) -> float:
+        """Seconds that finding the start of the last snapshot took, where the device had nothing else to finish."""
+        return self._start_s
+
+    def forget(self, reason: str = "first") -> None:
+        """Begin the next snapshot cold, and say this word of why."""
+        self._starter.forget(reason)
 
     def warm_up(self) -> float:
         """Solve a dark snapshot, so that the first real one finds libraries loaded and memory allocated.
@@ -115,11 +187,12 @@ class Engine:
         budget = Budget(self.settings.min_iterations)
         self.reconstruct(dark, budget)
         _, report = self.reconstruct(dark, budget)
+        self.forget()
         return report.solve_ns / 1e9 / report.iterations
 
     def reconstruct(
-        self, snapshot: Snapshot, budget: Budget | None = None
-    ) -> tuple[npt.NDArray[np.float32], SolveReport]:
+        self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None
+    ) -> tuple[npt.NDArray[np.floating[Any]], SolveReport]:
         """Recover the B frames behind a snapshot.
 
         Parameters
@@ -128,12 +201,14 @@ class Engine:
             Must be of the engine's calibration. Where it carries the truth, the report says the PSNR.
         budget
             What it may cost; None for the settings' iterations and no limit of time.
+        watch
+            Shown the estimate of every iteration, (B, H, W) on the device; its time counts.
 
         Returns
         -------
         video, report
-            (B, H, W) float32 in host memory, nominally 0–1, not clipped, finite, a Bayer mosaic if the calibration is
-            one; owned by the caller.
+            (B, H, W) in host memory, nominally 0–1, not clipped, finite, a Bayer mosaic if the calibration is one;
+            owned by the caller.
 
         Raises
         ------
@@ -142,31 +217,56 @@ class Engine:
         DeviceError
             If the device runs out of memory.
         """
+        return self.begin(snapshot, budget, watch=watch).finish()
+
+    def begin(self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None) -> Pending:
+        """Ask for a reconstruction: `reconstruct`, without waiting for the device where nothing needs to be waited for.
+
+        On a GPU the next one may be begun before this one is finished: its snapshot is copied in while this one is
+        solved, and this one's video is copied out while the next is. A budget with a limit of time has to be watched,
+        and returns with the last iteration asked for. On a CPU the solve is over when this returns.
+        """
         self._check(snapshot)
+        if self._displacement is not None:
+            displacement, self._displacement = self._displacement, None
+            self.displace_masks(displacement)
         budget = budget or Budget(self.settings.iterations)
-        began_s = time.perf_counter()
+        stopwatch, began_s = Stopwatch(self.device), time.perf_counter()
+        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+        self._solving = True
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), on_device:
+                stopwatch.lap()
                 measured = self._measure(snapshot.counts)
-                solved = self._iterate(measured, budget, began_s)
-                video = solved.video.cpu().numpy()
+                beginning = self._beginning(snapshot, measured, budget)
+                solved = self._iterate(measured, beginning, budget, began_s, watch)
+                self._starter.keep(snapshot, solved.planes, solved.finite)
+                video = self._merged(solved.planes).to(self._video_dtype)
+                stopwatch.lap()
+                facts = torch.stack([solved.residual, solved.finite.to(solved.residual.dtype)])
+                arrival = self._transfers.download(video, facts)
         except torch.cuda.OutOfMemoryError as error:
             raise self._out_of_memory() from error
-        solve_ns = int((time.perf_counter() - began_s) * 1e9)
-        return video, SolveReport(
+        finally:
+            self._solving = False
+        report = SolveReport(
             iterations=solved.iterations,
-            start=Start.COLD,
-            start_reason=solved.start_reason,
+            start=beginning.start,
+            start_reason=beginning.reason,
             budget_limited=solved.iterations < self.settings.iterations,
-            solve_ns=solve_ns,
-            residual=solved.residual,
+            solve_ns=0,
+            residual=0.0,
             saturated_fraction=measured.saturated_fraction,
-            psnr_db=None if snapshot.truth is None else _psnr(video, snapshot.truth),
         )
+        return Pending(arrival, report, snapshot.truth, stopwatch, self._learn)
+
+    def _learn(self, solve_s: float, report: SolveReport) -> None:
+        """Remember what an iteration takes, for planning the next solve."""
+        self._iteration_s = solve_s / report.iterations
 
     def _measure(self, counts: Array) -> _Measured:
         """Bring a snapshot to the device and tell which of its pixels hold."""
-        y = torch.from_numpy(self.calibration.measurement(counts)).to(self.device)
+        y = self._transfers.upload(self.calibration.measurement(counts))
         valid = torch.isfinite(y)
         y = torch.where(valid, y, 0.0)
         # Where clipped, y is wrong, and yet the best guess of how bright the start should be there.
@@ -175,52 +275,74 @@ class Engine:
         if self.calibration.saturation_dn is not None:
             saturated = counts >= self.calibration.saturation_dn
             saturated_fraction = float(np.mean(saturated))
-            valid &= torch.from_numpy(~saturated).to(self.device)
+            valid &= self._transfers.upload(~saturated)
         r_inv = self._r_inv * self._planes(valid)
         return _Measured(self._planes(y), r_inv, start_r_inv, saturated_fraction)
 
-    def _iterate(self, measured: _Measured, budget: Budget, began_s: float) -> _Solved:
-        """Run the solver from a cold start until the budget is spent."""
-        settings = self.settings
+    def _beginning(self, snapshot: Snapshot, measured: _Measured, budget: Budget) -> Beginning:
+        """Find where to begin, and note what that took."""
+        began_s = time.perf_counter()
+        still = cold_start(measured.y, self._phi, measured.start_r_inv)
+        coded = Coded(measured.y, self._phi, measured.r_inv)
+        beginning = self._starter.begin(snapshot, coded, still, budget.iterations)
+        self._start_s = time.perf_counter() - began_s
+        return beginning
+
+    def _iterate(
+        self, measured: _Measured, beginning: Beginning, budget: Budget, began_s: float, watch: Watch | None
+    ) -> _Solved:
+        """Run the solver from where to begin until the budget is spent."""
+        settings = dataclasses.replace(self.settings, sigma_first=beginning.sigma)
         y, r_inv = measured.y, measured.r_inv
-        start = cold_start(y, self._phi, measured.start_r_inv)
-        began_loop_s = self._clock()
+        rule, observe = make_rule(settings, y, self._phi, r_inv)
         ladder = AnytimeLadder(
             settings.schedule,
             budget,
             min_iterations=settings.min_iterations,
             iteration_s=self._iteration_s,
-            clock=self._clock,
+            clock=solve_clock(self.device),
             started_s=began_s,
+            rule=rule,
         )
-        iterates = self._solve(
-            start,
+        iterates = self._solve[beginning.start](
+            beginning.v,
             y,
             self._phi,
             r_inv,
             denoise=self._denoise,
-            sigmas=ladder,
-            relaxation=settings.relaxation if settings.accelerate else 0.0,
-            momentum=settings.momentum if settings.accelerate else 0.0,
+            sigmas=self._watched(ladder),
+            observe=observe,
         )
+        if watch is not None:
+            iterates = self._shown(iterates, watch)
         (estimate,) = deque(iterates, maxlen=1)
-        self._iteration_s = (self._clock() - began_loop_s) / ladder.taken
-        reason = "no_warm_start"
-        if not bool(estimate.isfinite().all()):
-            # Better the still image, said to be one, than a frame of NaN or a dead node.
-            estimate, reason = start, "diverged"
-        return _Solved(self._merged(estimate), ladder.taken, reason, self._residual(estimate, y, r_inv))
+        # Better the still image, said to be one, than a frame of NaN or a dead node.
+        finite = estimate.isfinite().all()
+        estimate = torch.where(finite, estimate, beginning.still)
+        return _Solved(estimate, self._residual(estimate, y, r_inv), finite, ladder.taken)
+
+    def _watched(self, sigmas: Iterable[float]) -> Iterator[float]:
+        """Hand σ on, calling `between` before each iteration."""
+        for sigma in sigmas:
+            self._between()
+            yield sigma
+
+    def _shown(self, iterates: Iterator[torch.Tensor], watch: Watch) -> Iterator[torch.Tensor]:
+        """Pass the iterates through, each shown on its way."""
+        for estimate in iterates:
+            watch(self._merged(estimate))
+            yield estimate
 
     def _denoise(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise the frames of all planes as one batch, (P, B, h, w) → the same."""
         return self._denoiser(x.flatten(0, 1), sigma).view(x.shape)
 
-    def _residual(self, v: torch.Tensor, y: torch.Tensor, r_inv: torch.Tensor) -> float:
+    def _residual(self, v: torch.Tensor, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection."""
         part = r_inv > 0
-        difference = torch.linalg.vector_norm((y - forward(self._phi, v)) * part)
-        norm = torch.linalg.vector_norm(y * part).clamp_min(_DARK * y.numel() ** 0.5)
-        return float(difference / norm)
+        difference: torch.Tensor = torch.linalg.vector_norm((y - forward(self._phi, v)) * part)
+        norm: torch.Tensor = torch.linalg.vector_norm(y * part).clamp_min(_DARK * y.numel() ** 0.5)
+        return difference / norm
 
     def _planes(self, image: torch.Tensor) -> torch.Tensor:
         """Put the plane dimension first: four planes of a mosaic, or the one there is."""
@@ -228,12 +350,6 @@ class Engine:
 
     def _merged(self, planes: torch.Tensor) -> torch.Tensor:
         return planes.squeeze(0) if self.calibration.bayer is None else mosaic.merge(planes)
-
-    def _clock(self) -> float:
-        """Read the clock when the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
 
     def _check(self, snapshot: Snapshot) -> None:
         """Raise if a snapshot is not of this calibration."""
@@ -271,15 +387,11 @@ class Engine:
             )
 
     def _out_of_memory(self) -> DeviceError:
-        height, width = self.calibration.shape
+        n_frames, (height, width) = self.calibration.n_frames, self.calibration.shape
+        needed = solve_bytes(n_frames, height, width, pixels_per_chunk=PIXELS_PER_CHUNK[self.device.type])
         return DeviceError(
             f"{self.description} ran out of memory",
-            got=f"{self.calibration.n_frames} frames of {height}×{width} pixels",
+            expected=f"about {needed / 2**30:.1f} GiB free",
+            got=f"{n_frames} frames of {height}×{width} pixels",
             hint="Free the device of other work, or choose another in the rig.",
         )
-
-
-def _psnr(video: npt.NDArray[np.float32], truth: Array) -> float:
-    """Return the mean PSNR in dB, the truth given as integers (full range = 1.0) or as floats."""
-    peak = float(np.iinfo(truth.dtype).max) if np.issubdtype(truth.dtype, np.integer) else 1.0
-    return psnr(torch.from_numpy(video), torch.from_numpy(truth.astype(np.float32) / np.float32(peak)))

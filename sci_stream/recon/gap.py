@@ -7,13 +7,55 @@ denoised x. The prior g is never written down: its proximal map is a denoiser D_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 
-from sci_stream.optics.forward import forward, project
+from sci_stream.optics.forward import accumulate_and_project
 
 Denoise = Callable[[torch.Tensor, float], torch.Tensor]
 """D_σ on whole videos: (…, B, H, W), σ on the 0–1 scale → the same shape, not aliasing its input."""
+
+Observe = Callable[[torch.Tensor, torch.Tensor], None]
+"""Told x^(k+1) and v^(k+1) after each iteration, (…, B, H, W) both; not changed afterwards, not to be written to."""
+
+
+class Problem(NamedTuple):
+    """What stays the same during a solve; the names are those of `gap`."""
+
+    y: torch.Tensor
+    phi: torch.Tensor
+    r_inv: torch.Tensor
+    denoise: Denoise
+    relaxation: float
+    momentum: float
+    observed: bool
+
+
+class State(NamedTuple):
+    """What an iteration leaves to the next: v and d, (…, B, H, W), d None before the first, and y_acc, (…, H, W).
+
+    And x, (…, B, H, W), where it is observed; else None.
+    """
+
+    v: torch.Tensor
+    y_acc: torch.Tensor
+    d: torch.Tensor | None
+    x: torch.Tensor | None = None
+
+
+Step = Callable[[State, float, Problem], State]
+"""One iteration at a σ: `gap_step`, or what does it faster (`sci_stream.recon.graphs`). Its d and x are new tensors."""
+
+
+def gap_step(state: State, sigma: float, problem: Problem) -> State:
+    """Do one iteration of `gap`."""
+    v, y_acc, d_previous, _ = state
+    y, phi, r_inv, denoise, relaxation, momentum, observed = problem
+    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation)
+    d = denoise(x, sigma)
+    v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
+    return State(v, y_acc, d, x if observed else None)
 
 
 def gap(
@@ -26,6 +68,8 @@ def gap(
     sigmas: Iterable[float],
     relaxation: float = 1.0,
     momentum: float = 0.0,
+    observe: Observe | None = None,
+    step: Step = gap_step,
 ) -> Iterator[torch.Tensor]:
     r"""Yield the denoised estimate d of every iteration, as long as there is a σ for the next.
 
@@ -59,6 +103,10 @@ def gap(
         σ_k of each iteration, asked for one at a time.
     relaxation, momentum
         α ≥ 0 and β ≥ 0.
+    observe
+        Told x and d of every iteration, before d is yielded.
+    step
+        How an iteration is done.
 
     Yields
     ------
@@ -69,16 +117,15 @@ def gap(
     PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin, "Generalized alternating
     projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
     """
-    y_acc = y
-    d_previous: torch.Tensor | None = None
+    problem = Problem(y, phi, r_inv, denoise, relaxation, momentum, observed=observe is not None)
+    state = State(v, y_acc=y, d=None)
     for sigma in sigmas:
-        if relaxation:
-            y_acc = torch.add(y_acc, y - forward(phi, v), alpha=relaxation)
-        x = project(v, y_acc, phi, r_inv)
-        d = denoise(x, sigma)
-        v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
-        d_previous = d
-        yield d
+        state = step(state, sigma, problem)
+        assert state.d is not None
+        if observe is not None:
+            assert state.x is not None
+            observe(state.x, state.d)
+        yield state.d
 
 
 def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Which noise level σ to denoise with, when: the paper's monotone λ rule, planned against what time is left."""
+"""Which noise level σ to denoise with, when: a schedule, planned against what time is left, and its λ rule; λ = σ²."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 
 class Shape(StrEnum):
@@ -71,6 +72,41 @@ def advance_at(k: int, iterations: int) -> float:
     return k / (iterations - 1) if iterations > 1 else 1.0
 
 
+class LambdaRule(StrEnum):
+    """What decides how σ falls."""
+
+    MONOTONE = "monotone"
+    """The schedule alone: λ falls with every iteration, the paper's rule a)."""
+    ADAPTIVE = "adaptive"
+    """λ falls when the iterates have come to rest, the paper's rule b)."""
+    RESIDUAL = "residual"
+    """The schedule, but never far above what the residual says is still wrong."""
+
+
+class Rule(Protocol):
+    """A λ rule at work in one solve, as `AnytimeLadder` asks it; `sci_stream.recon.rules` has those that look."""
+
+    def stride(self, remaining: float, left: int) -> float:
+        """Return by how much progress moves on: ``remaining`` of it to go, in ``left`` iterations, ≥ 1."""
+        ...
+
+    def sigma(self, planned: float) -> float:
+        """Return the σ to denoise with where the schedule has arrived at ``planned``."""
+        ...
+
+
+class MonotoneRule:
+    """Go through the schedule in even strides: the paper's rule a) with the ξ that ends at the lowest σ."""
+
+    def stride(self, remaining: float, left: int) -> float:
+        """Return an equal share of what remains."""
+        return remaining / left
+
+    def sigma(self, planned: float) -> float:
+        """Return what is planned."""
+        return planned
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What one snapshot may cost.
@@ -95,7 +131,7 @@ class Budget:
 
 
 class AnytimeLadder(Iterator[float]):
-    r"""Hand out σ one iteration at a time, re-planned before each so that the last is always the lowest.
+    r"""Hand out σ one iteration at a time, re-planned before each so that it is always the lowest that ends a solve.
 
     With m iterations left, by count or by time, whichever ends first, progress p moves on by (1 − p)/m: with unlimited
     time that is exactly `SigmaSchedule.ladder`; when time runs out faster than planned, the remaining levels are passed
@@ -114,6 +150,8 @@ class AnytimeLadder(Iterator[float]):
         Monotonic seconds. Must wait for the device where the device runs asynchronously.
     started_s
         The clock's reading when the solve began; None for now.
+    rule
+        The λ rule. Whatever it says, progress is complete with the last iteration.
     """
 
     def __init__(
@@ -125,7 +163,9 @@ class AnytimeLadder(Iterator[float]):
         iteration_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
         started_s: float | None = None,
+        rule: Rule | None = None,
     ) -> None:
+        self._rule = rule or MonotoneRule()
         self._schedule = schedule
         self._budget = budget
         self._min_iterations = min(max(min_iterations, 1), budget.iterations)
@@ -148,11 +188,11 @@ class AnytimeLadder(Iterator[float]):
                 raise StopIteration
             left = 1
         if self._taken > 0:
-            self._progress += (1.0 - self._progress) / left
+            self._progress = min(self._progress + self._rule.stride(1.0 - self._progress, left), 1.0)
         if left == 1:
             self._progress = 1.0
         self._taken += 1
-        return self._schedule.sigma(self._progress)
+        return self._rule.sigma(self._schedule.sigma(self._progress))
 
     def _iterations_left(self) -> int:
         """Return how many iterations still fit, this one included."""

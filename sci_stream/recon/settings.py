@@ -9,7 +9,8 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers import denoiser_spec
-from sci_stream.recon.schedule import Shape, SigmaSchedule
+from sci_stream.recon.schedule import LambdaRule, Shape, SigmaSchedule
+from sci_stream.recon.warm_start import Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +20,28 @@ class SolverSettings:
     Parameters
     ----------
     solver
-        Name of the algorithm: ``"gap"``.
+        Name of the algorithm: ``"gap"``, or ``"admm"`` for noisy measurements.
     accelerate
         Accumulate the measurement's residual; False for the plain algorithm, which α and β then do not change.
     relaxation, momentum
         α and β of `sci_stream.recon.gap.gap`, 0 ≤ α < 2, 0 ≤ β < 1.
+    gamma
+        γ of `sci_stream.recon.admm.admm`, ≥ 0, in units of Σφ²: how far the measurement is to be doubted.
     iterations, min_iterations
         What a snapshot is given if there is time, and what it is given however short time is; 1 ≤ min ≤ iterations.
     sigma_first, sigma_last
         Noise level handed to the denoiser in the first and the last iteration, 0–1 scale.
-    shape
+    sigma_shape
         How σ falls between them.
+    lambda_rule, xi, eta
+        What decides how σ falls; for the adaptive rule by what factor ξ λ falls, 0 < ξ < 1, and at what rest η,
+        0 ≤ η < 1.
+    switch_at
+        Share of a solve, 0–1, that the first of two priors in sequence is given.
+    warm_start
+        Begin a snapshot from the video of the one directly before it, where that predicts it.
+    effort
+        What such a prediction may cost.
 
     Raises
     ------
@@ -45,7 +57,14 @@ class SolverSettings:
     min_iterations: int = 4
     sigma_first: float = 50 / 255
     sigma_last: float = 6 / 255
-    shape: Shape = Shape.GEOMETRIC
+    sigma_shape: Shape = Shape.GEOMETRIC
+    lambda_rule: LambdaRule = LambdaRule.MONOTONE
+    xi: float = 0.7
+    eta: float = 0.9
+    switch_at: float = 0.5
+    gamma: float = 0.3
+    warm_start: bool = False
+    effort: Effort = Effort.FULL
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_iterations <= self.iterations:
@@ -60,6 +79,14 @@ class SolverSettings:
                 expected="0 <= relaxation < 2 and 0 <= momentum < 1",
                 got=f"relaxation = {self.relaxation}, momentum = {self.momentum}",
             )
+        if not (0 <= self.gamma < math.inf):
+            raise ConfigError("The doubt of ADMM is out of its range", expected="gamma >= 0", got=self.gamma)
+        if not (0 < self.xi < 1 and 0 <= self.eta < 1 and 0 <= self.switch_at <= 1):
+            raise ConfigError(
+                "The rule that lowers sigma is out of its range",
+                expected="0 < xi < 1, 0 <= eta < 1 and 0 <= switch_at <= 1",
+                got=f"xi = {self.xi}, eta = {self.eta}, switch_at = {self.switch_at}",
+            )
         if not (math.isfinite(self.sigma_first) and 0 < self.sigma_last <= self.sigma_first <= 1):
             raise ConfigError(
                 "The noise levels of the solver do not fit together",
@@ -71,7 +98,12 @@ class SolverSettings:
     @property
     def schedule(self) -> SigmaSchedule:
         """The noise levels as a schedule."""
-        return SigmaSchedule(self.sigma_first, self.sigma_last, self.shape)
+        return SigmaSchedule(self.sigma_first, self.sigma_last, self.sigma_shape)
+
+    @property
+    def switch_sigma(self) -> float:
+        """Noise level at which the second of two priors in sequence takes over."""
+        return self.schedule.sigma(self.switch_at)
 
 
 def default_settings(device: torch.device, denoiser: str) -> SolverSettings:
@@ -86,8 +118,10 @@ def default_settings(device: torch.device, denoiser: str) -> SolverSettings:
     return SolverSettings(
         relaxation=spec.relaxation,
         momentum=spec.momentum,
+        lambda_rule=spec.lambda_rule,
         iterations=spec.iterations_on(device),
         min_iterations=spec.min_iterations,
         sigma_first=spec.sigma_first,
         sigma_last=spec.sigma_last,
+        effort=spec.effort,
     )

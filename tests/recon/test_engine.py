@@ -15,13 +15,20 @@ from sci_stream.errors import CalibrationError, ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, Start
 from sci_stream.optics import mosaic
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import Displacement
 from sci_stream.ports import Denoiser
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.rounding import Precision
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
+from sci_stream.recon.variants import shipped_weights
+from sci_stream.recon.weights import load_ffdnet
 
 CPU = torch.device("cpu")
 TV = dataclasses.replace(default_settings(CPU, "tv"), iterations=12)
+
+_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 Video = npt.NDArray[np.float32]
 MakeVideo = Callable[..., Video]
@@ -338,9 +345,21 @@ def test_a_snapshot_of_another_calibration_is_refused(
         _engine(calibration).reconstruct(snapshot)
 
 
+@pytest.mark.parametrize("bayer", [None, BayerPhase.GRBG])
+def test_who_watches_sees_the_video_after_every_iteration(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, bayer: BayerPhase | None
+) -> None:
+    calibration = make_calibration(bayer=bayer)
+    seen: list[torch.Tensor] = []
+    video, report = _engine(calibration).reconstruct(expose(calibration, make_video()), watch=seen.append)
+    assert len(seen) == report.iterations
+    assert np.array_equal(seen[-1].numpy(), video)
+    assert not torch.equal(seen[0], seen[-1])
+
+
 def test_an_unknown_solver_is_named(make_calibration: MakeCalibration) -> None:
-    with pytest.raises(ConfigError, match=r"one of gap.*'admm'"):
-        _engine(make_calibration(), dataclasses.replace(TV, solver="admm"))
+    with pytest.raises(ConfigError, match=r"one of gap, admm.*'ista'"):
+        _engine(make_calibration(), dataclasses.replace(TV, solver="ista"))
 
 
 def test_running_out_of_device_memory_is_a_fault_of_the_device(
@@ -348,7 +367,7 @@ def test_running_out_of_device_memory_is_a_fault_of_the_device(
 ) -> None:
     greedy = Mock(side_effect=torch.cuda.OutOfMemoryError("CUDA out of memory"))
     calibration = make_calibration()
-    with pytest.raises(DeviceError, match=r"ran out of memory.*4 frames of 32×40 pixels"):
+    with pytest.raises(DeviceError, match=r"ran out of memory.*about 0.0 GiB free.*4 frames of 32×40 pixels"):
         _engine(calibration, denoiser=greedy).reconstruct(expose(calibration, make_video()))
 
 
@@ -360,3 +379,86 @@ def test_the_gpu_agrees_with_the_cpu(make_video: MakeVideo, make_calibration: Ma
     on_cpu, _ = _engine(calibration).reconstruct(snapshot)
     on_gpu, _ = Engine(calibration, TvDenoiser(), torch.device("cuda"), TV).reconstruct(snapshot)
     np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-3)
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=_GPU)])
+@pytest.mark.parametrize("time_s", [None, 100.0])
+def test_solves_begun_one_ahead_come_out_as_if_alone(
+    make_video: MakeVideo,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+    device: torch.device,
+    time_s: float | None,
+) -> None:
+    calibration = make_calibration(bayer=BayerPhase.RGGB)
+    settings = dataclasses.replace(TV, relaxation=1.5, momentum=0.1)
+    denoiser = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), device, Precision.AUTO)
+    snapshots = [expose(calibration, make_video() * (1 - 0.1 * n), seq=n) for n in range(5)]
+    engines = [Engine(calibration, denoiser, device, settings, video_dtype=torch.float16) for _ in range(2)]
+    alone = [engines[0].reconstruct(snapshot)[0] for snapshot in snapshots]
+    under_way, results = [], []
+    for snapshot in snapshots:
+        under_way.append(engines[1].begin(snapshot, Budget(settings.iterations, time_s=time_s)))
+        if len(under_way) > 1:
+            results.append(under_way.pop(0).finish())
+    results.append(under_way.pop().finish())
+    for (video, report), expected in zip(results, alone, strict=True):
+        assert video.dtype == np.float16
+        np.testing.assert_allclose(video, expected, atol=2e-3)
+        assert report.iterations == settings.iterations
+        assert report.solve_ns > 0
+    assert engines[1].fault == ""
+
+
+def test_what_is_raised_between_iterations_ends_the_solve(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    class Unwanted(Exception):  # noqa: N818 - not an error
+        pass
+
+    calls: list[int] = []
+
+    def between() -> None:
+        calls.append(len(calls))
+        if len(calls) == 3:
+            raise Unwanted
+
+    calibration = make_calibration()
+    engine = Engine(calibration, TvDenoiser(), CPU, TV, between=between)
+    with pytest.raises(Unwanted):
+        engine.reconstruct(expose(calibration, make_video()))
+    assert len(calls) == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("bayer", [None, BayerPhase.BGGR])
+def test_the_gpu_in_16_bits_agrees_with_the_cpu_in_float32(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, bayer: BayerPhase | None
+) -> None:
+    calibration = make_calibration(8, 64, 96, bayer=bayer)
+    snapshot = expose(calibration, make_video(8, 64, 96))
+    weights, cuda = load_ffdnet(shipped_weights("ffdnet-lite")), torch.device("cuda")
+    settings = default_settings(CPU, "ffdnet-lite")
+    on_cpu, _ = Engine(calibration, FfdnetDenoiser(weights, CPU), CPU, settings).reconstruct(snapshot)
+    engine = Engine(calibration, FfdnetDenoiser(weights, cuda, Precision.AUTO), cuda, settings)
+    on_gpu, report = engine.reconstruct(snapshot)
+    assert engine.fault == ""
+    assert float(np.sqrt(np.mean((on_gpu - on_cpu) ** 2))) < 2e-3
+    assert report.psnr_db is not None
+
+
+def test_masks_that_are_displaced_during_a_solve_move_with_the_next(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration = make_calibration()
+    snapshot = expose(calibration, make_video())
+    plain, _ = _engine(calibration).reconstruct(snapshot)
+    moved = _engine(calibration)
+    moved.displace_masks(Displacement((1, 0)))
+    expected, _ = moved.reconstruct(snapshot)
+
+    engine = Engine(calibration, TvDenoiser(), CPU, TV, between=lambda: engine.displace_masks(Displacement((1, 0))))
+    np.testing.assert_array_equal(engine.reconstruct(snapshot)[0], plain)
+    np.testing.assert_array_equal(engine.reconstruct(snapshot)[0], expected)
+    assert not np.array_equal(plain, expected)

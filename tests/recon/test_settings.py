@@ -23,6 +23,16 @@ def test_a_slow_device_is_given_fewer_iterations_of_a_slow_prior() -> None:
     assert cpu.iterations < cuda.iterations
 
 
+def test_the_networks_follow_the_residual_and_total_variation_the_schedule() -> None:
+    rules = {name: default_settings(torch.device("cpu"), name).lambda_rule for name in ("ffdnet", "ffdnet-lite", "tv")}
+    assert rules == {"ffdnet": "residual", "ffdnet-lite": "residual", "tv": "monotone"}
+
+
+def test_the_second_of_two_priors_takes_over_at_its_share_of_the_levels() -> None:
+    settings = SolverSettings(sigma_first=0.4, sigma_last=0.1, switch_at=0.5)
+    assert settings.switch_sigma == pytest.approx(0.2)
+
+
 def test_defaults_of_an_unknown_denoiser_name_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite, identity, tv.*'bm3d'"):
         default_settings(torch.device("cpu"), "bm3d")
@@ -39,6 +49,11 @@ def test_defaults_of_an_unknown_denoiser_name_the_known_ones() -> None:
         ({"sigma_first": float("nan")}, "nan"),
         ({"relaxation": 2.0}, "relaxation = 2.0"),
         ({"momentum": -0.1}, "momentum = -0.1"),
+        ({"gamma": -0.1}, "gamma >= 0.*-0.1"),
+        ({"gamma": float("nan")}, "nan"),
+        ({"xi": 1.0}, "xi = 1.0"),
+        ({"eta": 1.0}, "eta = 1.0"),
+        ({"switch_at": 1.5}, "switch_at = 1.5"),
     ],
 )
 def test_a_value_out_of_its_range_is_named(wrong: dict[str, float], said: str) -> None:

@@ -1,4 +1,8 @@
-"""The priors, by name. Adding one is a file here and an entry in `DENOISERS`."""
+"""The priors, by name. Adding one is a file here and an entry in `DENOISERS`.
+
+Two of them joined by a plus sign are a prior too: ``tv+ffdnet`` denoises with the first while σ is high, then with the
+second.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +13,37 @@ from pathlib import Path
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.ports import Denoiser
+from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.rounding import Precision
+from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.recon.schedule import LambdaRule, SigmaSchedule
 from sci_stream.recon.variants import shipped_weights
+from sci_stream.recon.warm_start import Effort
 from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
 
 Weights = Path | FfdnetWeights | None
 """A checkpoint to load, a network already in memory, or none."""
 
 
-def _make_tv(_device: torch.device, _weights: Weights) -> Denoiser:
+def _make_tv(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
     return TvDenoiser()
 
 
-def _make_identity(_device: torch.device, _weights: Weights) -> Denoiser:
+def _make_identity(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
     return IdentityDenoiser()
 
 
-def _make_ffdnet(device: torch.device, weights: Weights) -> Denoiser:
+def _make_ffdnet(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
     if weights is None:
         raise ValueError("FFDNet needs a path to its weights")
-    return FfdnetDenoiser(_loaded(weights), device)
+    return FfdnetDenoiser(_loaded(weights), device, precision)
 
 
-def _make_ffdnet_lite(device: torch.device, weights: Weights) -> Denoiser:
-    return FfdnetDenoiser(_loaded(weights or shipped_weights("ffdnet-lite")), device, name="ffdnet-lite")
+def _make_ffdnet_lite(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
+    return FfdnetDenoiser(_loaded(weights or shipped_weights("ffdnet-lite")), device, precision, name="ffdnet-lite")
 
 
 def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
@@ -46,13 +54,14 @@ def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
 class DenoiserSpec:
     """How to make a denoiser, and how GAP is best run with it.
 
-    ``make(device, weights)`` builds it; ``takes_weights`` says whether it can be given any, ``needs_weights`` whether
-    it must be, none having come with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that
-    suits it; ``iterations`` by type of device is what a snapshot is worth where time does not press,
-    ``min_iterations`` what it takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β.
+    ``make(device, weights, precision)`` builds it; ``takes_weights`` says whether it can be given any,
+    ``needs_weights`` whether it must be, none having come with the product; ``sigma_first`` and ``sigma_last`` (0–1
+    scale) are the schedule that suits it; ``iterations`` by type of device is what a snapshot is worth where time does
+    not press, ``min_iterations`` what it takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β;
+    ``lambda_rule`` decides how σ falls; ``effort`` is what a warm start may cost with it.
     """
 
-    make: Callable[[torch.device, Weights], Denoiser]
+    make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
     takes_weights: bool
     needs_weights: bool
     sigma_first: float
@@ -61,6 +70,8 @@ class DenoiserSpec:
     min_iterations: int
     relaxation: float = 1.0
     momentum: float = 0.0
+    effort: Effort = Effort.FULL
+    lambda_rule: LambdaRule = LambdaRule.MONOTONE
 
     def iterations_on(self, device: torch.device) -> int:
         """Return what a snapshot is worth on this device."""
@@ -76,6 +87,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         sigma_last=6 / 255,
         iterations={"cpu": 24, "cuda": 60},
         min_iterations=4,
+        effort=Effort.QUICK,
     ),
     "ffdnet": DenoiserSpec(
         make=_make_ffdnet,
@@ -87,6 +99,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         min_iterations=4,
         relaxation=1.5,
         momentum=0.1,
+        lambda_rule=LambdaRule.RESIDUAL,
     ),
     "ffdnet-lite": DenoiserSpec(
         make=_make_ffdnet_lite,
@@ -98,6 +111,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         min_iterations=4,
         relaxation=1.5,
         momentum=0.1,
+        lambda_rule=LambdaRule.RESIDUAL,
     ),
     "identity": DenoiserSpec(
         make=_make_identity,
@@ -112,33 +126,89 @@ DENOISERS: dict[str, DenoiserSpec] = {
 
 
 def denoiser_spec(name: str) -> DenoiserSpec:
-    """Look a denoiser up.
+    """Look a denoiser up, or work out what suits two of them in sequence.
 
     Raises
     ------
     ConfigError
         If there is none of this name.
     """
-    try:
-        return DENOISERS[name]
-    except KeyError:
+    parts = name.split("+")
+    if len(parts) > 2 or not all(part in DENOISERS for part in parts):
         raise ConfigError(
-            "Unknown denoiser", expected=f"one of {', '.join(sorted(DENOISERS))}", got=repr(name)
-        ) from None
+            "Unknown denoiser",
+            expected=f"one of {', '.join(sorted(DENOISERS))}, or two of them joined by +",
+            got=repr(name),
+        )
+    return DENOISERS[name] if len(parts) == 1 else _sequence_spec(DENOISERS[parts[0]], DENOISERS[parts[1]])
 
 
-def make_denoiser(name: str, device: torch.device, weights: Weights = None) -> Denoiser:
+def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
+    """Return what suits two priors in sequence: σ from where the first one starts to where the second one ends."""
+    sigma_first = max(first.sigma_first, then.sigma_last)
+
+    def make(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
+        switch_sigma = SigmaSchedule(sigma_first, then.sigma_last).sigma(0.5)
+        return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
+
+    return DenoiserSpec(
+        make=make,
+        takes_weights=first.takes_weights or then.takes_weights,
+        needs_weights=first.needs_weights or then.needs_weights,
+        sigma_first=sigma_first,
+        sigma_last=then.sigma_last,
+        iterations=then.iterations,
+        min_iterations=max(first.min_iterations, then.min_iterations),
+        # Both hold with as much as the more delicate of the two bears.
+        relaxation=min(first.relaxation, then.relaxation),
+        momentum=min(first.momentum, then.momentum),
+        lambda_rule=then.lambda_rule,
+    )
+
+
+def _make_sequence(
+    first: DenoiserSpec,
+    then: DenoiserSpec,
+    device: torch.device,
+    weights: Weights,
+    precision: Precision,
+    *,
+    switch_sigma: float,
+) -> RecordableDenoiser:
+    """Make two priors; a checkpoint goes to those that need one, else to the last one that takes it."""
+    for_first = first.needs_weights or (first.takes_weights and not then.takes_weights)
+    for_then = then.needs_weights or (then.takes_weights and not first.needs_weights)
+    return SequenceDenoiser(
+        first.make(device, weights if for_first else None, precision),
+        then.make(device, weights if for_then else None, precision),
+        switch_sigma,
+    )
+
+
+def make_denoiser(
+    name: str,
+    device: torch.device,
+    weights: Weights = None,
+    precision: Precision = Precision.FLOAT32,
+    *,
+    switch_sigma: float | None = None,
+) -> Denoiser:
     """Make a denoiser by name.
 
     Parameters
     ----------
     name
-        A key of `DENOISERS`.
+        A key of `DENOISERS`, or two of them joined by a plus sign.
     device
         Where it will run.
     weights
         Checkpoint to load, or weights that were read elsewhere, for those that take them. None for those that came with
         the product, where they did.
+    precision
+        Arithmetic of networks; others compute in the dtype of the frames.
+    switch_sigma
+        For two in sequence: σ above which the first is used, 0–1 scale. None for half way down the levels that suit
+        them. One alone does not ask.
 
     Raises
     ------
@@ -159,4 +229,7 @@ def make_denoiser(name: str, device: torch.device, weights: Weights = None) -> D
         raise ConfigError(
             f"The denoiser {name!r} takes no weights", got=str(weights) if isinstance(weights, Path) else "a network"
         )
-    return spec.make(device, weights)
+    if switch_sigma is not None and "+" in name:
+        first, then = (DENOISERS[part] for part in name.split("+"))
+        return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
+    return spec.make(device, weights, precision)

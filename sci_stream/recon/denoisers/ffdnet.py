@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
+from sci_stream.recon.chunks import PIXELS_PER_CHUNK, plan_chunks
+from sci_stream.recon.denoisers.convolution import Convolve, convolve, convolve_mixed, fastest_on_gpu, pad_channels
+from sci_stream.recon.denoisers.rounding import Precision, round_network, scale_to_exact_biases
+from sci_stream.recon.device import half_dtype, prepare_libraries
+from sci_stream.recon.level import on_device
 from sci_stream.recon.weights import FfdnetWeights
 
-_PIXELS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**24}
-"""Pixels that go through the network at once.
+_ERROR_PER_SIGMA = 0.02
+"""Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012)."""
 
-Two activations of 64 channels at half resolution are alive: 128 bytes a pixel in float32. So a GPU spends 2 GB at most
-whatever the size of the video, and a CPU keeps more of a layer in its cache.
+_PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.5))
+_INPUT_LIMIT = 16.0
+"""Brightness beyond which the network's input is clipped in 16 bits.
+
+A pixel that hardly any mask exposes can be thrown that far by noise. The published networks' activations reach 12 times
+their input, so that float16, which ends at 65504, is safe with a wide margin.
 """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Network:
+    """Kernels and biases on the device, layer by layer, in whatever precision each of them is to run."""
+
+    kernels: list[torch.Tensor]
+    biases: list[torch.Tensor]
+    convolve: Convolve
+    limit: float = math.inf
 
 
 class FfdnetDenoiser:
@@ -30,10 +51,15 @@ class FfdnetDenoiser:
         The network, from `sci_stream.recon.weights.load_ffdnet`. Copied to the device.
     device
         Where to run; frames must be there.
-    dtype
-        To compute in. Frames come and go in their own dtype.
+    precision
+        What the convolutions compute in. The image itself is float32 throughout: a network that gives the noise is
+        subtracted from it in float32, and one that gives the image gives it in float32. With ``AUTO``, 16 bits are used
+        where the device has instructions for them, down to the lowest σ at which these very weights, tried on a test
+        picture, err by less than 2 % of σ.
     name
         Under which it is known.
+    pixels_per_chunk
+        See `sci_stream.recon.chunks.PIXELS_PER_CHUNK`; None for what suits the device.
 
     References
     ----------
@@ -44,33 +70,75 @@ class FfdnetDenoiser:
         self,
         weights: FfdnetWeights,
         device: torch.device,
-        dtype: torch.dtype = torch.float32,
+        precision: Precision = Precision.FLOAT32,
         *,
         name: str = "ffdnet",
+        pixels_per_chunk: int | None = None,
     ) -> None:
         self.name = name
         self._gives_noise = weights.gives_noise
-        self._dtype = dtype
-        # Channels last is the layout in which convolution libraries run without reordering.
-        self._kernels = [kernel.to(device, dtype, memory_format=torch.channels_last) for kernel in weights.kernels]
-        self._biases = [bias.to(device, dtype) for bias in weights.biases]
+        prepare_libraries(device)
+        self._pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
+        self._full = _full_network(weights, device)
+        self.half: torch.dtype | None = half_dtype(device)
+        if precision is Precision.HALF:
+            self.half = self.half or torch.bfloat16
+        if precision is Precision.FLOAT32:
+            self.half = None
+        self._half = self._full if self.half is None else _half_network(weights, device, self.half)
+        self.half_from_sigma = 0.0 if precision is Precision.HALF else math.inf
+        if precision is Precision.AUTO and self.half is not None:
+            self.half_from_sigma = self._lowest_sigma_in_half(device)
+
+    def form(self, sigma: float) -> str:
+        """Return in what precision the network computes at this level; see `sci_stream.ports.RecordableDenoiser`."""
+        return "half" if sigma >= self.half_from_sigma else "full"
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
-        *_, height, width = x.shape
-        frames = max(1, _PIXELS_PER_CHUNK.get(x.device.type, 2**20) // (height * width))
+        network = self._half if self.form(sigma) == "half" else self._full
+        level = on_device(sigma, x)
         out = torch.empty_like(x)
-        for chunk, result in zip(torch.split(x, frames), torch.split(out, frames), strict=True):
-            result.copy_(self._denoise(chunk.to(self._dtype), sigma))
+        sizes = plan_chunks(x.shape[0], x.shape[1] * x.shape[2], self._pixels_per_chunk)
+        for chunk, result in zip(torch.split(x, sizes), torch.split(out, sizes), strict=True):
+            result.copy_(self._denoise(chunk, level, network))
         return out
 
-    def _denoise(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    @property
+    def arithmetic(self) -> str:
+        """What is computed in what: ``"float32"``, ``"bfloat16"``, ``"bfloat16 from σ = 9/255"``."""
+        if self.half is None or math.isinf(self.half_from_sigma):
+            return "float32"
+        name = str(self.half).removeprefix("torch.")
+        return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
+
+    def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: _Network) -> torch.Tensor:
         height, width = x.shape[-2:]
         frames = _padded_to_even(x.unsqueeze(1))
+        if math.isfinite(network.limit):
+            frames = frames.clamp(-network.limit, network.limit)
         clean = run_network(
-            frames, frames.new_full((), sigma), self._kernels, self._biases, gives_noise=self._gives_noise
+            frames,
+            sigma,
+            network.kernels,
+            network.biases,
+            gives_noise=self._gives_noise,
+            convolve=network.convolve,
         )
         return clean[:, 0, :height, :width]
+
+    @torch.inference_mode()
+    def _lowest_sigma_in_half(self, device: torch.device) -> float:
+        """Return the lowest of the probed σ down to which 16 bits err by a small fraction of σ only; ∞ if none."""
+        picture, noise = (image.to(device) for image in _test_picture())
+        lowest = math.inf
+        for sigma in _PROBED_SIGMAS:
+            noisy, level = picture + sigma * noise, picture.new_full((), sigma)
+            error = self._denoise(noisy, level, self._half) - self._denoise(noisy, level, self._full)
+            if not float(error.square().mean().sqrt()) <= _ERROR_PER_SIGMA * sigma:
+                break
+            lowest = sigma
+        return 0.0 if lowest == _PROBED_SIGMAS[-1] else lowest
 
 
 def run_network(
@@ -80,6 +148,7 @@ def run_network(
     biases: Sequence[torch.Tensor],
     *,
     gives_noise: bool,
+    convolve: Convolve = convolve,
 ) -> torch.Tensor:
     """Denoise by FFDNet of any number of layers and channels; the one definition of the network, for use and training.
 
@@ -91,6 +160,8 @@ def run_network(
         Noise level on the 0–1 scale, of all frames, (), or of each, (N, 1, 1, 1).
     kernels, biases, gives_noise
         As in `FfdnetWeights`, on the device of ``x``.
+    convolve
+        One layer: (features, kernel, bias, whether a ReLU follows) → features.
 
     Returns
     -------
@@ -101,10 +172,50 @@ def run_network(
     h = torch.cat((image, sigma_map), dim=1).contiguous(memory_format=torch.channels_last)
     last = len(kernels) - 1
     for n, (kernel, bias) in enumerate(zip(kernels, biases, strict=True)):
-        h = F.conv2d(h, kernel, bias, padding=1)
-        if n < last:
-            h.relu_()
+        h = convolve(h, kernel, bias, n < last)
+    h = h[:, : image.shape[1]]  # more where a device wants its channels in eights
     return F.pixel_shuffle(image - h if gives_noise else h, 2)
+
+
+def _full_network(weights: FfdnetWeights, device: torch.device) -> _Network:
+    # Channels last is the layout in which convolution libraries run without reordering.
+    kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in weights.kernels]
+    return _Network(kernels, [bias.to(device) for bias in weights.biases], convolve)
+
+
+def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> _Network:
+    """Round the weights. On a CPU the layers that the image itself passes, 3 % of the work, stay in float32.
+
+    These are the first one, and the last one if it gives the image. On a GPU they would cost far more, and float16 has
+    three bits more than bfloat16: there they are rounded like the others, and filled up to eights of channels.
+    """
+    kernels, biases = round_network(weights.kernels, weights.biases, dtype)
+    way: Convolve = convolve_mixed
+    if device.type == "cuda":
+        layers = [pad_channels(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+        kernels, biases = [kernel for kernel, _ in layers], [bias for _, bias in layers]
+        way = fastest_on_gpu(device, dtype)
+    elif len(kernels) > 1:
+        # Scaled as the rounded layer was, so that what follows it fits.
+        ends = (0, -1) if not weights.gives_noise else (0,)
+        exact = scale_to_exact_biases(weights.kernels, weights.biases, dtype)
+        for end in ends:
+            kernels[end], biases[end] = (value.float() for value in exact[end])
+    return _Network(
+        [kernel.to(device, memory_format=torch.channels_last) for kernel in kernels],
+        [bias.to(device) for bias in biases],
+        way,
+        _INPUT_LIMIT if dtype is torch.float16 else math.inf,
+    )
+
+
+def _test_picture(size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a picture with ramps, waves and edges, and white noise of σ = 1, (2, size, size) both, always the same."""
+    rows, columns = torch.meshgrid(torch.arange(float(size)), torch.arange(float(size)), indexing="ij")
+    waves = 0.5 + 0.25 * torch.sin(columns / 3 + rows / 11) * torch.cos(rows * columns / 300)
+    edges = 0.2 + 0.6 * ((rows // 16 + columns // 24) % 2) * (columns / size)
+    generator = torch.Generator().manual_seed(0)
+    return torch.stack([waves, edges]), torch.randn(2, size, size, generator=generator)
 
 
 def _padded_to_even(x: torch.Tensor) -> torch.Tensor:

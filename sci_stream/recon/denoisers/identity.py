@@ -10,6 +10,10 @@ class IdentityDenoiser:
 
     name = "identity"
 
+    def form(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
+        """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
+        return self.name
+
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:  # noqa: ARG002 - the port's signature
         """Return a clone of ``x``."""
         return x.clone()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from sci_stream.recon.level import on_device
+
 WEIGHT_PER_SIGMA = 0.65
 """w/σ. Best mean PSNR on photographs with white noise of σ 15–50 (of 255) lies between 0.5 and 0.7."""
 
@@ -44,16 +46,21 @@ class TvDenoiser:
             raise ValueError(f"TV needs at least one inner step, got {steps}")
         self._steps = steps
 
+    def form(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
+        """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
+        return self.name
+
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W) with the weight 0.65 σ; see `sci_stream.ports.Denoiser`."""
         out = torch.empty_like(x)
+        weight = WEIGHT_PER_SIGMA * on_device(sigma, x)
         chunk = _FRAMES_PER_CHUNK_CPU if x.device.type == "cpu" else x.shape[0]
         for frames, result in zip(torch.split(x, chunk), torch.split(out, chunk), strict=True):
-            _denoise(frames, WEIGHT_PER_SIGMA * sigma, self._steps, out=result)
+            _denoise(frames, weight, self._steps, out=result)
         return out
 
 
-def _denoise(x: torch.Tensor, weight: float, steps: int, *, out: torch.Tensor) -> None:
+def _denoise(x: torch.Tensor, weight: torch.Tensor, steps: int, *, out: torch.Tensor) -> None:
     """Write the TV-denoised ``x`` to ``out``, (N, H, W) both; every step works in place."""
     u = out.copy_(x)
     # The dual has one entry per pair of neighbours: vertical ones between rows, horizontal ones between columns.

@@ -11,7 +11,9 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.denoisers import ffdnet
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.rounding import Precision
 from sci_stream.recon.metrics import psnr
+from sci_stream.recon.variants import shipped_weights
 from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
 
 CPU = torch.device("cpu")
@@ -53,9 +55,9 @@ def test_an_odd_size_is_mirrored_to_an_even_one() -> None:
 
 
 def test_memory_is_bounded_by_chunks_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    denoise = FfdnetDenoiser(_weights(gives_noise=True), CPU)
+    weights = _weights(gives_noise=True)
     x = torch.rand(7, 6, 6, generator=torch.Generator().manual_seed(0))
-    at_once = denoise(x, 0.1)
+    at_once = FfdnetDenoiser(weights, CPU)(x, 0.1)
     seen: list[int] = []
     original = F.conv2d
 
@@ -64,17 +66,90 @@ def test_memory_is_bounded_by_chunks_of_frames(monkeypatch: pytest.MonkeyPatch) 
         return original(h, *args, **kwargs)  # type: ignore[arg-type]  # handed on as it came
 
     monkeypatch.setattr(F, "conv2d", spy)
-    monkeypatch.setitem(ffdnet._PIXELS_PER_CHUNK, "cpu", 3 * 36)
-    torch.testing.assert_close(denoise(x, 0.1), at_once)
+    torch.testing.assert_close(FfdnetDenoiser(weights, CPU, pixels_per_chunk=3 * 36)(x, 0.1), at_once)
     assert max(seen) == 3
 
 
-def test_lower_precision_inside_stays_inside() -> None:
-    weights = _weights(gives_noise=True)
+@pytest.mark.parametrize("gives_noise", [False, True])
+def test_lower_precision_inside_stays_inside(gives_noise: bool) -> None:
+    weights = _weights(gives_noise=gives_noise)
     x = torch.rand(2, 8, 8, generator=torch.Generator().manual_seed(0))
-    half = FfdnetDenoiser(weights, CPU, torch.bfloat16)(x, 0.1)
+    half = FfdnetDenoiser(weights, CPU, Precision.HALF)(x, 0.1)
+    full = FfdnetDenoiser(weights, CPU)(x, 0.1)
     assert half.dtype == torch.float32
-    torch.testing.assert_close(half, FfdnetDenoiser(weights, CPU)(x, 0.1), rtol=0.05, atol=0.05)
+    assert not torch.equal(half, full)
+    torch.testing.assert_close(half, full, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_network_of_any_depth_runs_in_any_precision(precision: Precision) -> None:
+    kernel = 0.1 * torch.randn(4, 5, 3, 3, generator=torch.Generator().manual_seed(1))
+    single = FfdnetWeights((kernel,), (torch.full((4,), 0.3),), gives_noise=False, origin="own")
+    x = torch.rand(2, 8, 8, generator=torch.Generator().manual_seed(0))
+    result = FfdnetDenoiser(single, CPU, precision)(x, 0.1)
+    torch.testing.assert_close(result, FfdnetDenoiser(single, CPU)(x, 0.1), rtol=0.02, atol=0.02)
+
+
+@pytest.fixture
+def fast_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the denoiser believe that this processor has instructions for bfloat16; without them it computes as well."""
+    monkeypatch.setattr(ffdnet, "half_dtype", lambda _device: torch.bfloat16)
+
+
+def test_shipped_weights_run_in_16_bits_where_that_is_faster(fast_in_bfloat16: None) -> None:
+    denoise = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), CPU, Precision.AUTO)
+    assert denoise.arithmetic == "bfloat16"
+    assert denoise.form(0.01) == denoise.form(0.2) == "half"
+
+
+def test_weights_that_do_not_bear_rounding_keep_float32(fast_in_bfloat16: None) -> None:
+    # Two layers that all but cancel: what is left of them is lost in 8 bits of mantissa.
+    up = torch.zeros(8, 5, 3, 3)
+    up[:, :4, 1, 1] = 100.0 + torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
+    down = torch.zeros(4, 8, 3, 3)
+    down[:, ::2, 1, 1], down[:, 1::2, 1, 1] = 30.0, -30.1
+    fragile = FfdnetWeights((up, down), (torch.ones(8), torch.zeros(4)), gives_noise=True, origin="own")
+    denoise = FfdnetDenoiser(fragile, CPU, Precision.AUTO)
+    assert denoise.arithmetic == "float32"
+    x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(denoise(x, 0.1), FfdnetDenoiser(fragile, CPU)(x, 0.1))
+
+
+def test_precision_follows_sigma_where_only_coarse_levels_bear_rounding(fast_in_bfloat16: None, data_dir: Path) -> None:
+    weights = load_ffdnet(data_dir / "weights" / "kair_ffdnet_gray.pth")
+    denoise = FfdnetDenoiser(weights, CPU, Precision.AUTO)
+    assert 4 / 255 < denoise.half_from_sigma < 25 / 255
+    assert denoise.arithmetic.startswith("bfloat16 from σ = ")
+    assert (denoise.form(50 / 255), denoise.form(2 / 255)) == ("half", "full")
+    x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
+    exact = FfdnetDenoiser(weights, CPU)
+    assert torch.equal(denoise(x, 2 / 255), exact(x, 2 / 255))
+    assert not torch.equal(denoise(x, 50 / 255), exact(x, 50 / 255))
+
+
+def test_without_instructions_for_16_bits_auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ffdnet, "half_dtype", lambda _device: None)
+    assert FfdnetDenoiser(_weights(gives_noise=True), CPU, Precision.AUTO).arithmetic == "float32"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", list(Precision))
+def test_the_gpu_denoises_as_the_cpu_does(precision: Precision) -> None:
+    weights = load_ffdnet(shipped_weights("ffdnet-lite"))
+    x = torch.rand(5, 63, 50, generator=torch.Generator().manual_seed(0))
+    on_gpu = FfdnetDenoiser(weights, torch.device("cuda"), precision, pixels_per_chunk=2 * 63 * 50)(x.cuda(), 0.1)
+    atol = 1e-4 if precision is Precision.FLOAT32 else 2e-3
+    torch.testing.assert_close(on_gpu.cpu(), FfdnetDenoiser(weights, CPU)(x, 0.1), rtol=0, atol=atol)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_float16_survives_what_no_image_holds() -> None:
+    denoise = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), torch.device("cuda"), Precision.HALF)
+    x = torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    x[0, 3, 4], x[0, 9, 9] = 1e5, -1e5
+    assert bool(denoise(x, 0.1).isfinite().all())
 
 
 @pytest.mark.parametrize(("file", "published_db"), [("kair_ffdnet_gray.pth", 30.43), ("ipol_net_gray.pth", 30.47)])

@@ -1,0 +1,66 @@
+"""The projection as one GPU kernel: it reads and writes the video once, where separate operations take seven passes.
+
+Written for Triton, which comes with torch's CUDA builds. Where it is absent, `accumulate_and_project` of
+`sci_stream.optics.forward` does the same operation by operation.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 512
+"""Pixels of one program: a video of 256×256 pixels still gives one to each of a large GPU's 132 multiprocessors."""
+
+
+def _accumulate_and_project(  # noqa: PLR0917 - kernels are called by position
+    v: tl.tensor,
+    phi: tl.tensor,
+    y: tl.tensor,
+    y_acc: tl.tensor,
+    r_inv: tl.tensor,
+    x: tl.tensor,
+    y_acc_next: tl.tensor,
+    relaxation: tl.tensor,
+    n_pixels: tl.tensor,
+    n_frames: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Take `BLOCK` pixels of one plane: sum what they would measure, then spread what is missing over the frames."""
+    plane = tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < n_pixels
+    frame = plane * n_frames * n_pixels + pixel
+    coded = tl.zeros((BLOCK,), dtype=tl.float32)
+    for b in range(n_frames):
+        at = frame + b * n_pixels
+        coded += tl.load(v + at, mask=inside, other=0.0) * tl.load(phi + at, mask=inside, other=0.0)
+    at = plane * n_pixels + pixel
+    accumulated = tl.load(y_acc + at, mask=inside, other=0.0)
+    accumulated += relaxation * (tl.load(y + at, mask=inside, other=0.0) - coded)
+    tl.store(y_acc_next + at, accumulated, mask=inside)
+    step = (accumulated - coded) * tl.load(r_inv + at, mask=inside, other=0.0)
+    for b in range(n_frames):
+        # What was just read comes from the cache.
+        at = frame + b * n_pixels
+        moved = tl.load(v + at, mask=inside, other=0.0) + step * tl.load(phi + at, mask=inside, other=0.0)
+        tl.store(x + at, moved, mask=inside)
+
+
+_kernel = triton.jit(_accumulate_and_project)
+
+
+def accumulate_and_project(
+    v: torch.Tensor, y_acc: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, *, relaxation: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (x, y_acc) as `sci_stream.optics.forward.accumulate_and_project` does.
+
+    All float32, contiguous, on one device, ``phi`` of the shape of ``v`` and the others of the shape of ``y``.
+    """
+    n_frames, height, width = v.shape[-3:]
+    n_pixels = height * width
+    x, y_acc_next = torch.empty_like(v), torch.empty_like(y)
+    grid = (triton.cdiv(n_pixels, _BLOCK), max(1, v.numel() // (n_frames * n_pixels)))
+    _kernel[grid](v, phi, y, y_acc, r_inv, x, y_acc_next, float(relaxation), n_pixels, n_frames, _BLOCK)
+    return x, y_acc_next

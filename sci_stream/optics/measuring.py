@@ -1,0 +1,295 @@
+"""From averaged frames of darkness, an even white field and single patterns to a calibration."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import CalibrationError
+from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.calibration import Calibration
+
+_PEAK_PERCENTILE = 99.9
+_HOT_SD, _NOISY_TIMES, _DEAD_SHARE = 8.0, 5.0, 0.25
+_LEAST_LIGHT_DN = 8.0
+_MOST_SATURATED = 0.001
+_COUNT_FOR_NOISE = 4
+
+
+class Field(enum.StrEnum):
+    """What is known of the white field."""
+
+    EVEN = "even"
+    """As bright everywhere, as in front of an integrating sphere: where it looks uneven, the optics transmit less."""
+    UNEVEN = "uneven"
+    """Not to be trusted across the image: each pixel's masks are relative to its own open mask."""
+
+
+class PixelFlag(enum.IntFlag):
+    """Why a pixel is bad."""
+
+    HOT = 1
+    """Far brighter in the dark than the others."""
+    DEAD = 2
+    """Sees much less of the white field than its surroundings."""
+    NOISY = 4
+    """Fluctuates much more in the dark than the others."""
+
+
+class FrameMean:
+    """Mean and variance of frames, pixel by pixel, one frame at a time (Welford's recurrence)."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._mean: npt.NDArray[np.float64] = np.zeros(())
+        self._squares: npt.NDArray[np.float64] = np.zeros(())
+        self._saturated: npt.NDArray[np.int64] = np.zeros((), np.int64)
+
+    def add(self, counts: Array, saturation_dn: float | None = None) -> None:
+        """Take a frame, (H, W) DN; all must be of one size."""
+        frame = counts.astype(np.float64)
+        if self.n == 0:
+            self._mean, self._squares = np.zeros_like(frame), np.zeros_like(frame)
+            self._saturated = np.zeros(frame.shape, np.int64)
+        self.n += 1
+        difference = frame - self._mean
+        self._mean += difference / self.n
+        self._squares += difference * (frame - self._mean)
+        if saturation_dn is not None:
+            self._saturated += counts >= saturation_dn
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        """(H, W), DN."""
+        return self._mean
+
+    @property
+    def variance(self) -> npt.NDArray[np.float64]:
+        """(H, W), DN², unbiased; zeros from a single frame."""
+        return self._squares / max(1, self.n - 1)
+
+    @property
+    def saturated(self) -> npt.NDArray[np.bool_]:
+        """(H, W), pixels that were saturated in any of the frames."""
+        return np.asarray(self._saturated > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured beside the calibration, kept in its file as evidence; reconstruction does not need it.
+
+    Parameters
+    ----------
+    white
+        (H, W) DN, mean of the all-open mask.
+    flags
+        (H, W) uint8, `PixelFlag` of each pixel.
+    frames
+        Frames averaged for each pattern.
+    read_noise_dn
+        Noise of a dark frame, median over pixels, DN; None from too few frames.
+    gain_e_per_dn
+        Electrons per DN by photon transfer; None if it could not be told.
+    mask_order
+        Number of the modulator's pattern behind each mask, in order of exposure.
+    field
+        What was taken to be known of the white field.
+    clipped_fraction
+        Of all values of φ that lay outside 0–1 before they were clipped.
+    """
+
+    white: npt.NDArray[np.float32]
+    flags: npt.NDArray[np.uint8]
+    frames: int
+    read_noise_dn: float | None
+    gain_e_per_dn: float | None
+    mask_order: tuple[int, ...]
+    field: Field
+    clipped_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How the frames were taken, and what they stand for.
+
+    Parameters
+    ----------
+    field
+        What is known of the white field.
+    brightness
+        Of the white field, as a fraction of what a white scene is to be; 1 makes it the scale of brightness.
+    held
+        True if each pattern was held for a whole exposure; False if for the B-th part of one, as when it films.
+    saturation_dn
+        Counts from here up are clipped; None if unknown.
+    bayer, bit_depth, camera_serial, exposure_ns, gain_db, created, source
+        As in `Calibration`.
+    mask_order
+        As in `Measured`; empty for 0 to B − 1.
+    """
+
+    field: Field = Field.EVEN
+    brightness: float = 1.0
+    held: bool = True
+    saturation_dn: float | None = None
+    bayer: BayerPhase | None = None
+    bit_depth: int | None = None
+    camera_serial: str = ""
+    exposure_ns: int | None = None
+    gain_db: float | None = None
+    created: str = ""
+    source: str = ""
+    mask_order: tuple[int, ...] = ()
+
+
+def check_white(dark: FrameMean, white: FrameMean) -> None:
+    """Refuse a white field that nothing can be divided by, before anyone measures on.
+
+    Raises
+    ------
+    CalibrationError
+        If it saturates, or is hardly brighter than darkness.
+    """
+    saturated = float(white.saturated.mean())
+    if saturated > _MOST_SATURATED:
+        raise CalibrationError(
+            "The white field saturates the sensor",
+            expected=f"at most {_MOST_SATURATED:.1%} of the pixels saturated",
+            got=f"{saturated:.1%}",
+            hint="Dim the light or shorten the exposure; gain and exposure must then stay as they are.",
+        )
+    light_dn = float(np.median(white.mean - dark.mean))
+    if light_dn < _LEAST_LIGHT_DN:
+        raise CalibrationError(
+            "The white field is hardly brighter than the dark frame",
+            expected=f"at least {_LEAST_LIGHT_DN:g} DN more, better half of the range",
+            got=f"{light_dn:.1f} DN",
+            hint="Is the light on, the modulator all open? Was the dark frame taken in the dark?",
+        )
+
+
+def measure(
+    dark: FrameMean, white: FrameMean, patterns: Sequence[FrameMean], setting: Setting
+) -> tuple[Calibration, Measured]:
+    r"""Return the calibration that averaged frames make.
+
+    ::
+
+        φ_b = clip((pattern_b − dark) / reference, 0, 1)
+
+    The reference is (white − dark), pixel by pixel, for an uneven field, or for an even one its peak (smoothed, for
+    each colour of a mosaic), which leaves the optics' uneven transmission in φ, where it belongs.
+
+    Parameters
+    ----------
+    dark, white, patterns
+        Averages, of the same size; of B patterns in order of exposure.
+    setting
+        What they stand for.
+
+    Raises
+    ------
+    CalibrationError
+        If the white field will not do, see `check_white`.
+    """
+    check_white(dark, white)
+    light = white.mean - dark.mean
+    reference, peak_dn = _reference(light, setting)
+    phi = np.stack([(pattern.mean - dark.mean) / reference for pattern in patterns])
+    flags = _flag(dark, light, setting.bayer)
+    good = flags == 0
+    # Noise takes closed elements a little below 0 and open ones above 1: no loss of light, only of a bias.
+    margin = 0.02
+    clipped = float(np.mean((phi[:, good] < -margin) | (phi[:, good] > 1 + margin))) if good.any() else 1.0
+    B = len(patterns)
+    calibration = Calibration(
+        phi=np.clip(phi, 0.0, 1.0).astype(np.float32),
+        dark=dark.mean.astype(np.float32),
+        full_scale_dn=peak_dn / setting.brightness / (B if setting.held else 1),
+        saturation_dn=setting.saturation_dn,
+        bad_pixels=~good if not good.all() else None,
+        bit_depth=setting.bit_depth,
+        bayer=setting.bayer,
+        camera_serial=setting.camera_serial,
+        exposure_ns=setting.exposure_ns,
+        gain_db=setting.gain_db,
+        created=setting.created,
+        source=setting.source,
+    )
+    measured = Measured(
+        white=white.mean.astype(np.float32),
+        flags=flags,
+        frames=min(mean.n for mean in (dark, white, *patterns)),
+        read_noise_dn=float(np.sqrt(np.median(dark.variance))) if dark.n >= _COUNT_FOR_NOISE else None,
+        gain_e_per_dn=_photon_transfer(dark, [white, *patterns], good),
+        mask_order=setting.mask_order or tuple(range(B)),
+        field=setting.field,
+        clipped_fraction=clipped,
+    )
+    return calibration, measured
+
+
+def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
+    """Return where the pixels of each colour are."""
+    if bayer is None:
+        return [(slice(None), slice(None))]
+    return [(slice(i, None, 2), slice(j, None, 2)) for i in (0, 1) for j in (0, 1)]
+
+
+def _reference(light: npt.NDArray[np.float64], setting: Setting) -> tuple[npt.NDArray[np.float64], float]:
+    """Return what an open mask gives at each pixel, DN, and the most of it over the colours."""
+    peaks = [float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE)) for cell in _cells(setting.bayer)]
+    if setting.field is Field.UNEVEN:
+        return np.maximum(light, _LEAST_LIGHT_DN), max(peaks)
+    reference = np.empty_like(light)
+    for cell, peak in zip(_cells(setting.bayer), peaks, strict=True):
+        reference[cell] = peak
+    return reference, max(peaks)
+
+
+def _flag(dark: FrameMean, light: npt.NDArray[np.float64], bayer: BayerPhase | None) -> npt.NDArray[np.uint8]:
+    flags = np.zeros(light.shape, np.uint8)
+    level = np.median(dark.mean)
+    spread = 1.4826 * np.median(np.abs(dark.mean - level))
+    flags[dark.mean > level + np.maximum(_HOT_SD * spread, 4.0)] |= np.uint8(PixelFlag.HOT)
+    if dark.n >= _COUNT_FOR_NOISE:
+        noise = np.sqrt(dark.variance)
+        flags[noise > _NOISY_TIMES * max(float(np.median(noise)), 0.5)] |= np.uint8(PixelFlag.NOISY)
+    for cell in _cells(bayer):
+        plane = light[cell]
+        flags[cell] |= np.where(plane < _DEAD_SHARE * _surroundings(plane), PixelFlag.DEAD, 0).astype(np.uint8)
+    return flags
+
+
+def _surroundings(image: npt.NDArray[np.float64], radius: int = 7) -> npt.NDArray[np.float64]:
+    """Return the mean around each pixel, which a few bad ones do not change by much, from sums along the axes."""
+    out = image
+    for axis in (0, 1):
+        size = min(2 * radius + 1, image.shape[axis])
+        before = size // 2
+        pad = [(0, 0), (0, 0)]
+        pad[axis] = (before + 1, size - 1 - before)
+        sums = np.cumsum(np.pad(out, pad, mode="edge"), axis=axis)
+        count = image.shape[axis]
+        high = np.take(sums, range(size, size + count), axis=axis)
+        out = (high - np.take(sums, range(count), axis=axis)) / size
+    return out
+
+
+def _photon_transfer(dark: FrameMean, lit: Sequence[FrameMean], good: npt.NDArray[np.bool_]) -> float | None:
+    """Return electrons per DN: the slope by which a pixel's variance grows with its signal is their inverse.
+
+    After Janesick, *Photon Transfer* (2007): σ² = σ_read² + S/K in DN, from all lit frames together.
+    """
+    if min(mean.n for mean in (dark, *lit)) < _COUNT_FOR_NOISE:
+        return None
+    signal = np.concatenate([(mean.mean - dark.mean)[good & ~mean.saturated] for mean in lit])
+    excess = np.concatenate([(mean.variance - dark.variance)[good & ~mean.saturated] for mean in lit])
+    power = float(signal @ signal)
+    slope = float(signal @ excess) / power if power > 0 else 0.0
+    scatter = float(np.sqrt(np.mean((excess - slope * signal) ** 2) / power)) if power > 0 else np.inf
+    return 1.0 / slope if slope > 10 * scatter else None

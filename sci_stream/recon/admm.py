@@ -1,0 +1,70 @@
+r"""Plug-and-play ADMM, the paper's Section 3: for measurements whose noise is not to be reproduced.
+
+ADMM solves ``min ½‖y − Φx‖² + λ g(v)  s.t.  x = v``. Where GAP's x explains every measured pixel exactly, noise
+included, ADMM's weighs the measurement against the prior: the heavier ρ = γ, the less y is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from sci_stream.optics.forward import forward
+from sci_stream.recon.gap import Denoise, Observe
+
+
+def admm(
+    v: torch.Tensor,
+    y: torch.Tensor,
+    phi: torch.Tensor,
+    r_inv: torch.Tensor,
+    *,
+    denoise: Denoise,
+    sigmas: Iterable[float],
+    gamma: float = 0.01,
+    observe: Observe | None = None,
+) -> Iterator[torch.Tensor]:
+    r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
+
+    ::
+
+        x ← (v − u) + Φᵀ (ΦΦᵀ + γ)⁻¹ (y − Φ(v − u))
+        v ← D_σ(x + u)
+        u ← u + (x − v)
+
+    The first line is the minimiser of ½‖y − Φx‖² + ½γ‖x − (v − u)‖²: the matrix that is to be inverted is block
+    diagonal, and the Woodbury identity leaves one division a pixel. u is the paper's dual variable divided by ρ = γ,
+    which stays the same from one iteration to the next (the paper's γ_k = 1) while σ falls by its schedule, as in the
+    published code.
+
+    Parameters
+    ----------
+    v, y, phi, r_inv
+        As for `sci_stream.recon.gap.gap`. Pixels with ``r_inv`` = 0 keep v − u.
+    denoise, sigmas, observe
+        As for `gap`.
+    gamma
+        γ ≥ 0, in units of Σφ². With γ = 0, x explains the measurement exactly, as GAP's does.
+
+    Yields
+    ------
+    v, (…, B, H, W). Not touched again by the iteration: the caller may keep it, and must not write to it.
+
+    References
+    ----------
+    PnP-ADMM for SCI, the three sub-problems of Section 3. Scaled form: Boyd et al., "Distributed optimization and
+    statistical learning via the alternating direction method of multipliers", Found. Trends Mach. Learn. 3 (2011).
+    """
+    # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
+    ridge_inv = r_inv / (1.0 + gamma * r_inv)
+    u = torch.zeros_like(v)
+    for sigma in sigmas:
+        x = v - u
+        step = (y - forward(phi, x)).mul_(ridge_inv)
+        x.addcmul_(phi, step.unsqueeze(-3))
+        v = denoise(x + u, sigma)
+        u = u + (x - v)
+        if observe is not None:
+            observe(x, v)
+        yield v

@@ -1,0 +1,54 @@
+"""How much of a video goes through a network at once, so that memory is bounded whatever the video's size."""
+
+from __future__ import annotations
+
+PIXELS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**20}
+"""Pixels that go through the network at once.
+
+Two activations of 64 channels at half resolution are alive: 128 bytes a pixel in float32, 64 in 16 bits. A CPU keeps
+more of a layer in its cache that way, a GPU something of it in its L2, and its memory stays free for the video.
+"""
+
+
+def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[int]:
+    """Cut frames into chunks of nearly equal size.
+
+    Equal ones, because a network is prepared for each size of chunk it meets, and because a small rest at the end would
+    leave most of a device idle.
+
+    Parameters
+    ----------
+    n_frames
+        To cut, ≥ 0.
+    pixels_per_frame
+        Of one frame.
+    most_pixels
+        That a chunk may have; a single frame is never cut.
+
+    Returns
+    -------
+    Frames of each chunk, at most one apart, larger ones first.
+
+    >>> plan_chunks(88, 65536, 1048576)
+    [15, 15, 15, 15, 14, 14]
+    """
+    if n_frames == 0:
+        return []
+    chunks = -(-n_frames // max(1, most_pixels // max(1, pixels_per_frame)))
+    each, larger = divmod(n_frames, chunks)
+    return [each + 1] * larger + [each] * (chunks - larger)
+
+
+def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int) -> int:
+    """Return how much memory a solve takes at most, from the calibration to the video, step by step.
+
+    Alive at the fullest moment are, of videos in float32: masks, start, the last two estimates, the projected one, the
+    denoised one and the accelerated one; some maps of a single frame; and what a network of 64 channels holds of its
+    chunk in float32, features in and out at half resolution. A recorded iteration, of smaller videos only
+    (`sci_stream.recon.graphs.MOST_PIXELS`), takes up to four videos more.
+    """
+    frame = height * width
+    videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
+    maps = 4 * 16 * frame
+    network = 160 * max(frame, min(pixels_per_chunk, n_frames * frame))
+    return videos + maps + network

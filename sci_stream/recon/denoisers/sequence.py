@@ -1,0 +1,45 @@
+"""Two priors one after the other, as the paper joins them: a fast one for the coarse, a better one for the fine."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+
+from sci_stream.ports import RecordableDenoiser
+
+
+class SequenceDenoiser:
+    """Denoise with one prior while σ is above a level, from there on with another.
+
+    The paper gives the first K₁ iterations to one denoiser and the next K₂ to another. σ falls with the progress of a
+    solve, so a level of σ is a share of its iterations, whatever their number turns out to be, and the prior depends
+    on nothing but what it is called with.
+
+    Parameters
+    ----------
+    first, then
+        The two priors.
+    switch_sigma
+        Noise level on the 0–1 scale above which the first one is used. Where the first is to have a share K₁/K of a
+        schedule: ``schedule.sigma(K₁/K)``.
+
+    References
+    ----------
+    PnP-SCI, Section 5, "Integrate various denoisers into PnP"; PnP-WNNM-FFDNet in its table of results.
+    """
+
+    def __init__(self, first: RecordableDenoiser, then: RecordableDenoiser, switch_sigma: float) -> None:
+        self.name = f"{first.name}+{then.name}"
+        self._first = first
+        self._then = then
+        self._switch_sigma = switch_sigma
+
+    def form(self, sigma: float) -> Hashable:
+        """Return which of the two is used at this level, and its form."""
+        first = sigma > self._switch_sigma
+        return first, (self._first if first else self._then).form(sigma)
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
+        return self._first(x, sigma) if sigma > self._switch_sigma else self._then(x, sigma)

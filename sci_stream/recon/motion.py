@@ -1,0 +1,203 @@
+r"""Motion in a video, in torch, on whatever device it is: what the warm start needs of optical flow and no more.
+
+A velocity field is (2, H, W), pixels per frame along rows and columns, at the time of the video's last frame. Nothing
+here branches on values, so that a whole estimate is one fixed sequence of operations on the device.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+
+_COARSEST_PX = 12
+"""A level of the pyramid is at least this long on its shorter side: below, a window is the whole image."""
+
+_GRADIENT_NOISE = 1e-3
+"""λ: square of the brightness step per pixel below which a gradient is taken for noise, and no motion is seen in it."""
+
+_LARGEST_STEP_PX = 0.5
+"""A linearised step holds while images overlap to about half a pixel of their own resolution."""
+
+_WINDOW_PX = 4
+"""Radius of the window in which the motion is one."""
+
+_ALIKE = 0.15
+"""Difference in brightness (root mean square over a few pixels) at which a frame counts e⁻¹ in `steady_last`."""
+
+
+def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
+    """Average twice over the (2·radius + 1)² pixels around each one, those inside the image, (N, H, W) → (N, H, W).
+
+    Two products with band matrices: whatever the radius, that is a third of the time that pooling takes.
+    """
+    height, width = images.shape[-2:]
+    rows = _band(height, radius, images.dtype, images.device)
+    columns = rows if width == height else _band(width, radius, images.dtype, images.device)
+    return rows @ images @ columns.mT
+
+
+@functools.lru_cache(maxsize=64)
+def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the (size, size) matrix that averages a line twice over 2·radius + 1 pixels."""
+    at = torch.arange(size, device=device)
+    near = ((at.unsqueeze(1) - at).abs() <= radius).to(dtype)
+    once = near / near.sum(1, keepdim=True)
+    return once @ once
+
+
+def gradient(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the central differences along rows and along columns, each of the shape of (…, H, W), borders repeated."""
+    flat = images.reshape(-1, 1, *images.shape[-2:])
+    padded = F.pad(flat, (1, 1, 1, 1), mode="replicate")
+    down = (padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]) / 2
+    right = (padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2]) / 2
+    return down.reshape(images.shape), right.reshape(images.shape)
+
+
+def pixel_grid(image: torch.Tensor, stride: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return row and column number of every ``stride``-th pixel of (…, H, W), each (H', W')."""
+    height, width = image.shape[-2:]
+    rows = torch.arange(0, height, stride, dtype=image.dtype, device=image.device)
+    columns = torch.arange(0, width, stride, dtype=image.dtype, device=image.device)
+    return rows.unsqueeze(1).expand(-1, len(columns)), columns.unsqueeze(0).expand(len(rows), -1)
+
+
+def sample(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Read images between their pixels, bilinearly, beyond the border its nearest pixel.
+
+    Parameters
+    ----------
+    images
+        (N, C, H, W).
+    rows, columns
+        (N, H', W'), where to read, in pixels from the centre of the first one.
+
+    Returns
+    -------
+    (N, C, H', W'), a new tensor.
+    """
+    height, width = images.shape[-2:]
+    grid = torch.stack((columns * (2 / max(width - 1, 1)) - 1, rows * (2 / max(height - 1, 1)) - 1), dim=-1)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=True)
+
+
+def enlarged(field: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Interpolate a field to another size without changing its values, (C, h, w) → (C, H, W)."""
+    return F.interpolate(field.unsqueeze(0), size=(height, width), mode="bilinear", align_corners=False).squeeze(0)
+
+
+def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
+    """Solve the damped normal equations of a window around each pixel for its step of motion.
+
+    Parameters
+    ----------
+    terms
+        (5, H, W): the products a·a, a·b, b·b, a·e, b·e of the derivatives a (rows), b (columns) and the error e that
+        the step is to explain, e ≈ a·step_rows + b·step_columns.
+    damping
+        λ added to the diagonal: what is not seen does not move.
+    radius
+        Of the window, in pixels of the field.
+
+    Returns
+    -------
+    (2, H, W), the step.
+    """
+    aa, ab, bb, ae, be = box_mean(terms, radius)
+    aa, bb = aa + damping, bb + damping
+    determinant = aa * bb - ab * ab
+    return torch.stack(((bb * ae - ab * be) / determinant, (aa * be - ab * ae) / determinant))
+
+
+def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
+    """Shorten steps (2, H, W) longer than ``longest`` to it, then smooth them a little."""
+    length = torch.linalg.vector_norm(step, dim=0).clamp_min(1e-9)
+    return box_mean(step * (longest / length).clamp_max(1.0), 1)
+
+
+def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.Tensor:
+    r"""Estimate the velocity that best explains all frames of a video as one image moving steadily.
+
+    From coarse to fine: frames are shifted by the velocity so far to the time of the last one. Where it is right they
+    agree; where it is not their brightness has a slope over time, found by linear regression over all of them, which a
+    further step of motion removes: slope + ∇m·step = 0, m their mean. Using all frames at once averages the errors that
+    a reconstruction's frames have each for themselves.
+
+    Parameters
+    ----------
+    video
+        (B, H, W), linear in brightness, 0–1.
+    finest
+        Level of the pyramid to end at: 0 for full resolution, 1 for half of it.
+    rounds
+        Steps at each level.
+
+    Returns
+    -------
+    (2, H, W), pixels per frame at full resolution; zeros for a video of one frame.
+
+    References
+    ----------
+    Lucas, Kanade, "An iterative image registration technique", IJCAI 1981; its pyramid after Bouguet (2000).
+    """
+    n_frames, height, width = video.shape
+    if n_frames == 1:
+        return video.new_zeros(2, height, width)
+    levels = [video]
+    while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
+        halved = F.avg_pool2d(levels[-1].unsqueeze(1), 2, ceil_mode=True, count_include_pad=False)
+        levels.append(halved.squeeze(1))
+    time = torch.arange(1 - n_frames, 1, dtype=video.dtype, device=video.device)
+    centred = time - time.mean()
+    slope_weights = centred / centred.square().sum()
+    flow = video.new_zeros(2, *levels[-1].shape[-2:])
+    for level in reversed(levels[min(finest, len(levels) - 1) :]):
+        flow = _rescaled(flow, level.shape[-2], level.shape[-1])
+        for _ in range(rounds):
+            aligned = _aligned(level.unsqueeze(1), flow, time).squeeze(1)
+            mean = aligned.mean(0)
+            slope = torch.tensordot(slope_weights, aligned, dims=1)
+            a, b = gradient(mean)
+            step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, _WINDOW_PX)
+            flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
+    return _rescaled(flow, height, width)
+
+
+def steady_last(video: torch.Tensor, flow: torch.Tensor) -> torch.Tensor:
+    """Average a video along its motion at the time of its last frame, frame by frame as far as it agrees with that.
+
+    Parameters
+    ----------
+    video
+        (P, B, H, W), planes that move together.
+    flow
+        (2, H, W), from `velocity`.
+
+    Returns
+    -------
+    (P, H, W): the last frame with less of the errors that each frame has for itself.
+    """
+    frames = video.transpose(0, 1)
+    n_frames = frames.shape[0]
+    time = torch.arange(1 - n_frames, 1, dtype=video.dtype, device=video.device)
+    aligned = _aligned(frames, flow, time)
+    difference = (aligned - frames[-1]).square().mean(1)
+    weight = torch.exp(box_mean(difference, 1) / -(_ALIKE**2)).unsqueeze(1)
+    return (weight * aligned).sum(0) / weight.sum(0)
+
+
+def _aligned(frames: torch.Tensor, flow: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+    """Shift frames (B, C, H, W), taken at ``time`` (B,), along the flow to time 0."""
+    rows, columns = pixel_grid(frames)
+    t = time.view(-1, 1, 1)
+    return sample(frames, rows + t * flow[0], columns + t * flow[1])
+
+
+def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Bring a flow to another resolution: its size, and its pixels per frame."""
+    if flow.shape[-2:] == (height, width):
+        return flow
+    scale = flow.new_tensor((height / flow.shape[-2], width / flow.shape[-1])).view(2, 1, 1)
+    return enlarged(flow, height, width) * scale

@@ -1,0 +1,163 @@
+"""Copies between host and device that run beside the computing, and clocks that do not hold it up.
+
+A GPU has engines of its own for copying. They are used where copies go through page-locked memory, on streams other
+than the computing one: the next snapshot comes in and the last video goes out while one is solved. Page-locked memory
+is torch's to recycle: a buffer is used again once nobody holds it and its copy is over, so there are as many as are
+under way. On a CPU there is nothing to copy, and every function here says so in its first line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+
+class Arrival:
+    """Tensors on their way to the host."""
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...], event: torch.cuda.Event | None = None) -> None:
+        self._tensors = tensors
+        self._event = event
+
+    @property
+    def ready(self) -> bool:
+        """Whether they have arrived."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def arrays(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """Wait for them; the arrays are the caller's."""
+        if self._event is not None:
+            self._event.synchronize()
+        return tuple(tensor.numpy() for tensor in self._tensors)
+
+
+class Transfers:
+    """Moves arrays to a device and results back, each way on a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        on_gpu = device.type == "cuda"
+        self._up = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._down = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+
+    def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Return an array on the device. What is computed with it afterwards waits for it, the host does not.
+
+        On a CPU it is the array's own memory.
+        """
+        host = torch.from_numpy(array)
+        if self._up is None:
+            return host
+        with torch.cuda.stream(self._up):
+            tensor = host.pin_memory().to(self._device, non_blocking=True)
+        computing = torch.cuda.current_stream(self._device)
+        computing.wait_stream(self._up)
+        tensor.record_stream(computing)
+        return tensor
+
+    def download(self, *tensors: torch.Tensor) -> Arrival:
+        """Begin to bring tensors to the host, once what was asked of the device so far is done.
+
+        On a CPU they are there; those that must not change afterwards must not be anybody else's.
+        """
+        if self._down is None:
+            return Arrival(tensors)
+        self._down.wait_stream(torch.cuda.current_stream(self._device))
+        hosts = []
+        with torch.cuda.stream(self._down):
+            for tensor in tensors:
+                host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                hosts.append(host.copy_(tensor, non_blocking=True))
+                tensor.record_stream(self._down)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._down)
+        return Arrival(tuple(hosts), event)
+
+
+class Stopwatch:
+    """Measures what a device spends between two points of its work, without waiting at either."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._events: list[torch.cuda.Event] | None = [] if device.type == "cuda" else None
+        self._device = device
+        self._read_s: list[float] = []
+
+    def lap(self) -> None:
+        """Take the time here: now on a CPU, on a GPU when it has come this far."""
+        if self._events is None:
+            self._read_s.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        self._events.append(event)
+
+    def seconds(self) -> float:
+        """Return the time between the last two laps; waits for the device to reach them."""
+        if self._events is None:
+            return self._read_s[-1] - self._read_s[-2]
+        self._events[-1].synchronize()
+        return float(self._events[-2].elapsed_time(self._events[-1])) / 1e3
+
+
+class Marker(Protocol):
+    """What `RunAheadClock` needs of a timing event."""
+
+    def record(self) -> None:
+        """Put it into the device's work."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has come to it."""
+        ...
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Return the milliseconds from this one to a later one."""
+        ...
+
+
+class RunAheadClock:
+    """Tells a solve's time on a device that works through a queue, while keeping one iteration in that queue.
+
+    Read before each iteration. Waiting until the device has done all it was given would leave it idle while the host
+    prepares the next iteration; not waiting would tell the time of asking, not of doing. So each reading waits for the
+    iteration before the one just asked for, and adds what that one took for the one that is still under way.
+
+    Parameters
+    ----------
+    mark
+        Makes timing events for the device.
+    now
+        Monotonic seconds.
+    """
+
+    def __init__(self, mark: Callable[[], Marker], now: Callable[[], float] = time.perf_counter) -> None:
+        self._mark = mark
+        self._now = now
+        self._marks: list[Marker] = []
+
+    def __call__(self) -> float:
+        """Return seconds, as they will be when all that was asked of the device so far is done."""
+        mark = self._mark()
+        mark.record()
+        self._marks = [*self._marks[-2:], mark]
+        if len(self._marks) == 1:
+            mark.synchronize()
+            return self._now()
+        self._marks[-2].synchronize()
+        now = self._now()
+        if len(self._marks) == 2:
+            # The first iteration: nothing tells yet how long it will take.
+            mark.synchronize()
+            return self._now()
+        return now + self._marks[-3].elapsed_time(self._marks[-2]) / 1e3
+
+
+def solve_clock(device: torch.device) -> Callable[[], float]:
+    """Return the clock by which a solve with limited time is planned."""
+    if device.type != "cuda":
+        return time.perf_counter
+    return RunAheadClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]

@@ -1,0 +1,279 @@
+r"""The warm start: an estimate of a snapshot's frames from the video before it, and of how good that estimate is.
+
+Objects go on as they went. Their velocity in the preceding video (`sci_stream.recon.motion`) carries its last frame
+forward to the times of the new frames; then the new measurement itself corrects the velocity, since y = Σ_b φ_b ⊙ x_b
+sees every frame of the motion (`refine`). What comes out is blended pixel by pixel with the still image ȳ, each by how
+far it can be trusted, and projected, so that the start explains the measurement as the cold one does.
+
+**Trust.** The prediction x̂ leaves a residual r = y − Φx̂. The part of its error that is the same in all frames, c, shows
+in r as Sc, S = Σφ_b; the rest, e, shows only by the differences between masks, ⟨r²⟩ ≈ ⟨(R − S²/B)e²⟩, R = Σφ_b² and ⟨⟩
+the mean over a window. The projection removes the former and hardly the latter. With c² = q·e², q = 0.8, the error that
+remains is E_warm = ⟨r²⟩/⟨qS² + R − S²/B⟩. The residual of ȳ is zero and says nothing; but if the two errors are
+unrelated, the square of the estimates' difference is their sum: E_cold = ⟨(x̂ − ȳ)²⟩ − E_warm. The weight of the
+prediction is E_cold/(E_cold + E_warm), which is 0 where E_warm explains all the difference there is. The same over the
+whole image, ρ² = E_warm/⟨(x̂ − ȳ)²⟩, says how much smaller the error of the blended start is than that of ȳ: 1 for a
+prediction that is of no use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+
+from sci_stream.optics.forward import forward, project
+from sci_stream.recon.motion import (
+    box_mean,
+    enlarged,
+    gradient,
+    limited,
+    pixel_grid,
+    sample,
+    solve_2x2,
+    steady_last,
+    velocity,
+)
+
+_COMMON = 0.8
+"""q: it gave the best blend of twelve moving scenes on average (docs/results/warm-start.md)."""
+
+_USELESS = 0.97
+"""ρ from which a prediction is not used at all."""
+
+_CUT_RESIDUAL, _CUT_RATIO, _HOPELESS_RESIDUAL = 0.25, 0.75, 0.4
+"""Scene cuts: the least of 36 had ‖y − Φx̂‖/‖y‖ = 0.27 and ρ = 0.86, the worst of 36 without a cut 0.24 and 0.73. Where
+scenes have few details ρ may be low after a cut; then it takes the larger residual to tell."""
+
+_TRUST_PX = 3
+"""Radius of the window in which errors are compared."""
+
+_DAMPING = 5e-3
+"""λ of `refine`: half a step is taken where a pixel of motion changes the scaled measurement by the root of that."""
+
+_SHARES = (1.0, 0.5, 0.0)
+"""Of the measured velocity, tried at each pixel before it is refined: what turns or stops is not carried on."""
+
+_PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
+"""Of all planes and frames, to bound memory, and on a CPU to stay near its cache."""
+
+
+class Effort(StrEnum):
+    """How much work a prediction is worth: it should cost a tenth of the solve it saves iterations of."""
+
+    FULL = "full"
+    """About half a dozen passes over the video's pixels: for network priors."""
+    QUICK = "quick"
+    """At half the resolution: for priors that are themselves a few passes, such as total variation."""
+
+
+_STEPS: dict[Effort, tuple[tuple[int, int], ...]] = {
+    Effort.FULL: ((2, 8), (2, 4), (1, 3), (1, 2)),
+    Effort.QUICK: ((2, 6), (2, 3)),
+}
+"""Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coded:
+    """A measurement with its masks, by planes P (1, or a mosaic's 4), as `sci_stream.recon.gap.gap` takes them.
+
+    ``y`` (P, h, w), finite; ``phi`` (P, B, h, w); ``r_inv`` (P, h, w), 0 at pixels without a valid measurement.
+    """
+
+    y: torch.Tensor
+    phi: torch.Tensor
+    r_inv: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """Where to start, and how good that is expected to be.
+
+    Parameters
+    ----------
+    start
+        (P, B, h, w), explains the measurement.
+    error_ratio
+        ρ, root mean square error of ``start`` as a fraction of that of ȳ, 0–1.
+    residual
+        ‖y − Φx̂‖₂/‖y‖₂ of the prediction before it was blended and projected.
+    """
+
+    start: torch.Tensor
+    error_ratio: float
+    residual: float
+
+    @property
+    def refusal(self) -> str | None:
+        """Why not to use it, in a word; None to use it."""
+        unlike = self.residual > _CUT_RESIDUAL and self.error_ratio > _CUT_RATIO
+        if unlike or self.residual > _HOPELESS_RESIDUAL:
+            return "cut"
+        return "no_gain" if self.error_ratio > _USELESS else None
+
+
+def predict(
+    past: torch.Tensor,
+    still: torch.Tensor,
+    coded: Coded,
+    effort: Effort = Effort.FULL,
+) -> Prediction:
+    """Predict the frames behind a measurement from the video that directly precedes it.
+
+    Parameters
+    ----------
+    past
+        (P, B, h, w), reconstruction of the preceding snapshot; its P planes (1, or a mosaic's 4) move together.
+    still
+        (P, B, h, w), ȳ from `sci_stream.recon.gap.cold_start`.
+    coded
+        The new measurement.
+    effort
+        See `Effort`.
+
+    Returns
+    -------
+    The prediction. All on the device of the arguments, none of which is modified; the two figures are fetched from it.
+    """
+    quick = effort is Effort.QUICK
+    luminance = past.mean(0)
+    flow = velocity(luminance, finest=2 if quick else 1, rounds=2 if quick else 3)
+    last = past[:, -1] if quick else steady_last(past, flow)
+    flow = _believable(flow, last, coded)
+    for stride, radius in _STEPS[effort]:
+        flow = refine(flow, last, coded, stride=stride, radius=radius)
+    return _blend(extrapolate(last, flow, past.shape[1]), still, coded)
+
+
+def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
+    """Carry a frame forward, x_b(p) = last(p − (b + 1)·flow(p)), (P, h, w) → (P, B, h, w), b = 0 … B − 1."""
+    frames = [image for _, image in _carried(last, flow, n_frames, stride=1)]
+    return torch.cat(frames, dim=1)
+
+
+def refine(
+    flow: torch.Tensor,
+    last: torch.Tensor,
+    coded: Coded,
+    *,
+    stride: int,
+    radius: int,
+) -> torch.Tensor:
+    r"""Correct a velocity by what the coded measurement says of it.
+
+    A step of the velocity changes frame b by −(b + 1)∇x_b·step, and the measurement by J·step with
+    J = −Σ_b (b + 1) φ_b ∇x_b. This is one damped Gauss–Newton step on ‖y − Φx̂ − J·step‖² over a window, all planes
+    together: the method of Lucas and Kanade on a measurement in which B frames lie on top of each other.
+
+    Parameters
+    ----------
+    flow
+        (2, h, w), the velocity so far, pixels per frame.
+    last
+        (P, h, w), the frame that is carried forward.
+    coded
+        The new measurement.
+    stride
+        Use every so manieth pixel along rows and columns.
+    radius
+        Of the window, in such pixels.
+
+    Returns
+    -------
+    (2, h, w), a new tensor.
+    """
+    lattice = (..., slice(None, None, stride), slice(None, None, stride))
+    masks, weight = coded.phi[lattice], coded.r_inv[lattice].sqrt()
+    residual = coded.y[lattice].clone()
+    rows, columns = torch.zeros_like(residual), torch.zeros_like(residual)
+    images = torch.cat((last, *gradient(last)))
+    for frames, carried in _carried(images, flow, masks.shape[1], stride=stride):
+        image, down, right = carried.chunk(3)
+        part = masks[:, frames]
+        age = torch.arange(frames.start + 1, frames.stop + 1, dtype=part.dtype, device=part.device).view(-1, 1, 1)
+        residual -= (part * image).sum(1)
+        rows -= (part * down * age).sum(1)
+        columns -= (part * right * age).sum(1)
+    residual, rows, columns = residual * weight, rows * weight, columns * weight
+    products = (rows * rows, rows * columns, columns * columns, rows * residual, columns * residual)
+    step = limited(solve_2x2(torch.stack([product.sum(0) for product in products]), _DAMPING, radius), 1.0)
+    return flow + (enlarged(step, *flow.shape[-2:]) if stride > 1 else step)
+
+
+def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Coded, stride: int = 2) -> torch.Tensor:
+    """Keep of the velocity, pixel by pixel, the share that explains the measurement around it best."""
+    lattice = (..., slice(None, None, stride), slice(None, None, stride))
+    masks = coded.phi[lattice]
+    misfits = []
+    for share in _SHARES:
+        residual = coded.y[lattice].clone()
+        for frames, carried in _carried(last, share * flow, masks.shape[1], stride=stride):
+            residual -= (masks[:, frames] * carried).sum(1)
+        misfits.append((residual.square() * coded.r_inv[lattice]).sum(0))
+    best = box_mean(torch.stack(misfits), 4).argmin(0)
+    share_of = flow.new_tensor(_SHARES)[best]
+    return flow * enlarged(box_mean(share_of.unsqueeze(0), 1), *flow.shape[-2:])
+
+
+def _carried(
+    images: torch.Tensor, flow: torch.Tensor, n_frames: int, *, stride: int
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield images (C, h, w) carried forward to the next frames, as (which frames, (C, frames, h', w'))."""
+    rows, columns = pixel_grid(images, stride)
+    at = flow[:, ::stride, ::stride]
+    most = _PIXELS_AT_ONCE.get(images.device.type, 2**20)
+    chunk = max(1, most // (images.shape[0] * rows.numel()))
+    for first in range(0, n_frames, chunk):
+        end = min(first + chunk, n_frames)
+        age = torch.arange(first + 1, end + 1, dtype=images.dtype, device=images.device).view(-1, 1, 1)
+        # Frames one above the other: one image read at many places, not many copies of it.
+        where = [
+            (start - age * speed).flatten(0, 1).unsqueeze(0) for start, speed in zip((rows, columns), at, strict=True)
+        ]
+        carried = sample(images.unsqueeze(0), *where).squeeze(0)
+        yield slice(first, end), carried.view(images.shape[0], end - first, *rows.shape)
+
+
+def _blend(predicted: torch.Tensor, still: torch.Tensor, coded: Coded) -> Prediction:
+    """Weigh the prediction against ȳ, per pixel, and judge the outcome; see the module's docstring."""
+    y, phi, r_inv = coded.y, coded.phi, coded.r_inv
+    measured = (r_inv > 0).to(y.dtype)
+    squared = (y - forward(phi, predicted)).square() * measured
+    opened = phi.sum(1).square()
+    visible = (_COMMON * opened + (phi.square().sum(1) - opened / phi.shape[1])) * measured
+    difference = predicted - still
+    apart = difference.square().mean(1)
+    near_squared, near_visible, near_apart = (box_mean(image, _TRUST_PX) for image in (squared, visible, apart))
+    tiny = 1e-9
+    warm_error = near_squared / near_visible.clamp_min(tiny)
+    cold_error = (near_apart - warm_error).clamp_min(0.0)
+    # Where nothing near was measured, nothing speaks for the prediction.
+    trust = torch.where(near_visible > tiny, cold_error / (cold_error + warm_error + tiny), 0.0)
+    start = project(torch.addcmul(still, difference, trust.unsqueeze(1)), y, phi, r_inv)
+    ratio = (squared.sum() / visible.sum().clamp_min(tiny)) / (
+        (apart * measured).sum() / measured.sum().clamp_min(1.0)
+    ).clamp_min(tiny)
+    residual = (squared.sum() / (y.square() * measured).sum().clamp_min(tiny)).sqrt()
+    told = torch.stack((ratio.clamp_max(1.0).sqrt(), residual)).tolist()
+    return Prediction(start, told[0], told[1])
+
+
+def first_sigma(cold: float, last: float, error_ratio: float, iterations: int) -> float:
+    r"""Return the noise level to begin with: the cold one, lowered as far as the start's error is.
+
+    σ₁ = max(σ_last, σ_cold·ρ^p), p = 1.5·min(1, 8/K): with few iterations K the upper end of the ladder is what can be
+    spared; with many, little is gained by leaving it out, and where the motion was misjudged it is what mends that.
+
+    Parameters
+    ----------
+    cold, last
+        σ of the first iteration from a cold start, and of the last.
+    error_ratio
+        ρ of `Prediction`.
+    iterations
+        K, at most so many.
+    """
+    power = 1.5 * min(1.0, 8.0 / iterations)
+    return max(last, cold * float(error_ratio**power))

@@ -1,0 +1,171 @@
+"""The warm start: better than ȳ where the motion goes on, as good as ȳ where it does not, and it knows which."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.recon import warm_start
+from sci_stream.recon.gap import cold_start
+from sci_stream.recon.metrics import psnr
+from sci_stream.recon.warm_start import Coded, Effort, Prediction, extrapolate, first_sigma, predict, refine
+
+B, H, W = 8, 64, 72
+VELOCITY = (0.7, -0.5)
+
+
+def scene(first: int, *, dy: float = VELOCITY[0], dx: float = VELOCITY[1], seed: int = 0) -> torch.Tensor:
+    """Return frames ``first`` … ``first + B − 1`` of a moving pattern, (1, B, H, W)."""
+    rows, columns = torch.meshgrid(torch.arange(float(H)), torch.arange(float(W)), indexing="ij")
+    waves = torch.rand(6, 3, generator=torch.Generator().manual_seed(seed)).sub(0.5)
+    frames = []
+    for t in range(first, first + B):
+        r, c = rows - t * dy, columns - t * dx
+        frames.append(0.5 + 0.08 * sum(torch.sin(1.2 * a * r + 1.2 * b * c + 9 * p) for a, b, p in waves.tolist()))
+    return torch.stack(frames).unsqueeze(0)
+
+
+def contrasty(video: torch.Tensor) -> torch.Tensor:
+    return ((video - 0.5) * 3 + 0.5).clamp(0, 1)
+
+
+def coded(video: torch.Tensor, *, grey: bool = False, seed: int = 1) -> Coded:
+    """Return a video's measurement through random masks, binary or grey as of blurring optics."""
+    random = torch.rand(video.shape, generator=torch.Generator().manual_seed(seed))
+    phi = 0.1 + 0.7 * random if grey else (random < 0.5).float()
+    return Coded(forward(phi, video), phi, inverse_gram(gram_diag(phi)))
+
+
+def still_of(measured: Coded) -> torch.Tensor:
+    return cold_start(measured.y, measured.phi, measured.r_inv)
+
+
+def predicted(past: torch.Tensor, measured: Coded, effort: Effort = Effort.FULL) -> Prediction:
+    return predict(past, still_of(measured), measured, effort)
+
+
+def test_a_frame_is_carried_on_as_it_went() -> None:
+    flow = torch.tensor(VELOCITY).view(2, 1, 1).expand(2, H, W)
+    ahead = extrapolate(scene(0)[:, -1], flow, B)
+    assert psnr(ahead[..., 8:-8, 8:-8], scene(B)[..., 8:-8, 8:-8]) > 35
+
+
+def test_the_measurement_corrects_a_wrong_velocity() -> None:
+    true = torch.tensor(VELOCITY).view(2, 1, 1)
+    flow = true.expand(2, H, W) + torch.tensor([-0.25, 0.2]).view(2, 1, 1)
+    measured, last = coded(scene(B)), scene(0)[:, -1]
+    errors = [float((flow - true)[:, 12:-12, 12:-12].abs().mean())]
+    for stride, radius in ((2, 8), (2, 4), (1, 4)):
+        flow = refine(flow, last, measured, stride=stride, radius=radius)
+        errors.append(float((flow - true)[:, 12:-12, 12:-12].abs().mean()))
+    assert errors[-1] < 0.4 * errors[0]
+    assert errors[-1] < 0.1
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("effort", list(Effort))
+def test_steady_motion_gives_a_start_far_better_than_the_still_image(effort: Effort, grey: bool) -> None:
+    truth = scene(B)
+    measured = coded(truth, grey=grey)
+    noise = 0.02 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
+    prediction = predicted(scene(0) + noise, measured, effort)
+    assert prediction.refusal is None
+    assert psnr(prediction.start, truth) > psnr(still_of(measured), truth) + 6
+    torch.testing.assert_close(forward(measured.phi, prediction.start), measured.y, atol=1e-4, rtol=0)
+
+
+def test_the_promised_error_is_near_the_true_one() -> None:
+    truth = scene(B)
+    measured = coded(truth)
+    noise = 0.05 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
+    prediction = predicted(scene(0) + noise, measured)
+    true = float(
+        torch.linalg.vector_norm(prediction.start - truth) / torch.linalg.vector_norm(still_of(measured) - truth)
+    )
+    assert 0.5 * true < prediction.error_ratio < 2 * true
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.parametrize("grey", [False, True])
+def test_another_scene_is_a_cut(seed: int, grey: bool) -> None:
+    measured = coded(contrasty(scene(B)), grey=grey)
+    assert predicted(contrasty(scene(0, seed=seed)), measured).refusal == "cut"
+    assert predicted(contrasty(scene(0)), measured).refusal is None
+
+
+def test_what_turned_round_is_not_carried_on() -> None:
+    truth = scene(0, dy=-VELOCITY[0], dx=-VELOCITY[1])
+    measured = coded(truth)
+    assert psnr(predicted(scene(-B), measured).start, truth) > psnr(still_of(measured), truth)
+
+
+def test_a_still_scene_starts_no_worse_than_the_still_image() -> None:
+    truth = scene(0, dy=0.0, dx=0.0)
+    measured = coded(truth)
+    blurred = truth + 0.03 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
+    prediction = predicted(blurred, measured)
+    assert prediction.refusal == "no_gain"
+    assert psnr(prediction.start, truth) > 40
+
+
+def test_only_the_half_that_is_predicted_is_taken_from_the_prediction() -> None:
+    truth = scene(B)
+    past = scene(0)
+    past[..., W // 2 :] = scene(0, seed=3)[..., W // 2 :]
+    measured = coded(truth)
+    start, still = predicted(past, measured).start, still_of(measured)
+    left, right = (..., slice(8, W // 2 - 12)), (..., slice(W // 2 + 12, -8))
+    assert psnr(start[left], truth[left]) > psnr(still[left], truth[left]) + 4
+    assert psnr(start[right], truth[right]) > psnr(still[right], truth[right]) - 1
+
+
+def test_planes_of_a_mosaic_move_together() -> None:
+    truth = torch.cat([scene(B) * share for share in (1.0, 0.6, 0.6, 0.3)])
+    past = torch.cat([scene(0) * share for share in (1.0, 0.6, 0.6, 0.3)])
+    measured = coded(truth)
+    start, still = predicted(past, measured).start, still_of(measured)
+    for plane in range(4):
+        assert psnr(start[plane], truth[plane]) > psnr(still[plane], truth[plane]) + 5
+
+
+def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = coded(scene(B))
+    whole = predicted(scene(0), measured).start
+    monkeypatch.setattr(warm_start, "_PIXELS_AT_ONCE", {"cpu": 1})
+    torch.testing.assert_close(predicted(scene(0), measured).start, whole, atol=1e-5, rtol=0)
+
+
+def test_without_any_valid_measurement_the_start_is_the_still_image() -> None:
+    measured = coded(scene(B))
+    blind = Coded(measured.y, measured.phi, torch.zeros_like(measured.r_inv))
+    still = still_of(measured)
+    torch.testing.assert_close(predict(scene(0), still, blind).start, still)
+
+
+@pytest.mark.parametrize("shape", [(1, 20, 24), (2, 3, 5), (3, 31, 17), (50, 8, 9)])
+def test_any_number_of_frames_and_any_size_works(shape: tuple[int, int, int]) -> None:
+    video = torch.rand((1, *shape), generator=torch.Generator().manual_seed(6))
+    prediction = predicted(video, coded(video))
+    assert prediction.start.shape == video.shape
+    assert bool(prediction.start.isfinite().all())
+    assert 0 <= prediction.error_ratio <= 1
+
+
+@given(
+    last=st.floats(0.005, 0.05),
+    cold=st.floats(0.05, 0.4),
+    ratio=st.floats(0, 1),
+    worse=st.floats(0, 1),
+    iterations=st.integers(1, 100),
+)
+def test_the_first_sigma_lies_within_the_ladder_and_falls_with_the_error(
+    last: float, cold: float, ratio: float, worse: float, iterations: int
+) -> None:
+    sigma = first_sigma(cold, last, ratio, iterations)
+    assert last <= sigma <= cold
+    assert first_sigma(cold, last, 1.0, iterations) == cold
+    assert sigma <= first_sigma(cold, last, max(ratio, worse), iterations)
+    assert sigma <= first_sigma(cold, last, ratio, iterations + 1)
