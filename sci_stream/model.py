@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +101,8 @@ class CameraFrame:
         Unix time at which the host had the frame.
     truth
         (B, H, W) uint8 (255 = 1.0) or float (0–1): the true video behind this frame, from cameras that know it.
+    chunks
+        What the camera added to the frame (GenICam chunk data): exposure time, gain, state of lines, …, by name.
     """
 
     counts: Array
@@ -107,6 +110,7 @@ class CameraFrame:
     camera_time_ns: int | None
     host_time_ns: int
     truth: Array | None = None
+    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +166,56 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class CalibrationHealth:
+    """How well a calibration still describes what is on the sensor, found from a snapshot while running.
+
+    Parameters
+    ----------
+    shift_x_px, shift_y_px
+        By how much the masks' image stands to the right of and below where it was calibrated; None if it could not be
+        told: too little light, or masks that are not in front of this camera.
+    shift_sd_px
+        Standard deviation of these, from scatter alone.
+    match
+        0–1, how much of what masks could explain of the measurement the calibrated ones do; None on small sensors.
+    contrast
+        Modulation by the masks relative to the calibrated one.
+    order, first_mask
+        In which order the masks are shown: ``"forward"``, ``"reversed"``, ``"rotated"``, or ``"unknown"`` while nothing
+        moves; and which of them, as calibrated, comes first.
+    corrected
+        Whether snapshots are being reconstructed with masks moved accordingly.
+    below_black_fraction
+        Of pixels that are darker than the dark frame by more than noise.
+    """
+
+    shift_x_px: float | None
+    shift_y_px: float | None
+    shift_sd_px: float | None
+    match: float | None
+    contrast: float | None
+    order: str = "unknown"
+    first_mask: int = 0
+    corrected: bool = False
+    below_black_fraction: float = 0.0
+
+    @property
+    def shift_px(self) -> float | None:
+        """How far the masks stand from where they were calibrated."""
+        if self.shift_x_px is None or self.shift_y_px is None:
+            return None
+        return math.hypot(self.shift_x_px, self.shift_y_px)
+
+
+@dataclass(frozen=True, slots=True)
 class SolveReport:
     """How one snapshot was solved: what the engine says beside the video.
 
-    ``start_reason`` says in a word why the start was what it was (``"first"``, ``"gap"``, ``"no_warm_start"``, …);
+    ``start_reason`` says in a word why the start was what it was (``"first"``, ``"gap"``, ``"cut"``, …, see
+    `sci_stream.recon.starter.Starter`);
     ``budget_limited`` that fewer iterations were spent than asked for because time was short; ``residual`` is
-    ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection.
+    ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection;
+    ``health`` tells of the calibration, on those snapshots on which it was looked at.
     """
 
     iterations: int
@@ -178,6 +226,7 @@ class SolveReport:
     residual: float
     saturated_fraction: float = 0.0
     psnr_db: float | None = None
+    health: CalibrationHealth | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,3 +273,70 @@ class SeriesInfo:
     frame_period_ns: int | None = None
     rig_toml: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One thing that can be read or set on a camera, as its driver describes it.
+
+    ``kind`` is integer, float, boolean, enumeration, string, register or command; ``access`` RO, WO, RW, or NA if it
+    is not available now; ``minimum``, ``maximum``, ``step`` are None where there are none; ``choices`` are the values
+    that an enumeration can take now; ``category`` is its place in the camera's own order, with slashes; ``visibility``
+    says for whom it is meant: Beginner, Expert, Guru or Invisible.
+    """
+
+    name: str
+    kind: str
+    access: str
+    value: bool | int | float | str | None
+    minimum: float | None = None
+    maximum: float | None = None
+    step: float | None = None
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    category: str = ""
+    visibility: str = "Beginner"
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What there is on a camera: its features, in its own order, and options that bring it back into this state."""
+
+    features: tuple[Feature, ...]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCamera:
+    """A camera that could be opened; ``access`` says in a word whether it can be now, ``options`` select exactly it."""
+
+    id: str
+    vendor: str
+    model: str
+    serial: str
+    user_defined_name: str
+    access: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInterface:
+    """What cameras are attached to: a network or USB controller, a frame grabber."""
+
+    id: str
+    name: str
+    transport: str
+    cameras: tuple[FoundCamera, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProducer:
+    """The software through which a driver reaches cameras; ``problem`` says what is wrong with it, if anything is."""
+
+    path: str
+    name: str
+    vendor: str
+    version: str
+    interfaces: tuple[FoundInterface, ...]
+    problem: str = ""

@@ -6,15 +6,29 @@ depends on ``sci_stream`` only for the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
     from pydantic import BaseModel
 
-    from sci_stream.model import CameraCapabilities, CameraFrame, Reconstruction, SeriesInfo, Snapshot
+    from sci_stream.model import (
+        CameraCapabilities,
+        CameraFrame,
+        FoundProducer,
+        Inspection,
+        Reconstruction,
+        SeriesInfo,
+        Snapshot,
+    )
     from sci_stream.optics.calibration import Calibration
+    from sci_stream.parameters import Parameter, Value
+
+
+Pattern = int | Literal["dark", "white"]
+"""What a mask modulator holds for calibration: pattern 0 to B − 1, no light at all, or every element open."""
 
 
 @runtime_checkable
@@ -55,6 +69,40 @@ class Camera(Protocol):
         ...
 
 
+@runtime_checkable
+class PatternCamera(Camera, Protocol):
+    """A camera that commands its mask modulator, and can so be calibrated without anyone's help. Optional."""
+
+    @property
+    def field_brightness(self) -> float:
+        """Brightness of the even field behind the patterns, as a fraction of what the scene's white is to be."""
+        ...
+
+    def show(self, pattern: Pattern | None) -> None:
+        """Hold one pattern throughout every exposure from the next frame on; None: go through the sequence again.
+
+        Only while open. Raises `CameraError` if the modulator does not obey, ValueError if there is no such pattern.
+        """
+        ...
+
+
+@runtime_checkable
+class AdjustableCamera(Camera, Protocol):
+    """A camera some of whose settings can be changed while it delivers frames. Optional."""
+
+    def settings(self) -> Sequence[Parameter]:
+        """Return what can be set now, with its range and value. Only while open."""
+        ...
+
+    def set(self, name: str, value: Value) -> CameraCapabilities:
+        """Set one of `settings` from the next exposure on; return what is delivered from then on.
+
+        Only while open; the image format must not change. What was set is lost with `close`. Raises an `InputError` if
+        the camera does not take the value, `CameraError` if it does not obey.
+        """
+        ...
+
+
 class CameraDriver(Protocol):
     """What an entry point of the group ``sci_stream.cameras`` names: a class with an options model."""
 
@@ -63,6 +111,30 @@ class CameraDriver(Protocol):
 
     def __call__(self, options: Any, /) -> Camera:
         """Make a camera, not yet open, from validated options."""
+        ...
+
+
+@runtime_checkable
+class CameraFinder(Protocol):
+    """What a driver may offer besides: to say which cameras there are."""
+
+    def find(self, places: Sequence[Path]) -> Sequence[FoundProducer]:
+        """Look for cameras; ``places`` are files or folders to look in, none for where the driver looks by itself.
+
+        What is broken is among the result, with its problem. Raises an `InputError` if there is nowhere to look.
+        """
+        ...
+
+
+@runtime_checkable
+class FeatureLister(Protocol):
+    """What a camera may offer besides: to say what can be read and set on it."""
+
+    def inspect(self) -> Inspection:
+        """Connect to a camera that is not open, configure it as its options say, describe it, and let go of it.
+
+        Works also where `open` would refuse what the camera sends. Raises `CameraError` or an `InputError`.
+        """
         ...
 
 
@@ -86,6 +158,19 @@ class Denoiser(Protocol):
         -------
         (N, H, W), same device and dtype; never aliases ``x``.
         """
+        ...
+
+
+@runtime_checkable
+class RecordableDenoiser(Denoiser, Protocol):
+    """A denoiser whose work on a device can be recorded and replayed with another σ.
+
+    It reads σ from the device (`sci_stream.recon.level.on_device`), waits for nothing, and what it does depends on
+    nothing but its input, σ and its form.
+    """
+
+    def form(self, sigma: float) -> Hashable:
+        """Name what is done at this level: between levels of the same form, nothing but σ itself differs."""
         ...
 
 

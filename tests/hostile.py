@@ -118,7 +118,7 @@ def _syntax() -> Iterator[HostileCase]:
 
 def _versions() -> Iterator[HostileCase]:
     frames = good_frames("snapshot")
-    for wrong in (0, 2, -1, 2**63, "1", 1.0, True, None, [1]):
+    for wrong in (0, 1, 3, -1, 2**63, "1", 1.0, True, None, [1]):
         yield HostileCase(f"version {wrong!r}", with_header(frames, partial(_update, v=wrong)), "version")
     yield HostileCase("no version", with_header(frames, lambda h: h.pop("v")), "version")
 
@@ -134,7 +134,7 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
     }  # fmt: skip
     texts = {
         "rig", "camera_model", "camera_serial", "pixel_format", "rig_toml", "device", "camera_clock", "start_reason",
-        "text", "created", "source",
+        "text", "created", "source", "who",
     }  # fmt: skip
     numbers = {"residual", "saturated_fraction", "full_scale_dn", "heartbeat_s", "saturation_dn", "gain_db", "psnr_db"}
     if value is None:
@@ -143,7 +143,9 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
         return field in texts or (field == "reason" and kind in {"series_end", "done"})
     if field in numbers:
         return True  # which of the numbers fit is the field's own affair, tested beside the checks
-    return (field in {"ok", "budget_limited"} and value is True) or (field in {"versions", "status"} and value == {})
+    return (field in {"ok", "budget_limited"} and value is True) or (
+        field in {"versions", "status", "parameters", "values"} and value == {}
+    )
 
 
 def _fields() -> Iterator[HostileCase]:
@@ -196,6 +198,14 @@ def _values() -> Iterator[HostileCase]:
         "a status of too many entries": ("heartbeat", {"status": {f"k{i}": i for i in range(129)}}),
         "a status with a long text": ("heartbeat", {"status": {"x": "y" * 1025}}),
         "lists nested 500 deep": ("heartbeat", {"status": _deep_list(500)}),
+        "a request that climbs out of its folder": ("control", {"request": "../../x"}),
+        "an action that is a sentence": ("control", {"action": "rm -rf /"}),
+        "a parameter that is a map": ("control", {"parameters": {"iterations": {"a": 1}}}),
+        "a parameter that is NaN": ("control", {"parameters": {"iterations": float("nan")}}),
+        "a parameter of a megabyte": ("control", {"parameters": {"denoiser": "x" * 1025}}),
+        "more parameters than any node has": ("control", {"parameters": {f"p{i}": i for i in range(17)}}),
+        "an answer for everybody": ("control_result", {"request": "*"}),
+        "a result that is a list": ("control_result", {"values": {"iterations": [12]}}),
         "negative scale": ("calibration", {"full_scale_dn": -1.0}),
         "payloads that are a map": ("snapshot", {"payloads": {}}),
         "payloads that are nil": ("snapshot", {"payloads": None}),

@@ -141,9 +141,10 @@ def test_two_things_on_one_address_are_refused(text: str, clash: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '[network]\nresults = "tcp://10.0.0.2:5701"',
+        '[network]\nresults = "tcp://10.0.0.2:5701"\n[security]\nunprotected_network = true',
         '[network]\nresults = "ipc:///tmp/a"\ntaps = "ipc:///tmp/b"',
-        '[network]\ndispatch = "tcp://[::1]:5701"\nresults = "tcp://sink.lab:5701"',
+        '[network]\ndispatch = "tcp://[::1]:5701"\nresults = "tcp://sink.lab:5701"\n'
+        "[security]\nunprotected_network = true",
         "[preview]\nport = 0",
         "[preview]\nport = 5702\nenabled = false",
     ],
@@ -366,14 +367,36 @@ def test_wrong_options_are_named_like_wrong_keys(table: dict[str, Any], says: st
 
 def test_there_are_example_rigs() -> None:
     names = {path.stem for path in RIGS}
-    assert names >= {"simulated-live", "simulated-record", "replay-published", "two-nodes"}
+    assert names >= {"simulated-live", "simulated-record", "replay-published", "two-nodes", "genicam"}
 
 
 @pytest.mark.parametrize("path", RIGS, ids=lambda path: path.stem)
 def test_an_example_rig_loads_with_options_that_its_driver_takes(path: Path) -> None:
     rig = load_rig(path, {})
     assert rig.rig.name == path.stem
-    classes = {"simulated": ("drivers.simulated", "SimulatedCamera"), "replay": ("drivers.replay", "ReplayCamera")}
+    classes = {
+        "simulated": ("drivers.simulated", "SimulatedCamera"),
+        "replay": ("drivers.replay", "ReplayCamera"),
+        "harvesters": ("drivers.harvesters", "HarvestersCamera"),
+    }
     module, name = classes[rig.camera.driver]
     driver = getattr(importlib.import_module(module), name)
     validate_options(driver.Options, rig.camera.options, f"{path.name}: [camera.options]")
+
+
+KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+ABROAD = '[network]\nresults = "tcp://10.0.0.2:5702"\n'
+
+
+def test_a_rig_open_to_other_machines_is_refused_without_keys_unless_it_says_so_in_so_many_words() -> None:
+    assert "security.acquire_key" in complaint(ABROAD)
+    assert "security.sink_key" in complaint(ABROAD + f'[security]\nacquire_key = "{KEY}"')
+    assert "unprotected_network" in complaint(ABROAD + '[security]\nencryption = "off"')
+    assert parse(ABROAD + f'[security]\nacquire_key = "{KEY}"\nsink_key = "{KEY}"').encrypted
+    assert not parse(ABROAD + "[security]\nunprotected_network = true").encrypted
+    assert not parse("").encrypted
+    assert parse(f'[security]\nencryption = "on"\nacquire_key = "{KEY}"\nsink_key = "{KEY}"').encrypted
+
+
+def test_what_is_no_public_key_is_refused() -> None:
+    assert "40 characters" in complaint('[security]\nacquire_key = "abc"')

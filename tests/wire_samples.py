@@ -6,6 +6,7 @@ import numpy as np
 
 from sci_stream.model import (
     BayerPhase,
+    CalibrationHealth,
     Policy,
     Reconstruction,
     SeriesInfo,
@@ -20,12 +21,16 @@ from sci_stream.wire import (
     Accepted,
     CalibrationMissing,
     CalibrationRequest,
+    Control,
+    ControlResult,
     Done,
     Dropped,
     Goodbye,
     Heartbeat,
     Hello,
     Message,
+    Ping,
+    Pong,
     Refused,
     SeriesEnd,
     Welcome,
@@ -33,6 +38,7 @@ from sci_stream.wire import (
 
 SERIES = "20260102T030405-0a1b2c3d"
 HASH = "00112233445566778899aabbccddeeff"
+HEALTH = CalibrationHealth(0.25, -0.5, 0.01, 0.95, 1.0, "reversed", 2, True, 0.001)
 
 
 def samples() -> dict[str, Message]:
@@ -81,7 +87,7 @@ def samples() -> dict[str, Message]:
             identity,
             rng.random((3, 4, 6), dtype=np.float32).astype(np.float16),
             calibration.hash,
-            SolveReport(12, Start.WARM, "flow", True, 5_000_000, 0.01, 0.001, 31.5),
+            SolveReport(12, Start.WARM, "flow", True, 5_000_000, 0.01, 0.001, 31.5, health=HEALTH),
             StageTimes(1, 2, 3, 4, 5, 0),
             "reconstruct-0",
             "NVIDIA H200",
@@ -95,6 +101,8 @@ def samples() -> dict[str, Message]:
         "accepted": Accepted(SERIES, 42, "reconstruction"),
         "hello": Hello("reconstruct-0", "reconstruct", "0a1b2c3d", "cpu", 2, versions={"torch": "2.4"}),
         "welcome": Welcome("acquire", "ffee0011", 0.5),
+        "ping": Ping(1_780_000_000_000_000_000),
+        "pong": Pong(1_780_000_000_000_000_000, 1_780_000_000_000_400_000, 1_780_000_000_000_400_000),
         "heartbeat": Heartbeat("acquire", {"acquired": 7, "rate": 29.97, "phase": "running", "ok": True}),
         "goodbye": Goodbye("reconstruct-0"),
         "refused": Refused("version", "another release"),
@@ -102,4 +110,6 @@ def samples() -> dict[str, Message]:
         "calibration_request": CalibrationRequest(HASH),
         "calibration": calibration,
         "calibration_missing": CalibrationMissing(HASH),
+        "control": Control("0a1b2c3d", "reconstruct-0", "set", {"iterations": 12, "adapt_budget": False}, "eva@lab"),
+        "control_result": ControlResult("0a1b2c3d", True, "", {"iterations": 12, "adapt_budget": False}),
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,7 +13,10 @@ from pydantic.config import JsonDict
 SECRET: Final[JsonDict] = {"secret": True}
 """Marks a field whose value is never written into a recording, a log or a message."""
 
-_LONGEST_IPC_PATH = 107
+PUBLIC_KEY: Final = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+"""A CURVE key as text: 40 characters of the Z85 alphabet."""
+
+LONGEST_IPC_PATH = 107
 """Bytes that the operating system leaves for the path of a local socket."""
 
 
@@ -43,8 +47,8 @@ OptionalPath = Annotated[RigPath | None, BeforeValidator(_empty_is_none)]
 def _checked_endpoint(endpoint: str) -> str:
     if endpoint.startswith("ipc://"):
         path = endpoint.removeprefix("ipc://")
-        if not 0 < len(path.encode()) <= _LONGEST_IPC_PATH:
-            raise ValueError(f"the path of an ipc:// address has 1 to {_LONGEST_IPC_PATH} bytes, not {len(path)}")
+        if not 0 < len(path.encode()) <= LONGEST_IPC_PATH:
+            raise ValueError(f"the path of an ipc:// address has 1 to {LONGEST_IPC_PATH} bytes, not {len(path)}")
         return endpoint
     if tcp_address(endpoint) is None:
         raise ValueError("expected tcp://HOST:PORT with a port of 1 to 65535, or ipc://PATH")
@@ -61,6 +65,16 @@ def tcp_address(endpoint: str) -> tuple[str, int] | None:
     return match[1].strip("[]").lower(), int(match[2])
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only programs on this machine can reach a host name or address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 Endpoint = Annotated[str, AfterValidator(_checked_endpoint)]
 """A ZeroMQ address that one node binds and others connect to."""
 
@@ -71,14 +85,32 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _checked_denoiser(name: str) -> str:
+    for part in name.split("+"):
+        _checked_name(part)
+    return name
+
+
 def _checked_device(device: str) -> str:
     if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device) is None:
         raise ValueError("expected auto, cpu, cuda or cuda:N")
     return device
 
 
+def _checked_key(key: str) -> str:
+    if key and PUBLIC_KEY.fullmatch(key) is None:
+        raise ValueError("expected a public key of 40 characters, as sci-stream keys show prints it")
+    return key
+
+
+PublicKey = Annotated[str, AfterValidator(_checked_key)]
+"""A host's public CURVE key as text, or ``""`` for none."""
+
 Name = Annotated[str, AfterValidator(_checked_name)]
 """Part of file names and messages."""
+
+DenoiserName = Annotated[str, AfterValidator(_checked_denoiser)]
+"""The name of a denoiser, or of several joined by a plus sign."""
 
 Device = Annotated[str, AfterValidator(_checked_device)]
 """What to compute on."""

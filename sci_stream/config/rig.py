@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from sci_stream.config.fields import Section, tcp_address
+from sci_stream.config.fields import Section, is_loopback, tcp_address
 from sci_stream.config.sections import (
     CalibrationSection,
     CameraSection,
     DrainSection,
+    HealthSection,
     NetworkSection,
     PolicySection,
     PreviewSection,
     ReconstructSection,
     RecordSection,
     RigSection,
+    SecuritySection,
 )
 from sci_stream.config.toml_text import table_text
 from sci_stream.model import Policy
@@ -38,6 +40,8 @@ class Rig(Section):
     network: NetworkSection = Field(default=NetworkSection(), description="Where the nodes meet.")
     record: RecordSection = Field(default=RecordSection(), description="What is written to the disk.")
     preview: PreviewSection = Field(default=PreviewSection(), description="The live page.")
+    health: HealthSection = Field(default=HealthSection(), description="What the nodes tell who watches them.")
+    security: SecuritySection = Field(default=SecuritySection(), description="Encryption between hosts.")
     drain: DrainSection = Field(default=DrainSection(), description="When the rig is stopped.")
 
     _source: Path | None = PrivateAttr(default=None)
@@ -75,6 +79,29 @@ class Rig(Section):
             taken[name] = (host, port)
         return self
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether the nodes' connections are encrypted."""
+        mode = self.security.encryption
+        return mode == "on" or (mode == "auto" and bool(_beyond(self)) and not self.security.unprotected_network)
+
+    @model_validator(mode="after")
+    def _strangers_stay_out(self) -> Self:
+        beyond = _beyond(self)
+        if beyond and not self.encrypted and not self.security.unprotected_network:
+            raise ValueError(
+                f"network.{beyond[0]} is open to other machines and security.encryption is off: anyone who reaches it "
+                "could send, read and end series; encrypt, or say security.unprotected_network = true"
+            )
+        missing = [name for name in ("acquire_key", "sink_key") if not getattr(self.security, name)]
+        if self.encrypted and missing:
+            why = f"network.{beyond[0]} is open to other machines" if beyond else "security.encryption is on"
+            raise ValueError(
+                f"{why}: set security.{missing[0]} to what `sci-stream keys show` prints on that node's host "
+                "(make keys there with `sci-stream keys new`), or say security.unprotected_network = true"
+            )
+        return self
+
     @model_validator(mode="after")
     def _record_policy_records(self) -> Self:
         if self.policy.mode is Policy.RECORD and not (self.record.enabled and self.record.raw):
@@ -108,6 +135,18 @@ def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
         yield f"network.{name}", host, port
     if rig.preview.enabled and rig.preview.port:
         yield "preview.port", rig.preview.host.lower(), rig.preview.port
+    if rig.health.enabled:
+        nodes = [("acquire", 0), ("sink", 0), *(("reconstruct", index) for index in range(rig.reconstruct.nodes))]
+        for kind, index in nodes:
+            if port := rig.health.port(kind, index):
+                yield f"health.{kind}_port" + (f" (node {index})" if index else ""), rig.health.host.lower(), port
+
+
+def _beyond(rig: Rig) -> list[str]:
+    """Return which addresses of ``[network]`` other machines can reach."""
+    names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
+    tcp = {name: tcp_address(rig.network.listening(name)) for name in names}
+    return [name for name, address in tcp.items() if address is not None and not is_loopback(address[0])]
 
 
 def _collide(one: tuple[str, int], other: tuple[str, int]) -> bool:

@@ -7,8 +7,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sci_stream.config.fields import SECRET, Device, Endpoint, Name, OptionalPath, RigPath, Section
+from sci_stream.config.fields import (
+    SECRET,
+    DenoiserName,
+    Device,
+    Endpoint,
+    Name,
+    OptionalPath,
+    PublicKey,
+    RigPath,
+    Section,
+    is_loopback,
+    tcp_address,
+)
 from sci_stream.model import Policy
+from sci_stream.recon.schedule import LambdaRule, Shape
 
 
 class RigSection(Section):
@@ -62,6 +75,27 @@ class CalibrationSection(Section):
         description='Calibration file; "" for the masks that the camera itself knows (simulated, replay).',
         examples=["calibration.h5"],
     )
+    other_camera: bool = Field(
+        default=False,
+        description="Use a calibration that was made with a camera of another serial number.",
+    )
+    health_every: int = Field(
+        default=20,
+        ge=0,
+        le=1_000_000,
+        description="Check while running whether the masks are still where they were calibrated, at one snapshot in "
+        "so many; 0: never.",
+    )
+    warn_shift_px: float = Field(
+        default=0.1,
+        gt=0,
+        le=10,
+        description="Warn when the masks stand further than this from where they were calibrated, pixels.",
+    )
+    correct_shift: bool = Field(
+        default=False,
+        description="Reconstruct with the masks moved to where they are found to be.",
+    )
 
 
 class PolicySection(Section):
@@ -83,6 +117,12 @@ class PolicySection(Section):
         default=512,
         ge=1,
         description="Memory for snapshots that are not yet safe, MiB; beyond it frames are dropped.",
+    )
+    spool: OptionalPath = Field(
+        default=None,
+        description="Folder, best on a memory file system, for snapshots that are not yet safe: a series goes on where "
+        'an acquire node that dies leaves it; "": one of the supervisor\'s, none without a supervisor.',
+        examples=["/dev/shm"],
     )
     wait_for_nodes_s: float = Field(
         default=60.0,
@@ -106,14 +146,20 @@ class ReconstructSection(Section):
         min_length=1,
         description="auto, cpu, cuda or cuda:N, for the nodes in turn: node i uses devices[i mod length].",
     )
-    denoiser: Name = Field(
+    denoiser: DenoiserName = Field(
         default="auto",
-        description="Prior: tv, ffdnet-lite, ffdnet (needs weights), or auto: ffdnet if weights are given, else tv.",
+        description="Prior: tv, ffdnet-lite, ffdnet (needs weights), two in sequence (tv+ffdnet-lite), or auto: ffdnet "
+        "if weights are given, else tv.",
     )
     weights: OptionalPath = Field(
         default=None,
         description="Checkpoint of the denoiser (.safetensors, .pth); its layout is recognised.",
         examples=["ffdnet_gray.pth"],
+    )
+    precision: Literal["auto", "float32", "half"] = Field(
+        default="auto",
+        description="Arithmetic of networks. auto: 16 bits where the device is faster in them and next to nothing is "
+        "lost; float32; half: 16 bits always.",
     )
     iterations: int | None = Field(
         default=None,
@@ -143,9 +189,74 @@ class ReconstructSection(Section):
         description="Noise level σ at the last iteration, on the 0–1 scale; unset: as above.",
         examples=[0.03],
     )
+    sigma_shape: Shape | None = Field(
+        default=None,
+        strict=False,
+        description="How σ falls: by a constant factor (unset: that one), or in four plateaus.",
+        examples=["geometric"],
+    )
+    lambda_rule: LambdaRule | None = Field(
+        default=None,
+        strict=False,
+        description="monotone: σ falls with every iteration; adaptive: when the estimate has come to rest; residual: "
+        "as monotone, but never far above the error that the residual shows; unset: what suits the denoiser.",
+        examples=["residual"],
+    )
+    xi: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="ξ of the adaptive rule: factor by which σ² falls; unset: 0.7.",
+        examples=[0.7],
+    )
+    eta: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="η of the adaptive rule: σ is held while a step is below η times the last one; unset: 0.9.",
+        examples=[0.9],
+    )
+    switch_at: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="For two priors in sequence: share of the iterations that the first is given; unset: a half.",
+        examples=[0.5],
+    )
+    solver: Literal["gap", "admm"] | None = Field(
+        default=None,
+        description="gap (unset: that one), which explains every measured pixel exactly, or admm, for noisy snapshots.",
+        examples=["gap"],
+    )
+    gamma: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e6,
+        description="γ of admm: how far the measurement is doubted, compared with Σφ²; unset: 0.3.",
+        examples=[0.3],
+    )
     accelerate: bool = Field(
         default=True,
         description="Accumulate the residual (accelerated GAP): better in fewer iterations.",
+    )
+    warm_start: bool = Field(
+        default=True,
+        description="Begin a snapshot from the video of the one before it, where that predicts it: better in fewer "
+        "iterations. Each snapshot says how it began, and why.",
+    )
+    relaxation: float | None = Field(
+        default=None,
+        ge=0,
+        lt=2,
+        description="α of accelerated GAP: weight of the residual that is accumulated; unset: what suits the denoiser.",
+        examples=[1.0],
+    )
+    momentum: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="β of accelerated GAP: how far the estimate is carried on; unset: what suits the denoiser.",
+        examples=[0.0],
     )
     adapt_budget: bool = Field(
         default=True,
@@ -193,6 +304,12 @@ class NetworkSection(Section):
         default="tcp://127.0.0.1:5703",
         description="Sink node: other programs subscribe to results here.",
     )
+    bind_host: Annotated[str, Field(max_length=253)] = Field(
+        default="",
+        description="Where the nodes above listen, if not at the host that others connect to: behind a name of a "
+        'cluster or a forwarded port, "0.0.0.0" for all.',
+        examples=["0.0.0.0"],
+    )
     heartbeat_s: float = Field(
         default=0.5,
         ge=0.05,
@@ -205,6 +322,15 @@ class NetworkSection(Section):
         le=16_384,
         description="Largest part of a message that is accepted, MiB: one snapshot's video.",
     )
+
+    def listening(self, name: Literal["dispatch", "results", "taps"]) -> str:
+        """Return where the node behind an address listens."""
+        endpoint: str = getattr(self, name)
+        address = tcp_address(endpoint)
+        if not self.bind_host or address is None:
+            return endpoint
+        host = f"[{self.bind_host}]" if ":" in self.bind_host else self.bind_host
+        return f"tcp://{host}:{address[1]}"
 
 
 class RecordSection(Section):
@@ -220,6 +346,27 @@ class RecordSection(Section):
     compression: Literal["none", "bitshuffle_lz4"] = Field(
         default="none",
         description="none: fastest, any HDF5 tool reads it; bitshuffle_lz4: lossless, readers need hdf5plugin.",
+    )
+    segment_mib: int = Field(
+        default=16_384,
+        ge=0,
+        description="Go on in a new file when this much is in one, MiB; 0: never.",
+    )
+    segment_minutes: float = Field(
+        default=0.0,
+        ge=0,
+        description="Go on in a new file after this long, minutes; 0: never.",
+    )
+    movie: Literal["none", "mp4", "mkv"] = Field(
+        default="none",
+        description="Film beside the recording, H.264 in colour, to share; gives way where the machine is busy. "
+        'Needs pip install "sci-stream[video]".',
+    )
+    movie_fps: float = Field(
+        default=25.0,
+        gt=0,
+        le=1000,
+        description="Frames a second at which the film plays; B frames a snapshot.",
     )
     min_free_mib: int = Field(
         default=1024,
@@ -240,8 +387,11 @@ class RecordSection(Section):
         return self
 
 
+WhiteGain = Annotated[float, Field(ge=0.125, le=8)]
+
+
 class PreviewSection(Section):
-    """The live page."""
+    """The live page, and how video looks on it. All of it can be changed on the page; none of it touches the data."""
 
     enabled: bool = Field(default=True, description="Serve the live page.")
     host: Annotated[str, Field(min_length=1, max_length=253)] = Field(
@@ -263,6 +413,22 @@ class PreviewSection(Section):
         le=10,
         description="Display gamma: 2.2 for a camera's linear light, 1 for video made for a display.",
     )
+    exposure_ev: float = Field(default=0.0, ge=-10, le=10, description="Brightness of the picture, stops.")
+    black: float = Field(default=0.0, ge=0, le=0.95, description="Light that is shown as black, 0–1.")
+    white_balance: Literal["none", "grey_world", "fixed"] = Field(
+        default="none",
+        description="none: as the sensor saw it; grey_world: the mean is grey; fixed: white_gains.",
+    )
+    white_gains: tuple[WhiteGain, WhiteGain, WhiteGain] = Field(
+        default=(1.0, 1.0, 1.0), strict=False, description="Gains of red, green and blue for fixed, 1/8 to 8."
+    )
+    demosaic: Literal["bilinear", "edge_aware", "malvar", "directional"] = Field(
+        default="bilinear",
+        description="How colours are found between pixels, cheapest first; `sci-stream bench colour` compares them.",
+    )
+    false_colour: Literal["none", "inferno", "viridis", "turbo", "bone"] = Field(
+        default="none", description="Colours for monochrome video."
+    )
     jpeg_quality: int = Field(default=85, ge=1, le=100, description="Quality of the pictures, 1–100.")
     stale_after_s: float = Field(
         default=3.0,
@@ -270,6 +436,72 @@ class PreviewSection(Section):
         le=3600,
         description="Without new video for this long it says NO DATA, s.",
     )
+
+
+class HealthSection(Section):
+    """What each node tells a supervisor or Prometheus by HTTP: /healthz, /readyz, /status, /metrics."""
+
+    enabled: bool = Field(default=True, description="Serve it.")
+    host: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+        default="127.0.0.1",
+        description="Address that every node listens on; beyond this machine a token is needed.",
+    )
+    acquire_port: int = Field(default=5711, ge=0, le=65535, description="Port of the acquire node; 0: any free one.")
+    sink_port: int = Field(default=5712, ge=0, le=65535, description="Port of the sink node; 0: any free one.")
+    reconstruct_port: int = Field(
+        default=5720,
+        ge=0,
+        le=65535,
+        description="Port of the first reconstruct node, the others follow it; 0: any free ones.",
+    )
+    token: str = Field(
+        default="",
+        max_length=256,
+        repr=False,
+        json_schema_extra=SECRET,
+        description="Word in the header Authorization: Bearer; never recorded. Better set by the environment.",
+    )
+
+    def port(self, kind_of_node: str, index: int = 0) -> int:
+        """Return the port of a node, 0 for any free one."""
+        first = {"acquire": self.acquire_port, "sink": self.sink_port}.get(kind_of_node, self.reconstruct_port)
+        return first + index if first else 0
+
+    @model_validator(mode="after")
+    def _beyond_this_machine_needs_a_token(self) -> Self:
+        if self.enabled and not self.token and not is_loopback(self.host):
+            raise ValueError(
+                f"health.host {self.host} is open to other machines: set health.token "
+                "(environment: SCI_STREAM_RIG__HEALTH__TOKEN), or listen on 127.0.0.1"
+            )
+        return self
+
+
+class SecuritySection(Section):
+    """Encryption between hosts. Nodes on one machine need none; addresses beyond it are refused without."""
+
+    encryption: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="auto: encrypt where an address of [network] is beyond this machine; on: always.",
+    )
+    unprotected_network: bool = Field(
+        default=False,
+        description="true: whoever reaches the addresses of [network] may read, send and end series. Say so knowingly.",
+    )
+    key: RigPath = Field(
+        default=Path("~/.config/sci-stream/key"),
+        description="This host's secret key; sci-stream keys new makes it.",
+    )
+    allowed: RigPath = Field(
+        default=Path("~/.config/sci-stream/allowed_keys"),
+        description="Public keys of the hosts that may connect to this one; sci-stream keys allow adds to it.",
+    )
+    acquire_key: PublicKey = Field(default="", description="Public key of the acquire node's host.")
+    sink_key: PublicKey = Field(default="", description="Public key of the sink node's host.")
+
+    def key_of(self, node: Literal["acquire", "sink"]) -> str:
+        """Return the public key of a node's host."""
+        return self.acquire_key if node == "acquire" else self.sink_key
 
 
 class DrainSection(Section):

@@ -104,9 +104,13 @@ class DispatchQueue(Generic[T]):
         """Snapshots in the hands of nodes."""
         return sum(len(node.in_flight) for node in self._nodes.values())
 
-    def offer(self, seq: int, item: T) -> list[Entry[T]]:
-        """Queue a snapshot; return those that give way to it."""
-        bisect.insort(self._waiting, Entry(seq, item), key=lambda entry: entry.seq)
+    def offer(self, seq: int, item: T, *, promised: bool = False) -> list[Entry[T]]:
+        """Queue a snapshot; return those that give way to it.
+
+        A ``promised`` one was handed out before, by an earlier process: it gives way to none.
+        """
+        self.redelivered += promised
+        bisect.insort(self._waiting, Entry(seq, item, attempts=int(promised)), key=lambda entry: entry.seq)
         out: list[Entry[T]] = []
         while len(self._waiting) > self._capacity:
             oldest = next((entry for entry in self._waiting if entry.attempts == 0), None)

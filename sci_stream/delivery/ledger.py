@@ -25,7 +25,9 @@ class Ledger:
     """Account of one series, kept at the sink.
 
     The first outcome of a sequence number counts; later ones are duplicates. What has been acquired but has no
-    outcome yet is in flight. `close` compares with what the acquire node says it acquired in total.
+    outcome yet is in flight. `close` compares with what the acquire node says it acquired in total. Two counts
+    stand beside the sum: ``camera_missed``, frames that were never acquired, and ``unrecorded``, reconstructions that
+    came while nothing was being recorded.
     """
 
     def __init__(self) -> None:
@@ -38,6 +40,7 @@ class Ledger:
         self.duplicates = 0
         self.redelivered = 0
         self.camera_missed = 0
+        self.unrecorded = 0
 
     def settle(self, seq: int, outcome: Outcome, reason: str = "") -> bool:
         """Give ``seq`` its outcome; return False, counting a duplicate, if it has one already.
@@ -114,4 +117,5 @@ class Ledger:
             "duplicates": self.duplicates,
             "redelivered": self.redelivered,
             "camera_missed": self.camera_missed,
+            "unrecorded": self.unrecorded,
         }

@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 
 class SeqSet:
     """Set of non-negative integers that arrive nearly in order.
 
-    All numbers below a low-water mark are in; only the few beyond it are stored, so that days of snapshots cost no
-    memory as long as no number stays missing.
+    Kept as runs of consecutive numbers: days of snapshots cost as much memory as there are gaps between them.
     """
 
     def __init__(self) -> None:
-        self._below = 0
-        self._beyond: set[int] = set()
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._count = 0
 
     def add(self, seq: int) -> bool:
         """Add ``seq``; return False if it was in already."""
-        if seq in self:
+        run = bisect_right(self._starts, seq)
+        if run and seq < self._stops[run - 1]:
             return False
-        self._beyond.add(seq)
-        while self._below in self._beyond:
-            self._beyond.remove(self._below)
-            self._below += 1
+        self._count += 1
+        joins_before = run > 0 and self._stops[run - 1] == seq
+        joins_after = run < len(self._starts) and self._starts[run] == seq + 1
+        if joins_before and joins_after:
+            self._stops[run - 1] = self._stops.pop(run)
+            del self._starts[run]
+        elif joins_before:
+            self._stops[run - 1] = seq + 1
+        elif joins_after:
+            self._starts[run] = seq
+        else:
+            self._starts.insert(run, seq)
+            self._stops.insert(run, seq + 1)
         return True
 
     def __contains__(self, seq: int) -> bool:
-        return seq < self._below or seq in self._beyond
+        run = bisect_right(self._starts, seq)
+        return run > 0 and seq < self._stops[run - 1]
 
     def __len__(self) -> int:
-        return self._below + len(self._beyond)
+        return self._count
+
+    @property
+    def complete_below(self) -> int:
+        """The first number that is not in: all below it are."""
+        return self._stops[0] if self._starts and self._starts[0] == 0 else 0
 
     def missing(self, end: int, most: int = 20) -> list[int]:
         """Return the first ``most`` numbers in [0, end) that are not in."""
         gaps: list[int] = []
-        for seq in range(self._below, end):
-            if seq not in self._beyond:
-                gaps.append(seq)
-                if len(gaps) == most:
-                    break
+        begin = 0
+        for start, stop in [*zip(self._starts, self._stops, strict=True), (end, end)]:
+            gaps.extend(range(begin, min(start, end, begin + most - len(gaps))))
+            if len(gaps) >= most:
+                break
+            begin = stop
         return gaps

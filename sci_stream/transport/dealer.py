@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
 import zmq
 
+from sci_stream.delivery.clock import ClockOffset
 from sci_stream.errors import WireError
+from sci_stream.transport.curve import Dress, plain
+from sci_stream.transport.neighbours import nearest
 from sci_stream.transport.sockets import Monitor, make_socket, receive_frames, send_frames
-from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Refused, Welcome, decode, encode
+from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Pong, Refused, Welcome, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +27,14 @@ UNKNOWN_PEER = Refused(reason="unknown_peer", text="say hello first: you were gi
 """The answer to a heartbeat from a node that is not known (any more)."""
 
 _MESSAGES_A_TURN = 32
+_COMPLAIN_EVERY_S = 10.0
+_ASK_AGAIN_S = 1.0
+
+
+def answer(ping: Ping) -> Pong:
+    """Say what this host's clock says."""
+    now_ns = time.time_ns()
+    return Pong(sent_ns=ping.sent_ns, received_ns=now_ns, answered_ns=now_ns)
 
 
 class PeerEvent(enum.Enum):
@@ -42,6 +55,8 @@ class Dealer:
     ----------
     hello
         Who this node is; its ``node`` and ``incarnation`` make the socket's identity. Replace it through `introduce`.
+    dress
+        Prepares the socket for an encrypted connection.
     heartbeat_s
         Distance of heartbeats; the peer is lost after `MISSED_HEARTBEATS` of them without a word.
     """
@@ -55,11 +70,13 @@ class Dealer:
         heartbeat_s: float,
         limits: Limits,
         queue: int = 8,
+        dress: Dress = plain,
     ) -> None:
         self.endpoint = endpoint
         self.hello = hello
         self.status: dict[str, int | float | str] = {}
         self.wire_errors: Counter[str] = Counter()
+        self.clock = ClockOffset()
         self._heartbeat_s = heartbeat_s
         self._limits = limits
         self.socket = make_socket(
@@ -72,11 +89,14 @@ class Dealer:
         )
         self.socket.setsockopt(zmq.IDENTITY, f"{hello.node}@{hello.incarnation}".encode())
         self.monitor = Monitor(self.socket)
-        self.socket.connect(endpoint)
+        dress(self.socket)
+        self.socket.connect(nearest(endpoint))
         self._peer: str | None = None
         self._heard_s = 0.0
         self._said_s = float("-inf")
         self._interrupted = False
+        self._complained_s = float("-inf")
+        self._ask_again_s = float("inf")
         self._unsaid: deque[Message] = deque()
 
     @property
@@ -110,7 +130,17 @@ class Dealer:
         """Take in what has come: messages that are the node's business, and what became of the peer."""
         messages: list[Message] = []
         events: list[PeerEvent] = []
-        connected, disconnected = self.monitor.drain()
+        connected, disconnected, refused = self.monitor.drain()
+        if refused:
+            self._ask_again_s = min(self._ask_again_s, now_s + _ASK_AGAIN_S)
+        if refused and now_s - self._complained_s > _COMPLAIN_EVERY_S:
+            self._complained_s = now_s
+            log.error(
+                "%s cannot be spoken to: %s. On that host: sci-stream keys allow, with the key that sci-stream keys "
+                "show prints here; and see [security] of the rig on both",
+                self.endpoint,
+                refused,
+            )
         if disconnected:
             self._interrupted = True
         if connected:
@@ -126,6 +156,9 @@ class Dealer:
             except WireError as error:
                 self.wire_errors[error.reason] += 1
                 log.warning("message from %s refused: %s", self.endpoint, error)
+                continue
+            if isinstance(message, Pong):
+                self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, time.time_ns())
                 continue
             event = self._peer_event(message)
             if event is not None:
@@ -155,12 +188,20 @@ class Dealer:
     def tick(self, now_s: float) -> list[PeerEvent]:
         """Do what is due by time: hello, heartbeat, noticing silence. Call every few tens of milliseconds."""
         events: list[PeerEvent] = []
+        if now_s >= self._ask_again_s:
+            # ZeroMQ gives a connection up for good once its key was refused; by now it may be allowed.
+            self._ask_again_s = float("inf")
+            with contextlib.suppress(zmq.ZMQError):
+                self.socket.disconnect(nearest(self.endpoint))
+            self.socket.connect(nearest(self.endpoint))
         silent = now_s - self._heard_s > MISSED_HEARTBEATS * self._heartbeat_s
         if self._peer is not None and silent and not self._interrupted:
             self._interrupted = True
             events.append(PeerEvent.LOST)
         if now_s - self._said_s >= self._heartbeat_s:
             self._said_s = now_s
+            if self.connected:
+                self.send(encode(Ping(sent_ns=time.time_ns())))
             said = self.hello if not self.connected else Heartbeat(node=self.hello.node, status=self.status)
             self.send(encode(said))
         return events

@@ -15,8 +15,9 @@ from sci_stream.delivery.dispatch import DispatchQueue, Entry
 from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER
-from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_to
+from sci_stream.transport.curve import Dress, plain
+from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER, answer
+from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
@@ -26,6 +27,7 @@ from sci_stream.wire import (
     Hello,
     Limits,
     Message,
+    Ping,
     Refused,
     Welcome,
     decode,
@@ -67,6 +69,7 @@ class Dispatcher:
         incarnation: str,
         heartbeat_s: float,
         limits: Limits,
+        dress: Dress = plain,
     ) -> None:
         self._queue = queue
         self._heartbeat_s = heartbeat_s
@@ -75,6 +78,7 @@ class Dispatcher:
         self._peers: dict[bytes, _Peer] = {}
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
         self._current = ""
+        self._series = ""
         self._said_s = float("-inf")
         self.period_ns = 0
         self.wire_errors: Counter[str] = Counter()
@@ -86,13 +90,23 @@ class Dispatcher:
             send_queue=64,
             receive_queue=256,
         )
-        bind(self.socket, endpoint, "dispatch")
+        dress(self.socket)
+        bind_near(self.socket, endpoint, "dispatch")
         self.monitor = Monitor(self.socket)
 
     @property
     def ready_nodes(self) -> int:
         """Reconstruct nodes that have credit."""
         return sum(credit > 0 for credit in self._queue.nodes.values())
+
+    @property
+    def queue_figures(self) -> dict[str, int]:
+        """What waits, what is with nodes, what they would still take."""
+        return {
+            "queue_depth": self._queue.waiting,
+            "in_flight": self._queue.in_flight,
+            "credit": max(0, self._queue.total_credit - self._queue.in_flight),
+        }
 
     def announce(self, calibration: Calibration) -> None:
         """Make a calibration the current one and send it to every node that is there."""
@@ -101,9 +115,10 @@ class Dispatcher:
         for identity in list(self._peers):
             self._send(identity, self._calibrations[self._current])
 
-    def offer(self, snapshot: Snapshot) -> list[int]:
-        """Queue a snapshot; return the sequence numbers of those that give way to it."""
-        return [entry.seq for entry in self._queue.offer(snapshot.id.seq, snapshot)]
+    def offer(self, snapshot: Snapshot, *, promised: bool = False) -> list[int]:
+        """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers of those that give way to it."""
+        self._series = snapshot.id.series
+        return [entry.seq for entry in self._queue.offer(snapshot.id.seq, snapshot, promised=promised)]
 
     @property
     def redelivered(self) -> int:
@@ -119,7 +134,10 @@ class Dispatcher:
         settled: list[Settled] = []
         while (frames := receive_frames(self.socket)) is not None:
             settled += self._handle(bytes(frames[0]), frames[1:], now_s)
-        _, disconnected = self.monitor.drain()
+        refused_before = self.monitor.refused
+        disconnected = self.monitor.drain().disconnected
+        if self.monitor.refused > refused_before:
+            self.wire_errors["handshake"] += self.monitor.refused - refused_before
         beat_due = now_s - self._said_s >= self._heartbeat_s
         if beat_due or disconnected:
             # ROUTER_MANDATORY makes this a probe: sending to a node whose connection broke fails at once.
@@ -152,6 +170,8 @@ class Dispatcher:
         match message:
             case Hello():
                 self._greet(identity, message, now_s)
+            case Done() if message.series != self._series:
+                pass  # late, of a series that is over: its numbers mean other snapshots now
             case Done() if message.ok:
                 # Even from a node that was given up meanwhile: the sink has it, so no other copy is needed.
                 return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
@@ -169,6 +189,8 @@ class Dispatcher:
                 self._send(identity, encode(UNKNOWN_PEER))
             case Heartbeat():
                 pass
+            case Ping():
+                self._send(identity, encode(answer(message)))
             case _:
                 self.wire_errors["unexpected_kind"] += 1
         return []

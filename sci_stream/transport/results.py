@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import zmq
 
 from sci_stream.errors import WireError
-from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER
-from sci_stream.transport.sockets import bind, make_socket, receive_frames, send_to
-from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Refused, Welcome, decode, encode
+from sci_stream.transport.curve import Dress, plain
+from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER, answer
+from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
+from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Refused, Welcome, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class ResultsServer:
         incarnation: str,
         heartbeat_s: float,
         limits: Limits,
+        dress: Dress = plain,
     ) -> None:
         self._limits = limits
         self._heartbeat_s = heartbeat_s
@@ -56,7 +58,9 @@ class ResultsServer:
             send_queue=1024,
             receive_queue=8,
         )
-        bind(self.socket, endpoint, "results")
+        dress(self.socket)
+        bind_near(self.socket, endpoint, "results")
+        self._monitor = Monitor(self.socket)
 
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
         """Take in some of what has come: (sender's identity, message) for what is the node's business."""
@@ -103,6 +107,9 @@ class ResultsServer:
                 else:
                     peer.status = dict(message.status)
                 return False
+            case Ping():
+                self.reply(identity, answer(message))
+                return False
             case Goodbye():
                 self.peers.pop(identity, None)
                 return False
@@ -111,6 +118,10 @@ class ResultsServer:
     def tick(self, now_s: float) -> list[Peer]:
         """Send heartbeats when due; return the peers that have just been found lost."""
         lost = []
+        refused_before = self._monitor.refused
+        self._monitor.drain()
+        if self._monitor.refused > refused_before:
+            self.wire_errors["handshake"] += self._monitor.refused - refused_before
         for peer in self.peers.values():
             if not peer.lost and now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
                 peer.lost = True
@@ -132,4 +143,5 @@ class ResultsServer:
 
     def close(self) -> None:
         """Leave."""
+        self._monitor.close()
         self.socket.close()

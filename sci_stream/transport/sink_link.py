@@ -8,6 +8,7 @@ import zmq
 
 from sci_stream.delivery.outbox import Outbox
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.dealer import Dealer, PeerEvent
 from sci_stream.wire import Acceptable, Accepted, Dropped, Hello, Limits, Message, SeriesEnd, encode
 
@@ -52,8 +53,9 @@ class SinkLink:
         *,
         heartbeat_s: float,
         limits: Limits,
+        dress: Dress = plain,
     ) -> None:
-        self.dealer = Dealer(context, endpoint, hello, heartbeat_s=heartbeat_s, limits=limits)
+        self.dealer = Dealer(context, endpoint, hello, heartbeat_s=heartbeat_s, limits=limits, dress=dress)
         self.outbox: Outbox[Key] = Outbox(_PATIENCE_S)
 
     def post(self, message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd, now_s: float) -> Key:

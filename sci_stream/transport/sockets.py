@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import os
+import socket as socketlib
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from sci_stream.config.fields import tcp_address
 from sci_stream.errors import TransportError
+from sci_stream.transport.neighbours import shortcut
 
 ZERO_COPY_FROM_BYTES = 65536
 """Frames from this size up are handed to ZeroMQ without a copy; below, the bookkeeping costs more than the copy."""
@@ -55,7 +60,14 @@ def make_socket(
 def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
     """Bind, or raise `TransportError` saying which address of the rig is the trouble."""
     try:
-        socket.bind(endpoint)
+        socket.bind(_numeric(endpoint))
+    except socketlib.gaierror as error:
+        socket.close(linger=0)
+        raise TransportError(
+            f"The name in the {what} address {endpoint} is not known here",
+            got=error.strerror,
+            hint="Is a name server reached? [network] bind_host says where to listen whatever the name.",
+        ) from None
     except zmq.ZMQError as error:
         socket.close(linger=0)
         if error.errno == zmq.EADDRINUSE:
@@ -68,6 +80,29 @@ def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
             got=error.strerror,
             hint=f"[network] {what} must be an address of this machine, such as tcp://127.0.0.1:5701.",
         ) from None
+
+
+def _numeric(endpoint: str) -> str:
+    """Return an address with its host as a number: ZeroMQ connects to names, and binds none."""
+    address = tcp_address(endpoint)
+    if address is None:
+        return endpoint
+    (_, _, _, _, (host, *_)), *_ = socketlib.getaddrinfo(address[0], address[1], type=socketlib.SOCK_STREAM)
+    return f"tcp://[{host}]:{address[1]}" if ":" in str(host) else f"tcp://{host}:{address[1]}"
+
+
+def bind_near(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
+    """Bind an address of the rig, and the local socket for the nodes of the same supervisor.
+
+    Raises
+    ------
+    TransportError
+        As `bind`.
+    """
+    bind(socket, endpoint, what)
+    near = shortcut(endpoint)
+    if near is not None:
+        bind(socket, near, what)
 
 
 def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> None:
@@ -108,23 +143,44 @@ def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
         return None
 
 
+class Seen(NamedTuple):
+    """What became of a socket's connections since last asked."""
+
+    connected: bool
+    disconnected: bool
+    refused: str
+    """Why a connection was refused in its handshake, ``""`` if none was."""
+
+
+_REFUSALS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not allowed",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "one side encrypts and the other does not, or the key expected is another",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it speaks another protocol",
+}
+
+
 class Monitor:
-    """Reports connections of a socket that come and go."""
+    """Reports connections of a socket that come, go, and are refused."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._watched = socket
         self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+            functools.reduce(operator.or_, _REFUSALS, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         )
+        self.refused = 0
 
-    def drain(self) -> tuple[bool, bool]:
-        """Return (connected, disconnected): which of the two happened since last asked."""
+    def drain(self) -> Seen:
+        """Return what happened since last asked."""
         connected = disconnected = False
+        refused = ""
         while readable(self.socket):
-            event = recv_monitor_message(self.socket)["event"]
+            event = zmq.Event(recv_monitor_message(self.socket)["event"])
             connected = connected or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             disconnected = disconnected or event == zmq.EVENT_DISCONNECTED
-        return connected, disconnected
+            if event in _REFUSALS:
+                refused = _REFUSALS[event]
+                self.refused += 1
+        return Seen(connected, disconnected, refused)
 
     def close(self) -> None:
         """Stop watching."""

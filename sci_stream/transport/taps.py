@@ -10,6 +10,7 @@ import zmq
 
 from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
+from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.sockets import bind, make_socket, receive_frames, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
 
@@ -25,7 +26,9 @@ class TapPublisher:
     XPUB rather than PUB, since it tells who subscribes: what nobody wants need not be encoded.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, limits: Limits) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, limits: Limits, dress: Dress = plain
+    ) -> None:
         self._socket = make_socket(
             context,
             zmq.XPUB,
@@ -34,6 +37,7 @@ class TapPublisher:
             send_queue=4,
             receive_queue=4,
         )
+        dress(self._socket)
         bind(self._socket, endpoint, "taps")
         self._topics: set[bytes] = set()
 
@@ -52,7 +56,9 @@ class TapPublisher:
         self._socket.close()
 
 
-def _newest(endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool) -> Iterator[M]:
+def _newest(
+    endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool, dress: Dress
+) -> Iterator[M]:
     """Yield messages of one kind. A thread drains the socket, so that what is yielded is new, not what piled up.
 
     ZeroMQ's own CONFLATE cannot do this: it keeps only the last part of a multipart message.
@@ -68,6 +74,7 @@ def _newest(endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | Non
         receive_queue=4,
     )
     socket.setsockopt(zmq.SUBSCRIBE, topic)
+    dress(socket)
     socket.connect(endpoint)
     waiting: list[M] = []
     arrived = threading.Condition()
@@ -109,7 +116,7 @@ def _newest(endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | Non
 
 
 def subscribe(
-    endpoint: str = DEFAULT_ENDPOINT, *, timeout_s: float | None = None, every: bool = False
+    endpoint: str = DEFAULT_ENDPOINT, *, timeout_s: float | None = None, every: bool = False, dress: Dress = plain
 ) -> Iterator[Reconstruction]:
     """Yield reconstructions from a running sink, in order of seq, the newest when the caller is slow.
 
@@ -121,6 +128,9 @@ def subscribe(
         Give up when nothing came for this long; None waits for ever.
     every
         Keep all that arrive in the meantime instead of the newest only (memory grows while the caller is slow).
+    dress
+        For an encrypted rig: ``present(read_key_pair(KEY_FILE), SINK_KEY)`` of `sci_stream.transport.curve` and
+        `sci_stream.files.keys`.
 
     Yields
     ------
@@ -132,9 +142,9 @@ def subscribe(
     TransportError
         When nothing came within ``timeout_s``.
     """
-    return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every)
+    return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every, dress=dress)
 
 
-def subscribe_status(endpoint: str, *, timeout_s: float | None = None) -> Iterator[Heartbeat]:
+def subscribe_status(endpoint: str, *, timeout_s: float | None = None, dress: Dress = plain) -> Iterator[Heartbeat]:
     """Yield the sink's status reports, the newest when the caller is slow."""
-    return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False)
+    return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False, dress=dress)

@@ -52,6 +52,9 @@ class Status(Table):
         return super().dump(known)
 
 
+PARAMETERS = Table(StatusEntry(), most=16)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of message.

@@ -55,6 +55,22 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """A node asks what the peer's clock says; ``sent_ns`` by its own."""
+
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to a ping: its ``sent_ns``, and when it came and was answered by the peer's clock."""
+
+    sent_ns: int
+    received_ns: int
+    answered_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """A node leaves by its own will; nothing need be waited for."""
 
@@ -129,6 +145,30 @@ class CalibrationMissing:
     hash: str
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The sink asks a node, on behalf of ``who``, to ``action``: ``set`` its parameters, or what its status lists.
+
+    ``request`` names the question, so that the answer finds back; ``parameters`` are new values by name.
+    """
+
+    request: str
+    node: str
+    action: str
+    parameters: Mapping[str, StatusValue] = field(default_factory=dict)
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResult:
+    """The answer to a `Control`: ``values`` as they are now, or, if not ``ok``, ``text`` says why nothing changed."""
+
+    request: str
+    ok: bool
+    text: str = ""
+    values: Mapping[str, StatusValue] = field(default_factory=dict)
+
+
 Message = (
     SeriesInfo
     | Snapshot
@@ -139,11 +179,15 @@ Message = (
     | Hello
     | Welcome
     | Heartbeat
+    | Ping
+    | Pong
     | Goodbye
     | Refused
     | Done
     | CalibrationRequest
     | Calibration
     | CalibrationMissing
+    | Control
+    | ControlResult
 )
 """Everything that can be encoded and decoded."""

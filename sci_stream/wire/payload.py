@@ -24,6 +24,24 @@ _NAME = Text(32)
 _CRC = Integer(0, 2**32 - 1)
 
 
+class ReceivedArray(np.ndarray[Any, Any]):
+    """A payload as it came, read-only, with the checksum under which it came.
+
+    Sent on unchanged it keeps that checksum: damage in this process's memory is found where it arrives, and the bytes
+    are gone through once less. What is derived from it, a view too, has none.
+    """
+
+    crc32: int | None = None
+
+
+def sealed(array: Array) -> ReceivedArray:
+    """Return an array that nobody will change any more, with a checksum that serves however often it is sent."""
+    view = np.ascontiguousarray(array).view(ReceivedArray)
+    view.flags.writeable = False
+    view.crc32 = isal_zlib.crc32(np.asarray(view, dtype=DTYPES[view.dtype.name]).reshape(-1).view(np.uint8).data)
+    return view
+
+
 @dataclass(frozen=True, slots=True)
 class PayloadSpec:
     """One payload of a kind of message: its name, dtypes, number of dimensions, and whether it may be absent."""
@@ -63,7 +81,8 @@ def pack_payloads(
         if array.ndim != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
             raise UnfitError(f"{spec.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape), spec.name)
         view = np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8).data
-        crc = isal_zlib.crc32(view)
+        crc = array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
+        crc = isal_zlib.crc32(view) if crc is None else crc
         descriptions.append({"name": spec.name, "dtype": dtype, "shape": list(array.shape), "crc32": crc})
         views.append(view)
     return descriptions, views
@@ -76,7 +95,7 @@ def unpack_payloads(
 
     Returns
     -------
-    Read-only arrays on the frames' own memory (a copy only where that is not aligned for the dtype).
+    Read-only `ReceivedArray` on the frames' own memory (a copy only where that is not aligned for the dtype).
 
     Raises
     ------
@@ -140,5 +159,7 @@ def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits:
     if not array.flags.aligned:
         # A small message may lie anywhere in a receive buffer; compiled code downstream relies on alignment.
         array = array.copy()
-    array.flags.writeable = False
-    return array
+    received = array.view(ReceivedArray)
+    received.flags.writeable = False
+    received.crc32 = crc
+    return received

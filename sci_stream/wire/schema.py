@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from sci_stream.wire import messages as msg
 from sci_stream.wire.checks import Check, Choice, Flag, Integer, Number, Prose, Record, Text, UnfitError
-from sci_stream.wire.kind import COUNT, ID_FIELDS, LABEL, NAME, VERSIONS, WORD, Kind, Status, StatusEntry
+from sci_stream.wire.kind import COUNT, ID_FIELDS, LABEL, NAME, PARAMETERS, VERSIONS, WORD, Kind, Status, StatusEntry
 from sci_stream.wire.values import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
 
 
@@ -65,11 +65,23 @@ KINDS: Final = (
     ),
     _plain("welcome", msg.Welcome, {"node": NAME, "incarnation": NAME, "heartbeat_s": Number(0.01, 3600)}),
     _plain("heartbeat", msg.Heartbeat, {"node": NAME, "status": Status(StatusEntry(), most=128)}),
+    _plain("ping", msg.Ping, {"sent_ns": COUNT}),
+    _plain("pong", msg.Pong, {"sent_ns": COUNT, "received_ns": COUNT, "answered_ns": COUNT}),
     _plain("goodbye", msg.Goodbye, {"node": NAME}),
     _plain("refused", msg.Refused, {"reason": WORD, "text": Prose(2048)}),
     _plain("done", msg.Done, {"series": NAME, "seq": COUNT, "ok": Flag(), "reason": Prose(1024)}),
     _plain("calibration_request", msg.CalibrationRequest, {"hash": NAME}),
     CALIBRATION,
     _plain("calibration_missing", msg.CalibrationMissing, {"hash": NAME}),
+    _plain(
+        "control",
+        msg.Control,
+        {"request": NAME, "node": NAME, "action": WORD, "parameters": PARAMETERS, "who": LABEL},
+    ),
+    _plain(
+        "control_result",
+        msg.ControlResult,
+        {"request": NAME, "ok": Flag(), "text": Prose(2048), "values": PARAMETERS},
+    ),
 )
 """Every kind of message there is (docs/wire.md)."""

@@ -10,6 +10,7 @@ import numpy as np
 from sci_stream.model import (
     Array,
     BayerPhase,
+    CalibrationHealth,
     Policy,
     Reconstruction,
     SeriesInfo,
@@ -94,6 +95,20 @@ def _build_calibration(fields: dict[str, Any], arrays: dict[str, Any]) -> Calibr
 _COUNTS = ("uint8", "uint16", "float32")
 _VIDEO = ("float16", "float32")
 
+_HEALTH = Record(
+    CalibrationHealth,
+    {
+        "shift_x_px": FiniteOrNil(),
+        "shift_y_px": FiniteOrNil(),
+        "shift_sd_px": FiniteOrNil(),
+        "match": FiniteOrNil(),
+        "contrast": FiniteOrNil(),
+        "order": LABEL,
+        "first_mask": SMALL_COUNT,
+        "corrected": Flag(),
+        "below_black_fraction": Number(0, 1),
+    },
+)
 _REPORT = Record(
     SolveReport,
     {
@@ -106,6 +121,7 @@ _REPORT = Record(
         "saturated_fraction": Number(0, 1),
         # Infinite where the video equals the truth, as on a black scene: no reason for a node to fall silent.
         "psnr_db": FiniteOrNil(),
+        "health": Maybe(_HEALTH),
     },
 )
 _TIMES = Record(

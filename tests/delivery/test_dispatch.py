@@ -32,6 +32,18 @@ def test_the_oldest_waiting_snapshot_gives_way_when_the_queue_is_full() -> None:
     assert [entry.seq for entry in queue.offer(2, "s")] == [0]
 
 
+def test_one_that_was_promised_gives_way_to_none_and_counts_as_redelivered() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=1)
+    assert queue.offer(0, "s", promised=True) == []
+    assert queue.offer(1, "s") == []
+    assert [entry.seq for entry in queue.offer(2, "s")] == [1]
+    assert queue.redelivered == 1
+    queue.join("a", 1)
+    assigned = queue.assign()
+    assert assigned is not None
+    assert (assigned[1].seq, assigned[1].attempts) == (0, 2)
+
+
 def test_a_block_stays_with_its_node_while_that_node_keeps_up() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=10, block=4)
     queue.join("a", 2)

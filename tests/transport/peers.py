@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import zmq
 
 from sci_stream.model import Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
 from sci_stream.wire import Hello
+from tests.hostile import HostileCase
 
 HEARTBEAT_S = 0.1
 SERIES = "series-1"
@@ -21,6 +24,25 @@ def until(condition: Callable[[], object], turn: Callable[[], object], timeout_s
         assert time.monotonic() < deadline_s, "it did not come about in time"
         turn()
         time.sleep(0.002)
+
+
+def send_until_counted(
+    raw: zmq.Socket[bytes], cases: Sequence[HostileCase], counted: Callable[[], int], turn: Callable[[], object]
+) -> None:
+    """Send bad messages one by one and see each counted.
+
+    Again where it is not: on a busy machine the connection may break for want of a heartbeat, and what was on its way
+    is gone.
+    """
+    for case in cases:
+        before = counted()
+        for _ in range(10):
+            raw.send_multipart(case.frames)
+            with contextlib.suppress(AssertionError):
+                until(lambda before=before: counted() > before, turn, timeout_s=3.0)
+                break
+        else:
+            raise AssertionError(f"never counted: {case.name}")
 
 
 def hello(node: str = "reconstruct-0", credit: int = 0, incarnation: str = "a") -> Hello:

@@ -18,7 +18,7 @@ from sci_stream.transport.dealer import Dealer, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.wire import CalibrationMissing, CalibrationRequest, Done, Limits, Message, encode
 from tests.hostile import hostile_messages
-from tests.transport.peers import HEARTBEAT_S, SERIES, hello, snapshot, until
+from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted, snapshot, until
 
 
 class Bench:
@@ -154,6 +154,18 @@ def test_a_reported_failure_sends_the_snapshot_out_again_and_in_the_end_gives_it
     until(lambda: bench.settled == [Settled(0, "reconstruct_failed")], bench.turn)
 
 
+def test_a_late_word_of_another_series_settles_nothing(bench: Bench) -> None:
+    node = bench.add("a")
+    bench.dispatcher.offer(snapshot(0))
+    until(lambda: bench.seqs("a") == [0], bench.turn)
+    node.send(encode(Done(series="series-0", seq=0, ok=True, reason="")))
+    node.send(encode(Done(series="series-0", seq=0, ok=False, reason="late")))
+    node.send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
+    until(lambda: bench.settled, bench.turn)
+    assert bench.settled == [Settled(0)]
+    assert bench.seqs("a") == [0], "it was not sent out again"
+
+
 def test_the_calibration_comes_with_the_welcome_and_again_on_request(bench: Bench) -> None:
     calibration = Calibration(np.ones((2, 4, 6), np.float32))
     bench.dispatcher.announce(calibration)
@@ -174,9 +186,7 @@ def test_no_hostile_message_stops_the_dispatcher_and_each_is_counted(bench: Benc
     raw = bench.context.socket(zmq.DEALER)
     raw.connect(bench.endpoint)
     cases = [case for case in hostile_messages() if case.frames]
-    for case in cases:
-        raw.send_multipart(case.frames)
-    until(lambda: bench.dispatcher.wire_errors.total() >= len(cases), bench.turn, timeout_s=30.0)
+    send_until_counted(raw, cases, bench.dispatcher.wire_errors.total, bench.turn)
     for case in cases:
         assert bench.dispatcher.wire_errors[case.reason] > 0, case.name
     bench.dispatcher.offer(snapshot(0))

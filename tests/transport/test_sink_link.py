@@ -15,7 +15,7 @@ from sci_stream.transport.results import ResultsServer
 from sci_stream.transport.sink_link import Key, SinkLink
 from sci_stream.wire import Accepted, Limits, Message
 from tests.hostile import hostile_messages
-from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, until
+from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, send_until_counted, until
 
 
 class Bench:
@@ -138,11 +138,9 @@ def test_no_hostile_message_stops_the_sink_and_each_is_counted(bench: Bench) -> 
     raw = bench.context.socket(zmq.DEALER)
     raw.connect(bench.endpoint)
     cases = [case for case in hostile_messages() if case.frames]
-    for case in cases:
-        raw.send_multipart(case.frames)
     server = bench.server
     assert server is not None
-    until(lambda: server.wire_errors.total() >= len(cases), bench.turn, timeout_s=30.0)
+    send_until_counted(raw, cases, server.wire_errors.total, bench.turn)
     for case in cases:
         assert server.wire_errors[case.reason] > 0, case.name
     bench.link.post(reconstruction(0), time.monotonic())

@@ -137,7 +137,7 @@ def test_the_corpus_has_every_reason_and_no_name_twice() -> None:
 
 def test_another_version_is_refused_naming_both() -> None:
     frames = with_header(good_frames("hello"), lambda header: header.update(v=7))
-    with pytest.raises(WireError, match=r"expected version 1; got 7\. Run the same release"):
+    with pytest.raises(WireError, match=r"expected version 2; got 7\. Run the same release"):
         decode(frames)
 
 
@@ -251,3 +251,16 @@ def test_a_rate_that_is_not_known_yet_does_not_silence_a_node() -> None:
 def test_a_header_too_large_for_any_receiver_is_not_sent() -> None:
     with pytest.raises(ValueError, match="over the limit"):
         encode(Heartbeat("sink", {f"k{i}": "\U0001f4f7" * 1024 for i in range(100)}))
+
+
+def test_damage_on_a_forwarding_node_is_found_where_the_payload_arrives() -> None:
+    """What is sent on unchanged keeps the checksum under which it came; what was derived from it gets its own."""
+    frames = [bytearray(frame) for frame in encode(samples()["snapshot"])]
+    forwarded = decode(frames)
+    assert isinstance(forwarded, Snapshot)
+    frames[2][0] ^= 1  # the array lies on this very memory
+    with pytest.raises(WireError) as refused:
+        decode(encode(forwarded))
+    assert refused.value.reason == "crc"
+    derived = dataclasses.replace(forwarded, counts=forwarded.counts[:])
+    assert same(decode(encode(derived)), derived)

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from sci_stream.model import SolveReport, StageTimes
+from sci_stream.model import CalibrationHealth, SolveReport, StageTimes
 from sci_stream.wire import SCHEMA_VERSION, Goodbye, Limits, Reason, encode
 from sci_stream.wire.kind import Kind
 from sci_stream.wire.payload import DTYPES
@@ -31,7 +31,7 @@ def test_every_payload_is_specified_with_its_dtypes(kind: Kind) -> None:
 
 
 def test_every_reason_dtype_and_nested_field_is_specified() -> None:
-    nested = [*SolveReport.__dataclass_fields__, *StageTimes.__dataclass_fields__]
+    nested = [name for kind in (SolveReport, CalibrationHealth, StageTimes) for name in kind.__dataclass_fields__]
     for name in (*get_args(Reason), *DTYPES, *nested):
         assert f"`{name}`" in TEXT, name
 

@@ -1,0 +1,198 @@
+"""What may be set while an instrument runs: a name, a type, a range, the value it has now."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, TypeGuard, get_args
+
+from sci_stream.errors import InputError
+
+Value = bool | int | float | str
+"""What a parameter may be. It travels, and is recorded, as it is."""
+
+Kind = Literal["flag", "integer", "number", "choice"]
+
+SET_KEY: Final = "set."
+"""Begins the names under which a node's status declares its parameters, each as `Parameter.to_text`."""
+ACTIONS_KEY: Final = "actions"
+"""The name under which a node's status lists what it can be asked to do, separated by blanks."""
+
+MOST_CHANGES: Final = 16
+"""Parameters that one request may set."""
+
+_WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+_MOST_TEXT = 1024
+_LARGEST = 1e300
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One thing that may be set, and what it is now.
+
+    Parameters
+    ----------
+    name
+        As the rig file or the driver calls it, with its unit (``iterations``, ``snapshot_rate_hz``).
+    kind
+        ``flag``, ``integer``, ``number`` or ``choice``.
+    value
+        What it is now.
+    low, high
+        The range of a number, both ends included; None where there is no end.
+    choices
+        What a choice may be.
+    says
+        One sentence for people.
+    """
+
+    name: str
+    kind: Kind
+    value: Value
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    says: str = ""
+
+    @property
+    def range(self) -> str:
+        """What it may be, in words."""
+        if self.kind == "flag":
+            return "true or false"
+        if self.kind == "choice":
+            return " or ".join(self.choices) if len(self.choices) < 3 else "one of " + ", ".join(self.choices)
+        noun = "an integer" if self.kind == "integer" else "a number"
+        if self.low is not None and self.high is not None:
+            return f"{noun} from {self.low:.10g} to {self.high:.10g}"
+        if self.low is not None:
+            return f"{noun} from {self.low:.10g} up"
+        return noun if self.high is None else f"{noun} up to {self.high:.10g}"
+
+    def checked(self, value: object) -> Value:
+        """Return a value that it may take, in its own type.
+
+        Raises
+        ------
+        InputError
+            If it may not; names the range.
+        """
+        match self.kind:
+            case "flag" if isinstance(value, bool):
+                return value
+            case "choice" if isinstance(value, str) and value in self.choices:
+                return value
+            case "integer" | "number" if _is_number(value) and self._holds(value):
+                if self.kind == "number":
+                    return float(value)
+                if value == int(value):
+                    return int(value)
+        near = difflib.get_close_matches(value, self.choices, n=1) if isinstance(value, str) else []
+        hint = f"Did you mean {near[0]}?" if near else None
+        raise InputError(f"{self.name} cannot be set to that", expected=self.range, got=_shown(value), hint=hint)
+
+    def _holds(self, value: float) -> bool:
+        return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
+
+    def parsed(self, text: str) -> Value:
+        """Return a value as it is written on a command line: ``12``, ``0.5``, ``on``, ``tv``. Raises as `checked`."""
+        value: object = text
+        if self.kind == "flag":
+            value = _WORDS.get(text.lower(), text)
+        elif self.kind != "choice":
+            with contextlib.suppress(ValueError):
+                value = float(text)
+            with contextlib.suppress(ValueError):
+                value = int(text)
+        return self.checked(value)
+
+    def changed_to(self, value: Value) -> Parameter:
+        """Return it with another value."""
+        return replace(self, value=value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**asdict(self), "choices": list(self.choices), "range": self.range}
+
+    def to_text(self) -> str:
+        """Return it as a line that fits a status entry; what it says is left out where it would not fit."""
+        plain = {key: value for key, value in asdict(self).items() if value not in (None, (), "")}
+        text = json.dumps(plain, separators=(",", ":"))
+        if len(text) > _MOST_TEXT:
+            text = json.dumps({key: plain[key] for key in plain if key != "says"}, separators=(",", ":"))
+        return text
+
+
+def read_parameter(text: str) -> Parameter | None:
+    """Read what `Parameter.to_text` wrote; None for anything else: it comes from another node."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return parameter_of(found)
+
+
+def parameter_of(found: object) -> Parameter | None:
+    """Take what `Parameter.as_dict` gave, from afar, for what it says; None for anything else."""
+    if not isinstance(found, dict):
+        return None
+    found = {key: value for key, value in found.items() if key != "range"}
+    try:
+        made = Parameter(**{**found, "choices": tuple(found.get("choices", ()))})
+        ends = [end for end in (made.low, made.high) if end is not None]
+        well_formed = (
+            made.kind in get_args(Kind)
+            and all(isinstance(text, str) for text in (made.name, made.says, *made.choices))
+            and all(_is_number(end) for end in ends)
+        )
+        return made if well_formed and made.checked(made.value) == made.value else None
+    except (ValueError, TypeError, InputError):
+        return None
+
+
+def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> dict[str, str]:
+    """Return the entries of a node's status that say what may be set and done."""
+    said = {f"{SET_KEY}{parameter.name}": parameter.to_text() for parameter in parameters}
+    words = " ".join(actions)
+    return {**said, ACTIONS_KEY: words} if words else said
+
+
+def declarations(status: Mapping[str, Any]) -> tuple[list[Parameter], list[str]]:
+    """Return the parameters and actions that a node's status declares; what is not well-formed is left out."""
+    texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]
+    found = [parameter for text in texts if (parameter := read_parameter(text)) is not None]
+    actions = status.get(ACTIONS_KEY, "")
+    return found, actions.split() if isinstance(actions, str) else []
+
+
+def checked_changes(parameters: Iterable[Parameter], changes: Mapping[str, object], whose: str) -> dict[str, Value]:
+    """Return changes whose names are known and whose values are in range.
+
+    Raises
+    ------
+    InputError
+        For the first that is not.
+    """
+    known = {parameter.name: parameter for parameter in parameters}
+    if not changes:
+        raise InputError("Nothing is to be set", expected="at least one parameter with its value")
+    out = {}
+    for name, value in changes.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else None
+            expected = f"one of {', '.join(known)}" if known else "no parameter: nothing can be set on it now"
+            raise InputError(f"{whose} has no parameter {_shown(name)}", expected=expected, hint=hint)
+        out[name] = known[name].checked(value)
+    return out
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"

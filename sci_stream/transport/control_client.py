@@ -1,0 +1,157 @@
+"""Control of a running rig from Python and from the command line, by way of its live page."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from sci_stream.errors import InputError, TransportError
+from sci_stream.parameters import Parameter, Value, parameter_of
+
+_MOST_BYTES = 1 << 22
+_PATIENCE_S = 15.0
+"""Longer than the page waits for the nodes: its answer says more than a time-out here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controllable:
+    """A node, what may be set on it, and what it can be asked to do."""
+
+    node: str
+    kind: str
+    parameters: Mapping[str, Parameter]
+    actions: tuple[str, ...]
+
+
+class RigControl:
+    """A running rig, to be asked for things.
+
+    Parameters
+    ----------
+    url
+        Of its live page, as the sink prints it; a ``?token=`` in it is taken.
+    token
+        ``[preview] token`` of the rig, where it has one.
+    who
+        Who asks, for the log and the recording; by default this user on this host.
+    timeout_s
+        How long an answer may take.
+
+    Raises
+    ------
+    InputError
+        If the address is none.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, who: str | None = None, timeout_s: float = _PATIENCE_S
+    ) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise InputError("This is no address of a live page", expected="http://HOST:PORT/", got=url)
+        self.url = f"{parts.scheme}://{parts.netloc}/"
+        self._token = token or parse_qs(parts.query).get("token", [""])[0]
+        self._who = who if who is not None else _this_user()
+        self._timeout_s = timeout_s
+
+    def status(self) -> dict[str, Any]:
+        """Return all that the page knows of the rig."""
+        return self._request("status")
+
+    def nodes(self) -> dict[str, Controllable]:
+        """Return what may be set and done now, by node; the sink is one of them.
+
+        Raises
+        ------
+        TransportError
+            If the page does not answer or does not let us in.
+        """
+        found = {}
+        for entry in self.status().get("controls", []):
+            told = (parameter_of(parameter) for parameter in entry["parameters"])
+            parameters = {parameter.name: parameter for parameter in told if parameter is not None}
+            found[entry["node"]] = Controllable(entry["node"], entry["kind"], parameters, tuple(entry["actions"]))
+        return found
+
+    def set(self, node: str, **parameters: Value) -> dict[str, dict[str, Value]]:
+        """Set parameters of a node, or of all nodes of a kind (``reconstruct``); return them as they are now, by node.
+
+        Raises
+        ------
+        InputError
+            If one is unknown or out of its range: nothing is set, then.
+        TransportError
+            If the page, or the node, does not answer.
+        """
+        answer = self._request("control/set", {"node": node, "parameters": parameters})
+        return dict(answer["values"])
+
+    def do(self, node: str, action: str) -> str:
+        """Have a node do one of its actions; return what it says. Raises as `set`."""
+        return str(self._request("control/do", {"node": node, "action": action})["text"])
+
+    def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps({**body, "who": self._who}).encode()
+        request = urllib.request.Request(self.url + path, data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+                return self._read(response.read(_MOST_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refusal(error.code, error.read(_MOST_BYTES)) from None
+        except (OSError, ValueError) as error:
+            raise TransportError(
+                f"The live page at {self.url} does not answer",
+                got=getattr(error, "reason", error),
+                hint="Is the rig running, and its [preview] enabled at this address?",
+            ) from None
+
+    def _read(self, body: bytes) -> dict[str, Any]:
+        found = json.loads(body)
+        if not isinstance(found, dict):
+            raise ValueError("not what a live page answers")
+        return found
+
+    def _refusal(self, code: int, body: bytes) -> InputError | TransportError:
+        try:
+            text = str(self._read(body)["error"])
+        except (ValueError, KeyError):
+            text = body[:200].decode(errors="replace").strip()
+        if code == 400:
+            return InputError(text)
+        if code == 403:
+            return TransportError(
+                f"The live page at {self.url} does not let us in", got=text, hint="Give its [preview] token."
+            )
+        return TransportError(text or f"The live page at {self.url} answers {code}")
+
+
+def _this_user() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as containers have them
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"[:64]
+
+
+def control(url: str, *, token: str | None = None, who: str | None = None) -> RigControl:
+    """Return a running rig, to be asked for things: see `RigControl`, which this makes.
+
+    ::
+
+        rig = sci_stream.control("http://127.0.0.1:8765")
+        rig.set("reconstruct", iterations=12)
+        rig.do("acquire", "next_series")
+    """
+    return RigControl(url, token=token, who=who)
