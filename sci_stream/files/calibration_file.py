@@ -6,8 +6,11 @@ Layout of the group (schema version 1)::
     phi (B, H, W) float32      dark (H, W) float32      [bad_pixels (H, W) bool]
     @full_scale_dn  [@saturation_dn]  [@bit_depth]  [@bayer]
     @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source
+    [measured/]  the evidence, where it was measured here:
+        white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)      mask_order (B,) int64
+        @frames  @field  @clipped_fraction  [@read_noise_dn]  [@gain_e_per_dn]
 
-What is unknown is absent.
+What is unknown is absent. Recordings hold no evidence.
 """
 
 from __future__ import annotations
@@ -31,20 +34,23 @@ from sci_stream.files.hdf5 import (
 )
 from sci_stream.model import BayerPhase
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.measuring import Field, Measured
 
 _FORMAT = "sci_stream.calibration"
 _SCHEMA_VERSION = 1
 
 
-def save_calibration(path: Path, calibration: Calibration, *, overwrite: bool = False) -> None:
+def save_calibration(
+    path: Path, calibration: Calibration, measured: Measured | None = None, *, overwrite: bool = False
+) -> None:
     """Write a calibration to a file of its own, whole or not at all.
 
     Parameters
     ----------
     path
         Where to; its folder must exist.
-    calibration
-        What to write.
+    calibration, measured
+        What to write, and the evidence for it.
     overwrite
         Replace an existing file rather than refuse.
 
@@ -56,7 +62,13 @@ def save_calibration(path: Path, calibration: Calibration, *, overwrite: bool = 
     if path.exists() and not overwrite:
         raise StorageError(f"The calibration file {path} exists", hint="Choose another name, or ask to overwrite it.")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    image = build_image(lambda file: write_calibration(file, calibration))
+
+    def fill(file: h5py.File) -> None:
+        write_calibration(file, calibration)
+        if measured is not None:
+            _write_measured(file.create_group("measured"), measured)
+
+    image = build_image(fill)
     try:
         partial.write_bytes(image)
         partial.replace(path)
@@ -79,6 +91,51 @@ def load_calibration(path: Path) -> Calibration:
         inside = file.get("calibration")
         group = inside if file.attrs.get("format") != _FORMAT and isinstance(inside, h5py.Group) else file
         return read_calibration(group)
+
+
+def load_measured(path: Path) -> Measured | None:
+    """Read the evidence that lies in a calibration file, None where there is none.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is missing, foreign or damaged.
+    """
+    with open_for_reading(path, "calibration") as file:
+        group = file.get("measured")
+        return _read_measured(group) if isinstance(group, h5py.Group) else None
+
+
+def _write_measured(group: h5py.Group, measured: Measured) -> None:
+    group.create_dataset("white", data=measured.white)
+    group.create_dataset("flags", data=measured.flags)
+    group.create_dataset("mask_order", data=np.asarray(measured.mask_order, np.int64))
+    group.attrs["frames"] = measured.frames
+    group.attrs["field"] = measured.field.value
+    group.attrs["clipped_fraction"] = measured.clipped_fraction
+    for name in ("read_noise_dn", "gain_e_per_dn"):
+        value = getattr(measured, name)
+        if value is not None:
+            group.attrs[name] = value
+
+
+def _read_measured(group: h5py.Group) -> Measured:
+    number = (int, float)
+    white_field = read_attribute(group, "field", str)
+    if white_field not in set(Field):
+        raise FileFormatError(
+            f"The attribute 'field' of {place(group)} is unknown", expected=", ".join(Field), got=repr(white_field)
+        )
+    return Measured(
+        white=read_array(group, "white", 2).astype(np.float32),
+        flags=read_array(group, "flags", 2).astype(np.uint8),
+        frames=read_attribute(group, "frames", int),
+        read_noise_dn=read_attribute(group, "read_noise_dn", number, required=False),
+        gain_e_per_dn=read_attribute(group, "gain_e_per_dn", number, required=False),
+        mask_order=tuple(int(b) for b in read_array(group, "mask_order", 1)),
+        field=Field(white_field),
+        clipped_fraction=read_attribute(group, "clipped_fraction", number),
+    )
 
 
 def write_calibration(group: h5py.Group, calibration: Calibration) -> None:

@@ -54,6 +54,7 @@ class RecordingFile:
             rows = {column.name: self._read(self._dataset(f"rows/{column.name}", 1), ()) for column in COLUMNS}
             self.rows = {name: values[: len(state)] for name, values in rows.items()} | {"state": state}
             self._frames = {name: self._dataset(name, ndim) for name, ndim in _FRAMES.items() if name in self.hdf5}
+            self._dtypes = {name: np.dtype(node.dtype) for name, node in self._frames.items()}
             self._ledger = self._dataset("ledger", 1)
         except BaseException:
             self.hdf5.close()
@@ -86,11 +87,15 @@ class RecordingFile:
                 self.hdf5.close()
                 raise FileFormatError(f"Another file has taken the place of {self.path}", hint="Open it anew.")
 
-    def frame(self, name: str, row: int) -> Array:
-        """Read a row of ``"raw"`` or ``"video"``."""
+    def stored(self, name: str) -> np.dtype[Any] | None:
+        """Return the type of ``"raw"`` or ``"video"``, None if it is not stored."""
+        return self._dtypes.get(name)
+
+    def frame(self, name: str, row: int, part: tuple[int | slice, ...] = ()) -> Array:
+        """Read a row of ``"raw"`` or ``"video"``, or a part of it."""
         with self.lock:
             self._check_open()
-            return self._read(self._frames[name], row)
+            return self._read(self._frames[name], (row, *part))
 
     def ledger(self) -> bytes:
         """Read the account, without its padding."""

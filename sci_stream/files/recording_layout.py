@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from sci_stream.errors import FileFormatError
 from sci_stream.files.hdf5 import place, read_text, write_mark, write_text
-from sci_stream.model import BayerPhase, Policy, SeriesInfo
+from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
 
 FORMAT = "sci_stream.recording"
 SCHEMA_VERSION = 1
@@ -51,28 +52,33 @@ def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
     return np.dtype(np.uint8 if info.bit_depth <= 8 else np.uint16)
 
 
-def create_layout(
-    file: h5py.File,
-    info: SeriesInfo,
-    *,
-    first_seq: int,
-    raw: np.dtype[Any] | None,
-    video: bool,
-    compression: Compression,
-) -> None:
-    """Create everything but the rows and the calibration in an empty file; ``raw`` None for no raw dataset."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """What a file is made to hold: ``raw`` is the dtype of raw counts, None for none of them; see `RecordingWriter`."""
+
+    first_seq: int
+    raw: np.dtype[Any] | None
+    video: bool
+    compression: Compression
+    parent: Mapping[str, Any] | None = None
+
+
+def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
+    """Create everything but the rows and the calibration in an empty file."""
     write_mark(file, FORMAT, SCHEMA_VERSION)
-    file.attrs["first_seq"] = first_seq
+    file.attrs["first_seq"] = layout.first_seq
     file.attrs["NX_class"] = "NXroot"
     write_text(file, "series_info", info_to_json(info))
     write_text(file, "rig_toml", info.rig_toml)
+    if layout.parent is not None:
+        write_text(file, "parent", json.dumps(dict(layout.parent), indent=1, sort_keys=True))
     file.create_dataset("ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,))
     shape = (info.height_px, info.width_px)
-    if raw is not None:
-        _create_frames(file, "raw", shape, raw, compression)
-    if video:
-        _create_frames(file, "video", (info.n_frames, *shape), np.dtype(np.float16), compression)
-    _create_nexus(file, info)
+    if layout.raw is not None:
+        _create_frames(file, "raw", shape, layout.raw, layout.compression)
+    if layout.video:
+        _create_frames(file, "video", (info.n_frames, *shape), np.dtype(np.float16), layout.compression)
+    create_nexus(file, info)
 
 
 def _create_frames(
@@ -83,11 +89,18 @@ def _create_frames(
     node = file.create_dataset(
         name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk, fillvalue=0, **compression.filters()
     )
-    node.attrs["units"] = "DN" if name == "raw" else "1"
+    describe_frames(node)
+
+
+def describe_frames(node: h5py.Dataset) -> None:
+    """Say in the NeXus way what ``raw`` or ``video`` is."""
+    raw = node.name.endswith("raw")
+    node.attrs["units"] = "DN" if raw else "1"
+    node.attrs["long_name"] = "coded snapshots (DN)" if raw else "reconstructed video (0-1)"
     node.attrs["interpretation"] = "image"
 
 
-def _create_nexus(file: h5py.File, info: SeriesInfo) -> None:
+def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
     """Lay NeXus groups over the data, so that silx and H5Web open the file with a plot."""
     entry = file.create_group("entry")
     file.attrs["default"] = "entry"
@@ -101,6 +114,22 @@ def _create_nexus(file: h5py.File, info: SeriesInfo) -> None:
             data.attrs["signal"] = "data"
             data["data"] = file[name]
             entry.attrs["default"] = name
+
+
+def ledger_document(document: Mapping[str, Any]) -> Array:
+    """Return the account as it is stored: JSON, zero-padded to `LEDGER_BYTES`.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit.
+    """
+    text = json.dumps(dict(document)).encode()
+    if len(text) > LEDGER_BYTES:
+        raise ValueError(f"a ledger must fit {LEDGER_BYTES} bytes as JSON, got {len(text)}")
+    padded = np.zeros(LEDGER_BYTES, np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    return padded
 
 
 def info_to_json(info: SeriesInfo) -> str:

@@ -19,7 +19,7 @@ from sci_stream.errors import FileFormatError
 from sci_stream.files.calibration_file import read_calibration
 from sci_stream.files.hdf5 import read_attribute, read_text
 from sci_stream.files.recording_file import RecordingFile, release, share
-from sci_stream.files.recording_layout import RowState, read_info
+from sci_stream.files.recording_layout import RowState, raw_dtype, read_info
 from sci_stream.files.recording_rows import OUTCOME_NAMES, START_NAMES
 from sci_stream.model import Array, SeriesInfo, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
@@ -87,6 +87,14 @@ class Recording:
             return read_calibration(group)
 
     @property
+    def disk_bytes(self) -> int:
+        """Size of the file on the disk; of one over several segments, together with those that are there."""
+        with self._hdf5() as file:
+            names = file.attrs.get("segments", ())
+        others = (self.path.with_name(str(name)) for name in names)
+        return sum(path.stat().st_size for path in (self.path, *others) if path.exists())
+
+    @property
     def rig_toml(self) -> str:
         """The rig file's text."""
         with self._hdf5() as file:
@@ -116,6 +124,51 @@ class Recording:
         """Whether the recording was ended in order, with its final ledger."""
         return self._ledger_document().get("clean") is True
 
+    @property
+    def continued(self) -> str | None:
+        """Name of the segment in which the series goes on, None if this is its last or was left by a crash."""
+        name = self._ledger_document().get("continued")
+        return name if isinstance(name, str) else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the file was closed in order: the end of its series, or a segment that another one follows."""
+        return self.clean or self.continued is not None
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the sink noted of the series beside its ledger, such as the ``solvers`` by node."""
+        known = ("clean", "time_ns", "ledger", "continued")
+        return {name: value for name, value in self._ledger_document().items() if name not in known}
+
+    @property
+    def parent(self) -> dict[str, Any] | None:
+        """What the recording was made from; None for one of a camera."""
+        with self._hdf5() as file:
+            if "parent" not in file:
+                return None
+            text = read_text(file, "parent")
+        try:
+            parent = json.loads(text)
+        except ValueError as error:
+            raise FileFormatError(f"The text 'parent' of {self.path} is damaged", expected="JSON") from error
+        return parent if isinstance(parent, dict) else {}
+
+    @property
+    def has_raw(self) -> bool:
+        """Whether raw counts are stored at all."""
+        return self._file.stored("raw") is not None
+
+    @property
+    def has_video(self) -> bool:
+        """Whether video is stored at all."""
+        return self._file.stored("video") is not None
+
+    @property
+    def raw_dtype(self) -> np.dtype[Any]:
+        """Type of the raw counts."""
+        return self._file.stored("raw") or raw_dtype(self.info)
+
     def _seqs(self, chosen: npt.NDArray[np.bool_]) -> list[int]:
         return [int(row) + self.first_seq for row in np.flatnonzero(chosen)]
 
@@ -134,8 +187,8 @@ class Recording:
         """Sequence numbers that have an outcome, ascending."""
         return self._seqs(self._rows["outcome"] != 0)
 
-    def raw(self, seq: int) -> Array:
-        """Return the raw counts of a snapshot, (H, W) in DN, owned by the caller.
+    def raw(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
+        """Return the raw counts of a snapshot, (H, W) in DN, owned by the caller; or a part of them.
 
         Raises
         ------
@@ -144,17 +197,17 @@ class Recording:
         FileFormatError
             If they are damaged.
         """
-        return self._frame("raw", seq, RowState.RAW)
+        return self._frame("raw", seq, RowState.RAW, part)
 
-    def video(self, seq: int) -> Array:
-        """Return the video of a snapshot, (B, H, W) float16 on the 0–1 scale. Raises as `raw`."""
-        return self._frame("video", seq, RowState.VIDEO)
+    def video(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
+        """Return the video of a snapshot, (B, H, W) float16 on the 0–1 scale, or a part of it. Raises as `raw`."""
+        return self._frame("video", seq, RowState.VIDEO, part)
 
-    def _frame(self, name: str, seq: int, flag: RowState) -> Array:
+    def _frame(self, name: str, seq: int, flag: RowState, part: tuple[int | slice, ...]) -> Array:
         row = seq - self.first_seq
         if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & flag:
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
-        return self._file.frame(name, row)
+        return self._file.frame(name, row, part)
 
     def _value(self, name: str, seq: int) -> Any:
         row = seq - self.first_seq

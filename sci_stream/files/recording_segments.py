@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from sci_stream.errors import FileFormatError, InputError, StorageError
 from sci_stream.files.recording_reader import Recording
 
 _LOG = logging.getLogger(__name__)
-_MOST_SEGMENTS = 1000
+_MOST_SEGMENTS = 100_000
 _LONGEST_NAME_BYTES = 200
 """File systems take 255; the rest is for the segment's number and the endings."""
 
@@ -54,22 +55,45 @@ def segment_path(path: Path, segment: int) -> Path:
     return path if segment == 0 else path.with_name(f"{path.stem}_{segment:03d}{path.suffix}")
 
 
-def create_segment(path: Path, series: str, image: bytes) -> tuple[Path, Known]:
-    """Create the first segment that does not exist yet from its first bytes, whole or not at all.
+def first_segment(path: Path) -> Path:
+    """Return the path of the first segment of the recording that ``path`` is a segment of, as far as names tell."""
+    match = re.fullmatch(r"(.+)_\d{3,}", path.stem)
+    base = path.with_name(f"{match[1]}{path.suffix}") if match else path
+    return base if base.exists() else path
 
-    Returns its path, and what the segments before it hold of ``series``.
+
+def create_segment(
+    path: Path, series: str, build: Callable[[Known], bytes], *, known: Known | None = None, segment: int = 0
+) -> tuple[int, Known]:
+    """Create the first segment that does not exist yet, whole or not at all.
+
+    Parameters
+    ----------
+    path, series
+        Of the first segment; of the series.
+    build
+        Makes its first bytes, told what the segments before it hold.
+    known, segment
+        What is known to be held by all segments before number ``segment``; they are not read again.
+
+    Returns
+    -------
+    segment, known
+        Its number, and what the segments before it hold of ``series``.
 
     Raises
     ------
     StorageError
         If it cannot be made.
     """
-    known = Known()
-    for segment in range(_MOST_SEGMENTS):
-        candidate = segment_path(path, segment)
+    known = Known() if known is None else known
+    for number in range(segment, _MOST_SEGMENTS):
+        candidate = segment_path(path, number)
         try:
-            _write_new(candidate, image)
-            return candidate, known
+            if candidate.exists():
+                raise FileExistsError
+            _write_new(candidate, build(known))
+            return number, known
         except FileExistsError:
             _learn(candidate, series, known)
         except OSError as error:
@@ -105,12 +129,18 @@ def _learn(path: Path, series: str, known: Known) -> None:
         _LOG.warning("%s is passed over: %s", path, error)
 
 
-def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
-    """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller closes them."""
+def existing_segments(path: Path) -> Iterator[Path]:
+    """Yield the files of ``path``'s segments, in order, whatever they hold."""
     for segment in range(_MOST_SEGMENTS):
         candidate = segment_path(path, segment)
         if not candidate.exists():
             return
+        yield candidate
+
+
+def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
+    """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller closes them."""
+    for candidate in existing_segments(path):
         try:
             recording = Recording(candidate)
         except FileFormatError as error:

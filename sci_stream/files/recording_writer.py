@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -15,19 +15,21 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.delivery.seqset import SeqSet
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.files.calibration_file import write_calibration
-from sci_stream.files.hdf5 import LIBVER, build_image
+from sci_stream.files.hdf5 import LIBVER
+from sci_stream.files.recording_fit import fit_counts, fit_video
+from sci_stream.files.recording_frames import FrameWriter
+from sci_stream.files.recording_image import recording_image
 from sci_stream.files.recording_layout import (
-    GROWTH_ROWS,
-    LEDGER_BYTES,
     Compression,
+    Layout,
     RowState,
-    create_layout,
+    ledger_document,
     raw_dtype,
 )
-from sci_stream.files.recording_rows import OUTCOME_CODES, RowTable, ascii_cell, create_columns, reconstruction_cells
-from sci_stream.files.recording_segments import create_segment, free_bytes
+from sci_stream.files.recording_rows import OUTCOME_CODES, RowTable, ascii_cell, reconstruction_cells
+from sci_stream.files.recording_segments import Known, create_segment, free_bytes, segment_path
 from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 
@@ -54,9 +56,13 @@ class RecordingWriter:
     compression
         Of raw snapshots and video.
     first_seq
-        Sequence number of row 0.
+        Sequence number of row 0; by default the first that has no outcome in the segments before.
     dtype
         Of raw counts; by default what the series' bit depth and pixel format say.
+    parent
+        What it was made from, for a recording that is not of a camera; stored as JSON.
+    after
+        The writer of the segment before this one, which it goes on from; see `next_segment`.
 
     Raises
     ------
@@ -73,37 +79,50 @@ class RecordingWriter:
         raw: bool = True,
         video: bool = True,
         compression: Compression = Compression.NONE,
-        first_seq: int = 0,
+        first_seq: int | None = None,
         dtype: npt.DTypeLike | None = None,
+        parent: Mapping[str, Any] | None = None,
+        after: RecordingWriter | None = None,
     ) -> None:
         self.info = info
-        self.first_seq = first_seq
+        self.first_seq = 0
         self.bytes_written = 0
         self.rows_written = 0
+        self.notes: dict[str, Any] = {} if after is None else dict(after.notes)
         self._failure: str | None = None
         self._closed = False
-        self._compression = compression
         counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
 
-        def lay_out(file: h5py.File) -> None:
-            create_layout(
-                file,
-                info,
-                first_seq=first_seq,
-                raw=counts_dtype if raw else None,
-                video=video,
-                compression=compression,
-            )
-            write_calibration(file.create_group("calibration"), calibration)
-            create_columns(file.create_group("rows"))
+        def image(known: Known) -> bytes:
+            self.first_seq = known.settled.complete_below if first_seq is None else first_seq
+            layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
+            return recording_image(info, calibration, layout)
 
-        self.path, known = create_segment(path, info.series, build_image(lay_out))
+        self.segment: int
+        self._has_raw: SeqSet
+        self._has_outcome: SeqSet
+        self.segment, known = create_segment(
+            path,
+            info.series,
+            image,
+            known=None if after is None else Known(after._has_raw, after._has_outcome),
+            segment=0 if after is None else after.segment + 1,
+        )
+        self.path = segment_path(path, self.segment)
         self._has_raw, self._has_outcome = known.raw, known.settled
+        same: dict[str, Any] = {
+            "raw": raw,
+            "video": video,
+            "compression": compression,
+            "dtype": dtype,
+            "parent": parent,
+        }
+        self._next = functools.partial(RecordingWriter, path, info, calibration, **same, after=self)
         with self._guard("started"):
             self._file = h5py.File(self.path, "r+", libver=LIBVER)
             self._rows = RowTable(self._file["rows"])
-            self._raw: h5py.Dataset | None = self._file.get("raw")
-            self._video: h5py.Dataset | None = self._file.get("video")
+            self._raw = FrameWriter(self._file["raw"], compression) if raw else None
+            self._video = FrameWriter(self._file["video"], compression) if video else None
             self._ledger: h5py.Dataset = self._file["ledger"]
             self._file.swmr_mode = True
 
@@ -123,6 +142,16 @@ class RecordingWriter:
                 got=f"{self._failure} ({free / 1e6:.0f} MB free)",
                 hint="What was flushed before is readable; free some space or record to another disk.",
             ) from error
+
+    def next_segment(self) -> RecordingWriter:
+        """Open the segment that goes on from here; this one is then to be closed, and not written to any more.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be made; this one can then be written on.
+        """
+        return self._next()
 
     def write_raw(self, snapshot: Snapshot) -> bool:
         """Write a raw snapshot; return False, writing nothing, if its row has one already.
@@ -155,17 +184,17 @@ class RecordingWriter:
         if seq in self._has_outcome:
             return False
         row = self._row(seq)
-        video = self._fit_video(reconstruction.video)
+        video = fit_video(reconstruction.video, self.info)
         counts = None
         if reconstruction.counts is not None and seq not in self._has_raw:
             counts = self._fit_counts(reconstruction.counts)
-        self._need_space(counts, video)
+        self._need_space(counts, None if self._video is None else video)
         with self._guard("written"):
             self._identify(row, reconstruction.id.epoch, reconstruction.camera_frame_id, reconstruction.camera_time_ns)
             if counts is not None:
                 self._put_raw(row, seq, counts)
-            if self._video is not None and video is not None:
-                self._put(self._video, row, video)
+            if self._video is not None:
+                self.bytes_written += self._video.put(row, video)
                 self._rows.set(row, state=self._rows.get(row, "state") | RowState.VIDEO)
             self._rows.set(row, **reconstruction_cells(reconstruction))
         self._has_outcome.add(seq)
@@ -220,47 +249,14 @@ class RecordingWriter:
             )
 
     def _fit_counts(self, counts: Array) -> Array:
-        """Return counts in the dataset's dtype; only if no value is changed by that."""
-        shape = (self.info.height_px, self.info.width_px)
-        if counts.shape != shape:
-            raise InputError("A raw snapshot does not fit the series", expected=f"{shape} pixels", got=counts.shape)
-        if self._raw is None or counts.dtype == self._raw.dtype:
-            return np.ascontiguousarray(counts)
-        with np.errstate(invalid="ignore"):
-            fitted = counts.astype(self._raw.dtype)
-        if not np.array_equal(fitted, counts):
-            raise InputError(
-                f"Raw counts of {counts.dtype} do not fit the recording {self.path} without loss",
-                expected=f"values of {self._raw.dtype}",
-                got=f"{counts.min()} to {counts.max()}",
-                hint="The camera's bit depth and pixel format must describe what it delivers.",
-            )
-        return fitted
-
-    def _fit_video(self, video: Array) -> Array | None:
-        shape = (self.info.n_frames, self.info.height_px, self.info.width_px)
-        if video.shape != shape:
-            raise InputError("A video does not fit the series", expected=f"(B, H, W) = {shape}", got=video.shape)
-        return None if self._video is None else np.ascontiguousarray(video, dtype=np.float16)
+        return fit_counts(counts, self.info, None if self._raw is None else self._raw.dtype, self.path)
 
     def _put_raw(self, row: int, seq: int, counts: Array) -> None:
         if self._raw is None:
             return
-        self._put(self._raw, row, counts)
+        self.bytes_written += self._raw.put(row, counts)
         self._has_raw.add(seq)
         self._rows.set(row, state=self._rows.get(row, "state") | RowState.RAW)
-
-    def _put(self, node: h5py.Dataset, row: int, data: Array) -> None:
-        if node.shape[0] <= row:
-            node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
-        if self._compression is not Compression.NONE:
-            node[row] = data
-        elif data.ndim == 2:
-            node.id.write_direct_chunk((row, 0, 0), data)
-        else:
-            for frame in range(data.shape[0]):
-                node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
-        self.bytes_written += data.nbytes
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system, data before the rows that speak of it.
@@ -271,24 +267,29 @@ class RecordingWriter:
             As `write_raw`.
         """
         with self._guard("flushed"):
-            for node in (self._raw, self._video):
-                if node is not None:
-                    node.flush()
+            for frames in (self._raw, self._video):
+                if frames is not None:
+                    frames.flush()
             self._rows.flush()
 
-    def write_ledger(self, ledger: Mapping[str, Any], *, clean: bool = False) -> None:
-        """Store the account of the series, in place of the one before. ``clean`` marks an orderly end."""
-        document = json.dumps({"clean": clean, "time_ns": time.time_ns(), "ledger": dict(ledger)}).encode()
-        if len(document) > LEDGER_BYTES:
-            raise ValueError(f"a ledger must fit {LEDGER_BYTES} bytes as JSON, got {len(document)}")
-        padded = np.zeros(LEDGER_BYTES, np.uint8)
-        padded[: len(document)] = np.frombuffer(document, np.uint8)
+    def write_ledger(
+        self, ledger: Mapping[str, Any] | None, *, clean: bool = False, continued: str | None = None
+    ) -> None:
+        """Store the account of the series and the `notes`, in place of those before.
+
+        ``clean`` marks an orderly end; ``continued`` names the segment in which the series goes on.
+        """
+        document = {"clean": clean, "time_ns": time.time_ns(), "ledger": None if ledger is None else dict(ledger)}
+        document |= self.notes | ({} if continued is None else {"continued": continued})
+        padded = ledger_document(document)
         with self._guard("written"):
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: Mapping[str, Any] | None = None) -> None:
+    def close(self, ledger: Mapping[str, Any] | None = None, *, continued: str | None = None) -> None:
         """Flush, store the final ledger, cut the datasets to their rows and close. May be called again.
+
+        ``continued`` names the segment in which the series goes on, for one that is not its last.
 
         Raises
         ------
@@ -300,19 +301,21 @@ class RecordingWriter:
         self._closed = True
         try:
             if self._failure is None:
-                self._finish(ledger)
+                self._finish(ledger, continued)
         finally:
             self._close_file()
 
-    def _finish(self, ledger: Mapping[str, Any] | None) -> None:
+    def _finish(self, ledger: Mapping[str, Any] | None, continued: str | None) -> None:
         self.flush()
-        if ledger is not None:
+        if continued is not None:
+            self.write_ledger(ledger, continued=continued)
+        elif ledger is not None:
             self.write_ledger(ledger, clean=True)
         with self._guard("closed"):
             self._rows.trim()
-            for node in (self._raw, self._video):
-                if node is not None and node.shape[0] != self._rows.rows:
-                    node.resize(self._rows.rows, 0)
+            for frames in (self._raw, self._video):
+                if frames is not None:
+                    frames.trim(self._rows.rows)
 
     def _close_file(self) -> None:
         try:

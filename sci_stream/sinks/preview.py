@@ -8,22 +8,26 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import uvicorn
 
-from sci_stream.errors import InputError, TransportError
-from sci_stream.model import Reconstruction
-from sci_stream.sinks.display import Tone
+from sci_stream.config.fields import is_loopback
+from sci_stream.errors import InputError
+from sci_stream.model import Reconstruction, SeriesInfo
 from sci_stream.sinks.preview_app import Hub, make_app
-from sci_stream.sinks.preview_gate import Gate, is_loopback
+from sci_stream.sinks.preview_controls import OperatorControl
+from sci_stream.sinks.preview_gate import Gate
 from sci_stream.sinks.preview_message import encode_picture
+from sci_stream.sinks.preview_server import address, listen, server_config
+from sci_stream.sinks.still import save_still
+from sci_stream.sinks.tone import ToneSettings, pick_white
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 5.0
-_MOST_INCOMING_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +36,22 @@ class PreviewOptions:
 
     ``host``, ``port`` to listen on, port 0 for any free one; beyond loopback a ``token`` is needed, which viewers
     give once in the address. ``most_px`` bounds the longer side of what is sent. ``stale_s``: without new video for
-    longer, the page says NO DATA.
+    longer, the page says NO DATA. ``stills`` is the folder that snapshots are saved to from the page.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = None
-    tone: Tone = field(default_factory=Tone)
+    tone: ToneSettings = field(default_factory=ToneSettings)
     jpeg_quality: int = 85
     most_px: int = 1024
     most_viewers: int = 16
     stale_s: float = 3.0
+    stills: Path = Path("stills")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Published:
-    number: int
     time_ns: int
     reconstruction: Reconstruction
 
@@ -56,9 +60,22 @@ class WebPreview:
     """Serve the page from a thread of its own; pictures are made in another, and only while someone watches.
 
     Both keep the newest only. `publish` and `set_status` may be called from any thread and never wait.
+
+    Parameters
+    ----------
+    options
+        How to serve.
+    operator
+        Does for the page what concerns more than the page: starts and stops the recording, asks nodes. None where
+        there is nothing of the kind.
+
+    Raises
+    ------
+    InputError
+        If it would listen beyond loopback without a token.
     """
 
-    def __init__(self, options: PreviewOptions) -> None:
+    def __init__(self, options: PreviewOptions, operator: OperatorControl | None = None) -> None:
         if not is_loopback(options.host) and not options.token:
             raise InputError(
                 f"The preview would listen on {options.host}, beyond this machine, without a token",
@@ -70,8 +87,12 @@ class WebPreview:
         self._hub.counters = self._counters
         self._changed = threading.Condition()
         self._newest: _Published | None = None
+        self._operator = operator
+        self._tone = options.tone
         self._published = self._encoded = self._failures = 0
-        self._encoded_number = -1
+        self._pictures = 0
+        self._shown: tuple[_Published, ToneSettings] | None = None
+        self._bit_depth: int | None = None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
@@ -85,12 +106,12 @@ class WebPreview:
         TransportError
             If the address is in use or not this machine's.
         """
-        listener = self._listen()
+        listener = listen(self.options.host, self.options.port)
         port = listener.getsockname()[1]
         cookie = f"sci_stream_{port}"
         token = self.options.token or None
-        app = Gate(make_app(self._hub, token=token, cookie=cookie), token, cookie)
-        self._server = uvicorn.Server(_server_config(app))
+        app = Gate(make_app(self._hub, self, token=token, cookie=cookie), token, cookie)
+        self._server = uvicorn.Server(server_config(app))
         ready = threading.Event()
         self._threads = [
             threading.Thread(target=self._serve, args=(listener, ready), name="preview-server", daemon=True),
@@ -99,35 +120,7 @@ class WebPreview:
         for thread in self._threads:
             thread.start()
         ready.wait()
-        return self._url(port)
-
-    def _url(self, port: int) -> str:
-        host = self.options.host
-        if host in {"0.0.0.0", "::"}:  # every interface; viewers need a name
-            host = socket.gethostname()
-        host = f"[{host}]" if ":" in host else host
-        token = f"?token={quote(self.options.token)}" if self.options.token else ""
-        return f"http://{host}:{port}/{token}"
-
-    def _listen(self) -> socket.socket:
-        host, port = self.options.host, self.options.port
-        try:
-            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listener = socket.socket(family, kind)
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(address)
-                listener.listen()
-            except OSError:
-                listener.close()
-                raise
-        except OSError as error:
-            raise TransportError(
-                f"The preview cannot listen on {host}:{port}",
-                got=error.strerror or error,
-                hint="Another program may use the port: choose another, or 0 for any free one.",
-            ) from error
-        return listener
+        return address(self.options.host, port, token)
 
     def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
         async def main() -> None:
@@ -144,17 +137,70 @@ class WebPreview:
             ready.set()
             listener.close()
 
+    def series_started(self, info: SeriesInfo) -> None:
+        """Take note of what is being filmed."""
+        self._bit_depth = info.bit_depth
+
     def publish(self, reconstruction: Reconstruction) -> None:
         """Show a reconstruction unless a newer one comes first; its arrays must not be changed afterwards."""
+        now_ns = time.time_ns()
+        self._hub.history.add(reconstruction, now_ns / 1e9)
         with self._changed:
-            self._newest = _Published(self._published, time.time_ns(), reconstruction)
+            self._newest = _Published(now_ns, reconstruction)
             self._published += 1
             self._changed.notify_all()
 
     def set_status(self, status: Mapping[str, Any]) -> None:
         """Show this status on the page and under ``/status``."""
+        self._hub.history.hear(status, time.time())
         self._hub.status = dict(status)
         self._wake()
+
+    # --- what viewers may do (preview_controls.Controls)
+
+    @property
+    def tone(self) -> ToneSettings:
+        """How the video looks now."""
+        return self._tone
+
+    def set_tone(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change how the video looks, for all viewers; see `preview_controls.Controls`."""
+        with self._changed:
+            self._tone = self._tone.changed(changes)
+            self._changed.notify_all()
+        self._wake()
+        return self._tone.as_dict()
+
+    def pick_white(self, x: float, y: float) -> dict[str, Any]:
+        """Make a point of the newest picture grey; see `preview_controls.Controls`."""
+        reconstruction = self._newest_reconstruction("There is no picture to pick white from")
+        if reconstruction.bayer is None:
+            raise InputError("A monochrome camera has no white balance")
+        gains = pick_white(reconstruction.video, reconstruction.bayer, x, y, self._tone.black)
+        return self.set_tone({"white_balance": "fixed", "gains": gains})
+
+    def save_still(self) -> str:
+        """Save the newest reconstruction; see `preview_controls.Controls`."""
+        reconstruction = self._newest_reconstruction("There is no snapshot to save")
+        return str(save_still(self.options.stills, reconstruction, self._tone))
+
+    def switch_recording(self, on: bool, who: str) -> Future[str]:
+        """Start or stop the recording; see `preview_controls.OperatorControl`."""
+        if self._operator is None:
+            raise InputError("Nothing can be recorded here")
+        return self._operator.switch_recording(on, who)
+
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+        """Ask nodes for something; see `preview_controls.OperatorControl`."""
+        if self._operator is None:
+            raise InputError("There are no nodes here to ask")
+        return self._operator.ask(node, action, parameters, who)
+
+    def _newest_reconstruction(self, otherwise: str) -> Reconstruction:
+        newest = self._newest
+        if newest is None:
+            raise InputError(otherwise, hint="Wait for the first video.")
+        return newest.reconstruction
 
     def close(self) -> None:
         """Send viewers away and stop serving. May be called again."""
@@ -180,56 +226,49 @@ class WebPreview:
     def _encode_for_new_viewer(self) -> None:
         with self._changed:
             if self._hub.latest is None:
-                self._encoded_number = -1
+                self._shown = None
             self._changed.notify_all()
 
     def _counters(self) -> dict[str, Any]:
-        return {"published": self._published, "encoded": self._encoded, "failures": self._failures}
+        return {
+            "published": self._published,
+            "encoded": self._encoded,
+            "failures": self._failures,
+            "tone": self._tone.as_dict(),
+            "rig_tone": self.options.tone.as_dict(),
+            "can_record": self._operator is not None,
+        }
 
-    def _next(self) -> _Published | None:
-        """Wait for a reconstruction that is not encoded yet and that someone wants to see; None at the end."""
+    def _next(self) -> tuple[_Published, ToneSettings] | None:
+        """Wait for a reconstruction, or a tone, that someone wants to see and nobody has; None at the end."""
         with self._changed:
             while not self._closed:
-                newest = self._newest
-                if newest is not None and newest.number > self._encoded_number and self._hub.viewers:
-                    self._encoded_number = newest.number
-                    return newest
+                wanted = None if self._newest is None else (self._newest, self._tone)
+                if wanted is not None and wanted != self._shown and self._hub.viewers:
+                    self._shown = wanted
+                    return wanted
                 self._changed.wait()
             return None
 
     def _encode(self) -> None:
         options = self.options
-        while (newest := self._next()) is not None:
-            reconstruction = newest.reconstruction
+        while (wanted := self._next()) is not None:
+            newest, tone = wanted
             try:
                 picture = encode_picture(
-                    reconstruction,
-                    newest.number,
+                    newest.reconstruction,
+                    self._pictures,
                     newest.time_ns,
-                    tone=options.tone,
+                    tone=tone,
                     quality=options.jpeg_quality,
                     most_px=options.most_px,
+                    bit_depth=self._bit_depth,
                 )
             except Exception:  # one picture that cannot be made must not end the preview
                 self._failures += 1
-                _LOG.exception("snapshot %d cannot be shown", reconstruction.id.seq)
+                _LOG.exception("snapshot %d cannot be shown", newest.reconstruction.id.seq)
                 continue
+            self._pictures += 1
             self._encoded += 1
             self._hub.show(picture)
             self._wake()
-
-
-def _server_config(app: Gate) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="asyncio",
-        ws="websockets-sansio",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        ws_max_size=_MOST_INCOMING_BYTES,
-        ws_per_message_deflate=False,  # JPEG does not shrink
-        timeout_graceful_shutdown=2,
-    )

@@ -26,6 +26,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sci_stream.sinks.display import no_data_jpeg
+from sci_stream.sinks.preview_controls import Controls, obey
+from sci_stream.sinks.preview_history import History
 from sci_stream.sinks.preview_message import Picture
 
 _WEB = Path(__file__).parent / "web"
@@ -75,6 +77,7 @@ class Hub:
         self._latest_s = 0.0
         self.interval_s = _HEARTBEAT_S
         self.status: Mapping[str, Any] = {}
+        self.history = History()
         self.counters: Callable[[], Mapping[str, Any]] = dict
         self.viewers: set[Viewer] = set()
         self.stale_s = stale_s
@@ -87,6 +90,9 @@ class Hub:
         if not self.viewers:
             return
         now_s = time.monotonic()
+        if self.latest is not None and self.latest.published_ns == picture.published_ns:
+            self.latest = picture  # the same one in another tone
+            return
         if self.latest is not None:
             self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
         self.latest, self._latest_s = picture, now_s
@@ -114,11 +120,18 @@ class Hub:
     def report(self) -> dict[str, Any]:
         """Return the status with the preview's own part."""
         preview = {"viewers": len(self.viewers), "stale_s": self.stale_s, **self.counters()}
+        preview["history"] = self.history.tail()
         return {**self.status, "preview": preview}
 
 
-def make_app(hub: Hub, *, token: str | None, cookie: str) -> Starlette:
+def make_app(hub: Hub, controls: Controls, *, token: str | None, cookie: str) -> Starlette:
     """Make the application; `preview_gate.Gate` goes around it."""
+
+    async def control(request: Request) -> Response:
+        return await obey(request, controls)
+
+    async def history(_: Request) -> Response:
+        return JSONResponse({"history": hub.history.samples()})
 
     async def index(request: Request) -> Response:
         if token is not None and "token" in request.query_params:
@@ -150,6 +163,8 @@ def make_app(hub: Hub, *, token: str | None, cookie: str) -> Starlette:
         routes=[
             Route("/", index),
             Route("/status", status),
+            Route("/history", history),
+            Route("/control/{name}", control, methods=["POST"]),
             Route("/healthz", healthz),
             Route("/stream.mjpg", mjpeg),
             WebSocketRoute("/live", live),

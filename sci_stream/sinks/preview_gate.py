@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,31 +10,29 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from sci_stream.config.fields import is_loopback
+
 _POLICY_VIOLATION = 1008
 _OPEN_PATHS = frozenset({"/healthz"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SECURITY_HEADERS = {
-    b"content-security-policy": b"default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'",
+    b"content-security-policy": (
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
     b"cache-control": b"no-store",
 }
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a listening address reaches this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class Gate:
     """Refuse requests that a stranger's page or a stranger's machine could make.
 
     Without a token only loopback names are accepted as ``Host``: a page elsewhere that lets its own name resolve to
-    127.0.0.1 (DNS rebinding) is refused. WebSockets, which browsers open across origins, need the page's own origin.
+    127.0.0.1 (DNS rebinding) is refused. WebSockets and whatever changes something need the page's own origin.
 
     Parameters
     ----------
@@ -71,7 +68,9 @@ class Gate:
         if self._token is None and not is_loopback(_host_name(host)):
             return "open this page as http://localhost or http://127.0.0.1"
         origin = headers.get("origin")
-        if scope["type"] == "websocket" and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        # Browsers let pages elsewhere open WebSockets and send forms here; they say whose page it was.
+        acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
+        if acts and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return "a page of another origin may not connect"
         if self._token is not None and scope["path"] not in _OPEN_PATHS and not self._knows_token(scope, headers):
             return "a token is needed: open the page with ?token=…, as the sink node printed it"

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sci_stream.model import Reconstruction
-from sci_stream.sinks.display import Tone, encode_jpeg, render, render_counts, shrink
+from sci_stream.sinks.display import encode_jpeg, render, render_counts, shrink
+from sci_stream.sinks.preview_figures import counts_histogram, levels_histogram
+from sci_stream.sinks.tone import ToneSettings
 
 MESSAGE_VERSION = 1
 _LENGTH = struct.Struct("<I")
@@ -29,20 +31,29 @@ class Picture:
 
 
 def encode_picture(
-    reconstruction: Reconstruction, number: int, published_ns: int, *, tone: Tone, quality: int, most_px: int
+    reconstruction: Reconstruction,
+    number: int,
+    published_ns: int,
+    *,
+    tone: ToneSettings,
+    quality: int,
+    most_px: int,
+    bit_depth: int | None = None,
 ) -> Picture:
     """Render and encode a reconstruction.
 
-    ``number`` counts what was published, and is what viewers acknowledge; ``published_ns`` is when that was.
+    ``number`` counts pictures, and is what viewers acknowledge; ``published_ns`` is when the reconstruction came: the
+    same one shown anew, in another tone, keeps it. ``bit_depth`` is the sensor's, where it is known.
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
     frames = tuple(encode_jpeg(shrink(frame, most_px), quality) for frame in video)
     images = list(frames)
     if reconstruction.counts is not None:
         images.append(encode_jpeg(shrink(render_counts(reconstruction.counts, tone.gamma), most_px), quality))
-    header = json.dumps(
-        {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}, separators=(",", ":")
-    ).encode()
+    told = {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}
+    told["levels"] = levels_histogram(video)
+    told["counts"] = None if reconstruction.counts is None else counts_histogram(reconstruction.counts, bit_depth)
+    header = json.dumps(told, separators=(",", ":")).encode()
     return Picture(number, published_ns, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
 
 
@@ -58,6 +69,7 @@ def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, An
         "n_frames": int(reconstruction.video.shape[0]),
         "height_px": int(reconstruction.video.shape[1]),
         "width_px": int(reconstruction.video.shape[2]),
+        "bayer": reconstruction.bayer,
         "sizes": [len(image) for image in images],
         "coded": reconstruction.counts is not None,
         "iterations": report.iterations,
@@ -67,6 +79,8 @@ def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, An
         "solve_ms": report.solve_ns / 1e6,
         "residual": report.residual if report.residual == report.residual else None,
         "psnr_db": report.psnr_db,
+        "saturated_fraction": report.saturated_fraction,
+        "dropped_before": reconstruction.dropped_before,
         "node": reconstruction.node,
         "device": reconstruction.device,
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import StorageError
-from sci_stream.files.recording import RecordingWriter, free_bytes
+from sci_stream.files.recording import free_bytes
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.sinks.series_recording import (
@@ -115,15 +115,13 @@ class Recorder:
         event = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
         return self._submit(Item(0, lambda writer: writer.write_outcome(seq, outcome, reason), on_durable, event))
 
-    def submit_ledger(self, ledger: Mapping[str, Any]) -> Admission:
-        """Queue the account so far, so that a crash leaves a recent one in the file."""
-        copy = dict(ledger)
+    def submit_ledger(self, ledger: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> Admission:
+        """Queue the account so far, so that a crash leaves a recent one in the file; ``notes`` are kept beside it."""
+        return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
 
-        def write(writer: RecordingWriter) -> bool:
-            writer.write_ledger(copy)
-            return True
-
-        return self._submit(Item(0, write))
+    def submit_event(self, event: str, fields: Mapping[str, Any]) -> Admission:
+        """Queue a line for the journal; its time is when it happened, ``time_ns`` of the fields, if they have one."""
+        return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
 
     def _submit(self, item: Item, *, wait: bool = False) -> Admission:
         size = item.n_bytes + _ITEM_OVERHEAD_BYTES
@@ -193,8 +191,10 @@ class Recorder:
                 "reason": "" if recording is None else recording.reason,
                 "warning": "" if recording is None else recording.warning,
                 "file": None if writer is None else str(writer.path),
-                "rows": 0 if writer is None else writer.rows_written,
-                "bytes": 0 if writer is None else writer.bytes_written,
+                "whole": None if recording is None or recording.whole is None else str(recording.whole),
+                "segment": 0 if writer is None else writer.segment,
+                "rows": 0 if recording is None else recording.rows_written,
+                "bytes": 0 if recording is None else recording.bytes_written,
                 "mb_per_s": 0.0 if recording is None else recording.rate.mb_per_s,
                 "queue_items": len(self._queue),
                 "queue_bytes": self._queue_bytes,

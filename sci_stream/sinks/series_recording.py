@@ -6,18 +6,21 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sci_stream.errors import InputError, StorageError
+from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.files.journal import Journal
 from sci_stream.files.recording import Compression, RecordingWriter, recording_path
+from sci_stream.files.recording_whole import write_whole
 from sci_stream.model import SeriesInfo
 from sci_stream.optics.calibration import Calibration
 
 _LOG = logging.getLogger(__name__)
 _RATE_S = 1.0
+_MOST_ROWS_JOINED = 2_000_000
+"""Rows of all segments are in memory while a file is laid over them, 300 bytes each: no moment to run out of it."""
 
 
 class Written(enum.StrEnum):
@@ -51,6 +54,7 @@ class RecorderOptions:
     """How to record.
 
     ``folder`` must exist; the file is named after the series. ``raw`` and ``video`` say what is stored.
+    A segment is followed by the next one when it holds ``segment_bytes`` or is ``segment_s`` old; 0 for no limit.
     ``queue_bytes`` bounds what waits, ``batch_items`` what one flush covers and so what a crash can cost.
     Below ``warn_free_bytes`` of disk it warns, below ``floor_free_bytes`` it stops in order.
     """
@@ -59,6 +63,8 @@ class RecorderOptions:
     raw: bool = True
     video: bool = True
     compression: Compression = Compression.NONE
+    segment_bytes: int = 0
+    segment_s: float = 0.0
     queue_bytes: int = 256 << 20
     batch_items: int = 64
     warn_free_bytes: int = 5 << 30
@@ -70,10 +76,14 @@ class Item:
     """One thing to write, and whom to tell."""
 
     n_bytes: int
-    write: Callable[[RecordingWriter], bool]
+    write: Callable[[RecordingWriter], bool] | None = None
     on_durable: OnDurable | None = None
     event: Mapping[str, Any] | None = None
     """What the journal is told of it."""
+    ledger: Mapping[str, Any] | None = None
+    """The account so far, for an item that is one."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What is kept beside the account."""
 
 
 class SeriesRecording:
@@ -99,7 +109,7 @@ class SeriesRecording:
         self.state = RecorderState.RECORDING
         self.reason = ""
         self.warning = ""
-        path = recording_path(options.folder, info.series)
+        self._path = path = recording_path(options.folder, info.series)
         self._check_folder(path)
         self.writer = RecordingWriter(
             path, info, calibration, raw=options.raw, video=options.video, compression=options.compression
@@ -112,6 +122,21 @@ class SeriesRecording:
             self.writer.close()
             raise
         self.rate = Rate()
+        self.ledger: Mapping[str, Any] | None = None
+        self.whole: Path | None = None
+        self._closed_bytes = 0
+        self._closed_rows = 0
+        self._segment_began_s = time.monotonic()
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of raw counts and video written, all segments together."""
+        return self._closed_bytes + self.writer.bytes_written
+
+    @property
+    def rows_written(self) -> int:
+        """Snapshots of which something is written, all segments together."""
+        return self._closed_rows + self.writer.rows_written
 
     def _check_folder(self, path: Path) -> None:
         folder, floor = self._options.folder, self._options.floor_free_bytes
@@ -135,9 +160,34 @@ class SeriesRecording:
             self._sync()
         for item, result in zip(batch, results, strict=True):
             _call(item.on_durable, result)
-        self.rate.update(self.writer.bytes_written)
+        self.rate.update(self.bytes_written)
         if self.state is RecorderState.RECORDING:
             self._watch_space()
+        if self.state is RecorderState.RECORDING and self._segment_is_full():
+            self._begin_segment()
+
+    def _segment_is_full(self) -> bool:
+        options = self._options
+        full = 0 < options.segment_bytes <= self.writer.bytes_written
+        if self.writer.rows_written == 0:
+            self._segment_began_s = time.monotonic()
+        old = 0 < options.segment_s <= time.monotonic() - self._segment_began_s
+        return full or old
+
+    def _begin_segment(self) -> None:
+        """Go on in a new file; the one before is closed in order, and names it."""
+        last = self.writer
+        try:
+            self.writer = last.next_segment()
+            self._closed_bytes += last.bytes_written
+            self._closed_rows += last.rows_written
+            last.close(self.ledger, continued=self.writer.path.name)
+        except StorageError as error:
+            self._stop(RecorderState.FAILED, str(error))
+            return
+        self._segment_began_s = time.monotonic()
+        self._journal.append("segment_started", {"file": self.writer.path.name})
+        self._sync()
 
     def _write_all(self, batch: list[Item], results: list[Written]) -> Exception | None:
         error: Exception | None = None
@@ -154,6 +204,11 @@ class SeriesRecording:
         return error
 
     def _write_item(self, item: Item) -> Written:
+        if item.write is None:
+            self.ledger = item.ledger
+            self.writer.notes |= item.notes
+            self.writer.write_ledger(item.ledger)
+            return Written.WRITTEN
         try:
             written = item.write(self.writer)
         except InputError as error:
@@ -203,6 +258,8 @@ class SeriesRecording:
             self.writer.close(ledger)
         except StorageError as failure:
             error = failure
+        if error is None and ledger is not None and self.state is RecorderState.RECORDING:
+            self._join_segments()
         self._journal.append("series_ended", {"ledger": None if ledger is None else dict(ledger)})
         try:
             self._journal.close()
@@ -213,6 +270,15 @@ class SeriesRecording:
         self.state = RecorderState.IDLE if error is None else RecorderState.FAILED
         self.reason = "" if error is None else str(error)
         return error
+
+    def _join_segments(self) -> None:
+        """Lay one file over all segments. That it could not be made costs nothing: ``repair`` makes it later."""
+        if self.writer.segment == 0 or self.rows_written > _MOST_ROWS_JOINED:
+            return
+        try:
+            self.whole = write_whole(self._path)
+        except SciStreamError as error:
+            _LOG.warning("no file over all segments: %s", error)
 
 
 class Rate:

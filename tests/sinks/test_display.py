@@ -9,26 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.model import BayerPhase
-from sci_stream.sinks.display import (
-    Tone,
-    encode_jpeg,
-    grey_world_gains,
-    no_data_jpeg,
-    render,
-    render_counts,
-    shrink,
-)
+from sci_stream.sinks.display import encode_jpeg, no_data_jpeg, render, render_counts, shrink
+from sci_stream.sinks.tone import FalseColour, ToneSettings, WhiteBalance, grey_world_gains, palette
+from tests.sinks.mosaics import mosaic_of
 
-LINEAR = Tone(gamma=1.0)
-
-
-def mosaic_of(rgb: np.ndarray, phase: BayerPhase) -> np.ndarray:
-    """Take of each pixel the colour that the phase names, by the definition of `BayerPhase`."""
-    out = np.empty(rgb.shape[:-1], np.float32)
-    for index, colour in enumerate(phase):
-        row, column = divmod(index, 2)
-        out[..., row::2, column::2] = rgb[..., row::2, column::2, "RGB".index(colour)]
-    return out
+LINEAR = ToneSettings(gamma=1.0)
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
@@ -49,6 +34,16 @@ def test_a_smooth_scene_keeps_its_colours_and_its_place(phase: BayerPhase) -> No
     assert np.abs(shown[:, 2:-2, 2:-2] - scene[:, 2:-2, 2:-2] * 255).max() <= 3
 
 
+@pytest.mark.parametrize("name", [name for name in FalseColour if name is not FalseColour.NONE])
+def test_false_colour_is_for_mono_and_keeps_the_order_of_its_levels(name: FalseColour) -> None:
+    video = np.linspace(0, 1, 256, dtype=np.float32).reshape(1, 16, 16)
+    shown = render(video, None, ToneSettings(gamma=1.0, false_colour=name))
+    assert shown.shape == (1, 16, 16, 3)
+    assert np.array_equal(shown.reshape(256, 3), palette(name))
+    assert len(np.unique(palette(name), axis=0)) > 200
+    assert render(video, BayerPhase.RGGB, ToneSettings(false_colour=name)).std(axis=-1).max() < 40
+
+
 def test_mono_video_passes_through() -> None:
     video = np.linspace(0, 1, 2 * 4 * 8, dtype=np.float16).reshape(2, 4, 8)
     shown = render(video, None, LINEAR)
@@ -56,19 +51,20 @@ def test_mono_video_passes_through() -> None:
     assert np.abs(shown - video.astype(np.float32) * 255).max() <= 1
 
 
-@given(gain=st.floats(0.1, 10), gamma=st.floats(0.5, 3), value=st.floats(-1, 2, width=32) | st.just(float("nan")))
-def test_tone_is_gain_clip_and_gamma(gain: float, gamma: float, value: float) -> None:
+@given(
+    ev=st.floats(-3, 3),
+    black=st.floats(0, 0.5),
+    gamma=st.floats(0.5, 3),
+    value=st.floats(-1, 2, width=32) | st.just(float("nan")),
+)
+def test_tone_is_black_level_exposure_clip_and_gamma(ev: float, black: float, gamma: float, value: float) -> None:
     video = np.full((1, 2, 2), value, np.float32)
-    shown = int(render(video, None, Tone(gain=gain, gamma=gamma))[0, 0, 0])
-    light = 0.0 if np.isnan(value) else min(max(float(np.float32(value) * np.float32(gain)), 0.0), 1.0)
+    shown = int(render(video, None, ToneSettings(exposure_ev=ev, black=black, gamma=gamma))[0, 0, 0])
+    lit = ((0.0 if np.isnan(value) else value) - black) / (1 - black) * 2.0**ev
+    light = min(max(lit, 0.0), 1.0)
     light = round(light * 65535) / 65535  # the table's resolution, which a steep curve shows near black
     assert abs(shown - 255 * light ** (1 / gamma)) <= 1.5 + (40 if light < 1e-4 else 0)
     assert np.array_equal(video, np.full((1, 2, 2), value, np.float32), equal_nan=True)
-
-
-def test_a_gain_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="positive"):
-        Tone(gain=0)
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
@@ -77,7 +73,9 @@ def test_grey_world_makes_a_tinted_grey_scene_grey(phase: BayerPhase) -> None:
     scene = np.random.default_rng(0).random((1, 16, 16, 1), dtype=np.float32).repeat(16, 1)[:, :16] * 0.0 + 0.9 * tint
     mosaic = mosaic_of(np.broadcast_to(scene, (1, 16, 16, 3)), phase)
     assert grey_world_gains(mosaic, phase) == pytest.approx((0.5, 1.0, 2.0), rel=1e-5)
-    shown = render(mosaic, phase, Tone(gamma=1.0, grey_world=True))[0, 4:-4, 4:-4].astype(int)
+    shown = render(mosaic, phase, ToneSettings(gamma=1.0, white_balance=WhiteBalance.GREY_WORLD))[0, 4:-4, 4:-4].astype(
+        int
+    )
     assert np.ptp(shown, axis=-1).max() <= 1
 
 

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import cv2
@@ -17,10 +18,12 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from sci_stream.errors import InputError, TransportError
+from sci_stream.sinks import preview_app
 from sci_stream.sinks.preview import PreviewOptions, WebPreview
 from sci_stream.sinks.preview_message import split_message
 
 WAIT_S = 10.0
+WEB = Path(preview_app.__file__).parent / "web"
 
 
 @pytest.fixture
@@ -184,8 +187,8 @@ def test_the_page_asks_no_other_host_for_anything(preview: WebPreview) -> None:
     url = preview.start()
     page = httpx.get(url)
     assert page.status_code == 200
-    assert "default-src 'self'" in page.headers["content-security-policy"]
-    for path in ("static/app.js", "static/style.css", "static/icon.svg"):
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in (f"static/{file.name}" for file in sorted(WEB.iterdir())):
         answer = httpx.get(url + path)
         assert answer.status_code == 200
         assert "https://" not in answer.text

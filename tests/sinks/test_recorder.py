@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,7 @@ def test_recording_can_stop_and_start_again_while_the_series_runs(recorder: Reco
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run-1.h5",
         "run-1.journal.jsonl",
+        "run-1.nxs",
         "run-1_001.h5",
     ]
 
@@ -282,16 +284,30 @@ def test_closing_without_a_ledger_leaves_the_recording_readable_but_not_clean(tm
         assert not recording.clean
 
 
-SMALL_DISK = Path(os.environ.get("SCI_STREAM_SMALL_DISK", "/nonexistent"))
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system small enough to fill: the one that SCI_STREAM_SMALL_DISK names, or one in memory."""
+    named = os.environ.get("SCI_STREAM_SMALL_DISK")
+    if named is not None:
+        yield Path(named)
+        return
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small disk: {mounted.stderr.strip()}; SCI_STREAM_SMALL_DISK may name one")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.skipif(not SMALL_DISK.is_dir(), reason="SCI_STREAM_SMALL_DISK names no small file system to fill")
-def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(series) -> None:
-    recorder = Recorder(RecorderOptions(SMALL_DISK, floor_free_bytes=1, warn_free_bytes=1))
+def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(small_disk: Path, series) -> None:
+    recorder = Recorder(RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1))
     recorder.series_started(series.info, series.calibration)
     results: list[Written] = []
     seq = 0
-    ballast = SMALL_DISK / "ballast"
+    ballast = small_disk / "ballast"
     while recorder.submit_raw(series.snapshot(seq), results.append) is not Admission.STOPPED:
         with ballast.open("ab") as file:
             file.write(b"\1" * min(100_000, max(0, free_bytes(ballast) - 4096)))
@@ -302,3 +318,59 @@ def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(series) -> None:
     with Recording(path) as recording:
         assert len(recording.raw_seqs) >= results.count(Written.WRITTEN)
         assert all(np.array_equal(recording.raw(s), series.counts(s)) for s in recording.raw_seqs)
+
+
+def test_segments_follow_by_size_and_one_file_lies_over_them(tmp_path: Path, series) -> None:
+    size = series.counts(0).nbytes
+    options = RecorderOptions(tmp_path, video=False, floor_free_bytes=1, segment_bytes=3 * size, batch_items=1)
+    recorder = Recorder(options)
+    recorder.series_started(series.info, series.calibration)
+    for seq in range(8):
+        recorder.raw(series.snapshot(seq))
+        recorder.submit_outcome(seq, "raw_only")
+        recorder.submit_ledger({"acquired": seq + 1}, {"solvers": {"reconstruct-0": {}}})
+    recorder.series_ended(LEDGER)
+    status = recorder.status()
+    assert (status["segment"], status["rows"], status["bytes"]) == (2, 8, 8 * size)
+    assert status["whole"] == str(tmp_path / "run-1.nxs")
+    with Recording(tmp_path / "run-1.h5") as first, Recording(tmp_path / "run-1_001.h5") as second:
+        assert first.raw_seqs == [0, 1, 2]
+        assert first.continued == "run-1_001.h5"
+        assert first.ledger is not None, "the account so far, for a first segment that is found alone"
+        assert second.raw_seqs == [3, 4, 5]
+    with Recording(tmp_path / "run-1.nxs") as whole:
+        assert whole.raw_seqs == list(range(8))
+        assert all(np.array_equal(whole.raw(seq), series.counts(seq)) for seq in range(8))
+        assert whole.ledger == LEDGER
+        assert whole.notes == {"solvers": {"reconstruct-0": {}}}
+    events = [event["event"] for event in read_journal(tmp_path / "run-1.journal.jsonl")]
+    assert events.count("segment_started") == 2
+
+
+def test_segments_follow_by_age_but_never_an_empty_one(tmp_path: Path, series) -> None:
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6))
+    recorder.series_started(series.info, series.calibration)
+    done = threading.Event()
+    for seq in range(3):
+        done.clear()
+        recorder.submit_raw(series.snapshot(seq), lambda _: done.set())
+        assert done.wait(10)
+    recorder.series_ended(LEDGER)
+    paths = sorted(tmp_path.glob("run-1*.h5"), key=lambda path: (len(path.stem), path.stem))
+    for path in paths[:-1]:
+        with Recording(path) as recording:
+            assert recording.raw_seqs
+
+
+def test_a_next_segment_that_cannot_be_made_fails_in_order(tmp_path: Path, series, monkeypatch) -> None:
+    def refused(_: RecordingWriter) -> RecordingWriter:
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr(RecordingWriter, "next_segment", refused)
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1))
+    recorder.series_started(series.info, series.calibration)
+    recorder.raw(series.snapshot(0))
+    recorder.series_ended(LEDGER)
+    assert recorder.status()["state"] == "failed"
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.raw_seqs == [0]

@@ -1,0 +1,140 @@
+"""Key pairs and lists of allowed keys on disk, for encrypted connections between hosts (CURVE)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+import zmq.auth
+
+from sci_stream.config.fields import PUBLIC_KEY
+from sci_stream.errors import ConfigError, StorageError
+
+_OTHERS = 0o077
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeyPair:
+    """A host's own keys, as Z85 text in bytes. Not shown by ``repr``: the secret one must reach no log."""
+
+    public: bytes
+    secret: bytes
+
+
+def make_key_pair(path: Path) -> str:
+    """Make a key pair in ``path`` (secret, for this user only) and ``path`` + ``.pub``; return the public key.
+
+    Raises
+    ------
+    ConfigError
+        If there is one already: replacing it would lock this host out everywhere.
+    StorageError
+        If it cannot be written.
+    """
+    if path.exists():
+        raise ConfigError(
+            f"There is a key already: {path}", hint="Show it: sci-stream keys show. To replace it, move it away first."
+        )
+    public, secret = zmq.curve_keypair()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Created with its final rights: at no moment can others read it.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(
+                f"# Secret key of this host. Keep it to yourself.\npublic {_text(public)}\nsecret {_text(secret)}\n"
+            )
+        path.with_name(path.name + ".pub").write_text(_text(public) + "\n")
+    except OSError as error:
+        raise StorageError(f"The key {path} cannot be written", got=error.strerror) from None
+    return _text(public)
+
+
+def read_key_pair(path: Path) -> KeyPair:
+    """Read a key pair.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, if it is damaged, or if others can read it.
+    """
+    try:
+        mode = path.stat().st_mode
+        found = dict(line.split(None, 1) for line in path.read_text().splitlines() if line and not line.startswith("#"))
+    except OSError as error:
+        raise ConfigError(
+            f"This host's key {path} cannot be read",
+            got=error.strerror,
+            hint="Make one: sci-stream keys new. [security] key says where it is.",
+        ) from None
+    except ValueError:
+        found = {}
+    if mode & _OTHERS:
+        raise ConfigError(
+            f"Others can read the secret key {path}",
+            expected="a file that only its owner can read",
+            got=f"mode {mode & 0o777:o}",
+            hint=f"chmod 600 {path}; if others may have seen it, make a new one.",
+        )
+    keys = [found.get(name, "").strip() for name in ("public", "secret")]
+    if not all(PUBLIC_KEY.fullmatch(key) for key in keys) or _text(zmq.curve_public(keys[1].encode())) != keys[0]:
+        raise ConfigError(f"{path} is no key of this project, or is damaged", hint="Make one: sci-stream keys new.")
+    return KeyPair(keys[0].encode(), keys[1].encode())
+
+
+def read_allowed(path: Path) -> dict[bytes, str]:
+    """Read a list of allowed keys: one a line, ``KEY NAME``; return name by key. Empty if there is no list.
+
+    Raises
+    ------
+    ConfigError
+        If a line is no key.
+    """
+    allowed: dict[bytes, str] = {}
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return allowed
+    except OSError as error:
+        raise ConfigError(f"The list of allowed keys {path} cannot be read", got=error.strerror) from None
+    for number, line in enumerate(lines, 1):
+        # Not a comment in mid-line: # is a letter of the keys.
+        if not line.strip() or line.startswith("# "):
+            continue
+        key, _, name = line.strip().partition(" ")
+        if PUBLIC_KEY.fullmatch(key) is None:
+            raise ConfigError(
+                f"Line {number} of {path} is no key", expected="KEY NAME, the key of 40 characters", got=repr(line[:60])
+            )
+        allowed[key.encode()] = name.strip()
+    return allowed
+
+
+def allow_key(path: Path, key: str, name: str) -> bool:
+    """Add a public key to a list, made if it is not there; return False if it was on it.
+
+    Raises
+    ------
+    ConfigError
+        If it is no key, or the list is damaged.
+    StorageError
+        If the list cannot be written.
+    """
+    if PUBLIC_KEY.fullmatch(key) is None:
+        raise ConfigError(
+            "This is no public key", expected="40 characters, as sci-stream keys show prints them", got=repr(key[:60])
+        )
+    if key.encode() in read_allowed(path):
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with path.open("a") as file:
+            file.write(f"{key} {name}".rstrip() + "\n")
+    except OSError as error:
+        raise StorageError(f"The list of allowed keys {path} cannot be written", got=error.strerror) from None
+    return True
+
+
+def _text(key: bytes) -> str:
+    return key.decode("ascii")

@@ -1,0 +1,192 @@
+"""Make a clean file of a segment that a crash left behind. The original is kept beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.files.calibration_file import write_calibration
+from sci_stream.files.hdf5 import LIBVER, open_for_reading
+from sci_stream.files.recording_layout import Compression, Layout, RowState, create_layout, ledger_document
+from sci_stream.files.recording_reader import Recording
+from sci_stream.files.recording_rows import COLUMNS, OUTCOME_CODES, create_columns
+from sci_stream.files.recording_segments import earlier_segments, first_segment
+from sci_stream.model import Array
+
+CRASH_REASON = "lost_in_crash"
+"""Reason of a snapshot between the first and last that are known, of which a crash left nothing."""
+_BITSHUFFLE_ID = 32008
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair made: the clean file in the place of the old one, which is ``kept``; and its account."""
+
+    path: Path
+    kept: Path
+    snapshots: int
+    ledger: dict[str, Any]
+
+
+def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
+    """Write a clean file from everything that was flushed before a crash, and put it in the place of the old one.
+
+    Every frame is read back and compared before the files change places; the old one is kept as
+    ``<name>.crashed``. Snapshots with raw counts but without an outcome become ``raw_only``; those of which nothing is
+    left, ``dropped["lost_in_crash"]``.
+
+    Parameters
+    ----------
+    path
+        Of one segment.
+    progress
+        Told how many rows are done, of how many.
+
+    Returns
+    -------
+    What was made; None if the file was closed in order and needs nothing.
+
+    Raises
+    ------
+    FileFormatError
+        If it is no recording, or what it promises cannot be read.
+    StorageError
+        If the clean file cannot be written.
+    """
+    kept = path.with_name(f"{path.name}.crashed")
+    partial = path.with_name(f".{path.name}.part")
+    with Recording(path) as old:
+        if old.finished:
+            return None
+        if kept.exists():
+            raise StorageError(f"{kept} exists", hint="It is left from an earlier repair: move it away.")
+        rows = len(old.rows["state"])
+        columns, ledger = _settled_columns(old)
+        used = _used_rows(columns)
+        try:
+            with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
+                _lay_out(out, source, old)
+                _write_columns(out, {name: values[:used] for name, values in columns.items()})
+                _copy_frames(out, source, columns["state"], used, progress)
+                out["ledger"][:] = ledger_document(
+                    {"clean": True, "time_ns": time.time_ns(), "ledger": ledger, "repaired": True, **old.notes}
+                )
+            _verify(partial, old)
+            path.rename(kept)
+            partial.rename(path)
+        except (OSError, RuntimeError) as error:
+            partial.unlink(missing_ok=True)
+            raise StorageError(
+                f"The clean copy of {path} cannot be written", got=error, hint="It takes as much room as the original."
+            ) from error
+        except FileFormatError:
+            partial.unlink(missing_ok=True)
+            raise
+    return Repaired(path, kept, min(rows, used), ledger)
+
+
+def _used_rows(columns: dict[str, Array]) -> int:
+    known = np.flatnonzero((columns["epoch"] >= 0) | (columns["outcome"] != 0))
+    return int(known[-1]) + 1 if len(known) else 0
+
+
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the columns with an outcome for every snapshot, and the account that follows from them."""
+    columns = {name: values.copy() for name, values in old.rows.items()}
+    used = _used_rows(columns)
+    outcome, state = columns["outcome"][:used], columns["state"][:used]
+    known = np.flatnonzero((columns["epoch"][:used] >= 0) | (outcome != 0))
+    open_rows = outcome == 0
+    has_raw = (state & RowState.RAW) != 0
+    lost = open_rows & ~has_raw
+    lost[: known[0] if len(known) else 0] = False  # those before the segment's first are in the segments before it
+    lost[_known_elsewhere(old)[:used]] = False
+    outcome[open_rows & has_raw] = OUTCOME_CODES["raw_only"]
+    outcome[lost] = OUTCOME_CODES["dropped"]
+    columns["reason"][:used][lost] = CRASH_REASON.encode()
+    reasons = columns["reason"][:used][outcome == OUTCOME_CODES["dropped"]]
+    names, counts = np.unique(reasons, return_counts=True)
+    settled = int((outcome != 0).sum())
+    return columns, {
+        "acquired": settled,
+        "reconstructed": int((outcome == OUTCOME_CODES["reconstructed"]).sum()),
+        "raw_only": int((outcome == OUTCOME_CODES["raw_only"]).sum()),
+        "dropped": {name.decode("ascii"): int(n) for name, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        "in_flight": 0,
+        "closed": True,
+        "repaired": True,
+    }
+
+
+def _known_elsewhere(old: Recording) -> npt.NDArray[np.bool_]:
+    """Return which rows another segment of the series says something of."""
+    known = np.zeros(len(old.rows["state"]), np.bool_)
+    for other in earlier_segments(first_segment(old.path), old.info.series):
+        with other:
+            if other.path == old.path:
+                continue
+            rows = np.flatnonzero((other.rows["epoch"] >= 0) | (other.rows["outcome"] != 0))
+            rows += other.first_seq - old.first_seq
+            known[rows[(rows >= 0) & (rows < len(known))]] = True
+    return known
+
+
+def _lay_out(out: h5py.File, source: h5py.File, old: Recording) -> None:
+    raw = source["raw"].dtype if "raw" in source else None
+    create_layout(out, old.info, Layout(old.first_seq, raw, "video" in source, _compression(source), old.parent))
+    write_calibration(out.create_group("calibration"), old.calibration)
+    create_columns(out.create_group("rows"))
+
+
+def _compression(source: h5py.File) -> Compression:
+    nodes = [source[name] for name in ("raw", "video") if name in source]
+    packed = any(
+        node.id.get_create_plist().get_filter(i)[0] == _BITSHUFFLE_ID
+        for node in nodes
+        for i in range(node.id.get_create_plist().get_nfilters())
+    )
+    return Compression.BITSHUFFLE_LZ4 if packed else Compression.NONE
+
+
+def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
+    for column in COLUMNS:
+        node = out["rows"][column.name]
+        node.resize(len(columns[column.name]), 0)
+        node[:] = columns[column.name]
+
+
+def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:
+    """Copy the chunks as they are, packed or not."""
+    for name in ("raw", "video"):
+        if name in source:
+            out[name].resize(used, 0)
+    for row in range(used):
+        for name, flag in (("raw", RowState.RAW), ("video", RowState.VIDEO)):
+            if name in source and state[row] & flag:
+                frames = source[name].shape[1] if name == "video" else 1
+                for frame in range(frames):
+                    at = (row, frame, 0, 0) if name == "video" else (row, 0, 0)
+                    mask, chunk = source[name].id.read_direct_chunk(at)
+                    out[name].id.write_direct_chunk(at, chunk, mask)
+        progress(row + 1, used)
+
+
+def _verify(copy: Path, old: Recording) -> None:
+    with Recording(copy) as new:
+        for seqs, read_old, read_new in (
+            (old.raw_seqs, old.raw, new.raw),
+            (old.video_seqs, old.video, new.video),
+        ):
+            for seq in seqs:
+                if not np.array_equal(read_old(seq), read_new(seq), equal_nan=True):
+                    raise FileFormatError(f"Snapshot {seq} of {old.path} does not read the same twice")

@@ -1,0 +1,147 @@
+"""What a viewer may do from the page, and how it is asked for: a POST with JSON, answered with JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
+from sci_stream.parameters import MOST_CHANGES
+
+_LOG = logging.getLogger(__name__)
+_MOST_BODY_BYTES = 1 << 14
+_PATIENCE_S = 10.0
+
+
+_MOST_WHO = 64
+_UNANSWERED = "The instrument did not answer in time. It may still do it: look before you ask again."
+
+
+class OperatorControl(Protocol):
+    """Who does what concerns more than the page: the sink node. From any thread, without waiting."""
+
+    def switch_recording(self, on: bool, who: str) -> Future[str]:
+        """Ask for the recording to be on or off.
+
+        The future holds the file's name, or the error why it could not be.
+        """
+        ...
+
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+        """Ask a node, or all of a kind, to set parameters or to do what it offers.
+
+        The future holds the ``values`` by node and a ``text``, or the error why it could not be.
+        """
+        ...
+
+
+class Controls(Protocol):
+    """What the page's buttons do. The first two are quick; the others may take their time, in threads of their own."""
+
+    def set_tone(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change how the video looks, for all viewers; return all the settings. Raises `InputError`."""
+        ...
+
+    def pick_white(self, x: float, y: float) -> dict[str, Any]:
+        """Make a point of the picture grey; return all the tone settings. Raises `InputError`."""
+        ...
+
+    def save_still(self) -> str:
+        """Save the newest reconstruction; return where to. Raises `SciStreamError`."""
+        ...
+
+    def switch_recording(self, on: bool, who: str) -> Future[str]:
+        """As `OperatorControl.switch_recording`."""
+        ...
+
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+        """As `OperatorControl.ask`."""
+        ...
+
+
+async def obey(request: Request, controls: Controls) -> Response:
+    """Answer ``POST /control/{name}``: ``{"ok": true, …}``, or ``{"ok": false, "error": …}`` with a fitting status."""
+    name = request.path_params["name"]
+    try:
+        body = await _body(request)
+        told = await asyncio.wait_for(_do(name, body, controls, _who(request, body)), _PATIENCE_S)
+    except TimeoutError:
+        return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
+    except SciStreamError as error:
+        status = 503 if isinstance(error, EnvironmentFault) else 400
+        return JSONResponse({"ok": False, "error": str(error)}, status_code=status)
+    _LOG.info("the page asked for %s %s", name, body)
+    return JSONResponse({"ok": True, **told})
+
+
+def _who(request: Request, body: dict[str, Any]) -> str:
+    """Take from the object who asks, as they say themselves, and add where from: that is known."""
+    said = body.pop("who", "somebody")
+    if not isinstance(said, str) or len(said) > _MOST_WHO or not said.isprintable():
+        expected = f"at most {_MOST_WHO} printable characters"
+        raise InputError("Who asks cannot be written down", expected=expected, got=f"{str(said)[:20]!r}")
+    host = request.client.host if request.client is not None else "nowhere"
+    return f"{said or 'somebody'} from {host}"
+
+
+async def _do(name: str, body: Mapping[str, Any], controls: Controls, who: str) -> dict[str, Any]:
+    match name:
+        case "set":
+            changes = body.get("parameters")
+            if not isinstance(changes, dict) or len(changes) > MOST_CHANGES:
+                expected = f'{{"parameters": {{"NAME": VALUE}}}} of at most {MOST_CHANGES}'
+                raise InputError("What to set is missing", expected=expected, got=type(changes).__name__)
+            return await asyncio.wrap_future(controls.ask(_word(body, "node"), "set", changes, who))
+        case "do":
+            return await asyncio.wrap_future(controls.ask(_word(body, "node"), _word(body, "action"), {}, who))
+        case "tone":
+            return {"tone": controls.set_tone(body)}
+        case "white":
+            return {"tone": controls.pick_white(_fraction(body, "x"), _fraction(body, "y"))}
+        case "snapshot":
+            return {"saved": await asyncio.to_thread(controls.save_still)}
+        case "recording":
+            on = body.get("on")
+            if not isinstance(on, bool):
+                raise InputError("The recording can be on or off", expected='{"on": true} or false', got=repr(on))
+            return {"file": await asyncio.wrap_future(controls.switch_recording(on, who))}
+    raise InputError(f"Nothing is called {name!r} here", expected="tone, white, snapshot, recording, set or do")
+
+
+def _word(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= _MOST_WHO:
+        raise InputError(f"The {name} is missing", expected="a name", got=repr(value)[:60])
+    return value
+
+
+def _fraction(body: Mapping[str, Any], name: str) -> float:
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"The point's {name} is missing", expected="a fraction, 0 to 1", got=repr(value))
+    return float(value)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    # A page elsewhere cannot send this type without asking first, which is never allowed.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise InputError("What is asked for must be JSON", expected="Content-Type: application/json")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BODY_BYTES:
+            raise InputError("What is asked for is too long", expected=f"at most {_MOST_BODY_BYTES} bytes")
+    try:
+        found = json.loads(body)
+    except ValueError as error:
+        raise InputError("What is asked for is no JSON", got=str(error)) from None
+    if not isinstance(found, dict):
+        raise InputError("What is asked for must be a JSON object", got=type(found).__name__)
+    return found

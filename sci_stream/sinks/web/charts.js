@@ -1,0 +1,126 @@
+// Histograms and the strip chart of the last minutes, on canvases as sharp as the screen.
+
+import { el } from "./page.js";
+import { count, duration, percent } from "./format.js";
+
+const SPAN_S = 300;
+const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see preview_history.py
+const history = new Map();
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Make the canvas as large as it is shown; return its context in CSS pixels, and its size.
+function surface(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return { context, width, height };
+}
+
+function bars(context, bins, width, height, style) {
+  const top = Math.sqrt(Math.max(1, ...bins));
+  context.fillStyle = style;
+  context.beginPath();
+  context.moveTo(0, height);
+  bins.forEach((n, i) => {
+    const y = height - (Math.sqrt(n) / top) * (height - 3);
+    context.lineTo((i / bins.length) * width, y);
+    context.lineTo(((i + 1) / bins.length) * width, y);
+  });
+  context.lineTo(width, height);
+  context.fill();
+}
+
+export function histograms({ levels, counts, saturated_fraction: saturated }) {
+  const screen = surface(el("levels"));
+  const [r, g, b] = levels;
+  screen.context.globalCompositeOperation = "lighter";
+  if (g) {
+    screen.context.globalAlpha = 0.6;
+    [[r, "--chart-red"], [g, "--chart-green"], [b, "--chart-blue"]].forEach(([bins, name]) =>
+      bars(screen.context, bins, screen.width, screen.height, colour(name)));
+    screen.context.globalAlpha = 1;
+  } else bars(screen.context, r, screen.width, screen.height, colour("--chart-grey"));
+  screen.context.globalCompositeOperation = "source-over";
+  const total = levels.flat().reduce((sum, n) => sum + n, 0);
+  const clipped = levels.reduce((sum, bins) => sum + bins[bins.length - 1], 0) / Math.max(1, total);
+  el("levels-told").textContent = `top level ${percent(clipped)}`;
+  const sensor = surface(el("counts"));
+  if (!counts) { el("counts-told").textContent = "not sent"; return; }
+  bars(sensor.context, counts.bins, sensor.width, sensor.height, colour("--chart-grey"));
+  sensor.context.fillStyle = colour("--bad");
+  sensor.context.fillRect(sensor.width - 1.5, 0, 1.5, sensor.height);
+  el("counts-told").textContent = `max ${count(counts.max_dn)} of ${count(counts.top_dn)} DN` + (saturated > 0 ? `, saturated ${percent(saturated)}` : "");
+}
+
+export function remember(samples) {
+  for (const sample of samples) history.set(sample[AT], sample);
+  const oldest = Math.max(0, ...history.keys()) - SPAN_S;
+  for (const at of history.keys()) if (at < oldest) history.delete(at);
+}
+
+// A round number at or above `value`: 1, 2 or 5 times a power of ten.
+function ceiling(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= value);
+}
+
+export function strip(nowS) {
+  const { context, width, height } = surface(el("strip"));
+  const left = 46, bottom = 16, plot = { w: width - left - 4, h: height - bottom - 6, y: 6 };
+  if (plot.w < 40 || plot.h < 30) return;
+  const samples = [...history.values()].filter((s) => s[AT] > nowS - SPAN_S).sort((a, b) => a[AT] - b[AT]);
+  const top = ceiling(Math.max(50, ...samples.map((s) => s[SLOWEST] ?? 0)));
+  const x = (at) => left + (1 - (nowS - at) / SPAN_S) * plot.w;
+  const y = (ms) => plot.y + (1 - ms / top) * plot.h;
+  axes(context, { left, plot, top, y, height });
+  context.fillStyle = colour("--bad");
+  const most = Math.max(4, ...samples.map((s) => s[DROPPED]));
+  for (const s of samples) {
+    if (!s[DROPPED]) continue;
+    const tall = Math.max(6, (s[DROPPED] / most) * plot.h * 0.6);
+    context.fillRect(x(s[AT]) - 1, plot.y + plot.h - tall, 2.5, tall);
+  }
+  line(context, samples, SOLVE, x, y, colour("--second"));
+  line(context, samples, SLOWEST, x, y, colour("--signal"));
+}
+
+function axes(context, { left, plot, top, y, height }) {
+  context.font = "11px system-ui, sans-serif";
+  context.strokeStyle = colour("--line");
+  context.fillStyle = colour("--dim");
+  context.lineWidth = 1;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (const ms of [0, top / 2, top]) {
+    const at = Math.round(y(ms)) + 0.5;
+    context.beginPath(); context.moveTo(left, at); context.lineTo(left + plot.w, at); context.stroke();
+    context.fillText(ms === 0 ? "0" : duration(ms), left - 6, at);
+  }
+  context.textBaseline = "alphabetic";
+  for (const minutes of [4, 3, 2, 1]) {
+    context.textAlign = "center";
+    context.fillText(`−${minutes} min`, left + (1 - (minutes * 60) / SPAN_S) * plot.w, height - 3);
+  }
+  context.textAlign = "right";
+  context.fillText("now", left + plot.w, height - 3);
+}
+
+// A line that breaks where nothing came: silence must not look like a steady value.
+function line(context, samples, key, x, y, style) {
+  context.strokeStyle = context.fillStyle = style;
+  context.lineWidth = 1.5;
+  context.lineJoin = "round";
+  context.beginPath();
+  let before = null;
+  for (const s of samples) {
+    if (s[key] === null) continue;
+    if (before !== null && s[AT] - before <= 3) context.lineTo(x(s[AT]), y(s[key]));
+    else { context.moveTo(x(s[AT]) - 1, y(s[key])); context.lineTo(x(s[AT]), y(s[key])); }
+    before = s[AT];
+  }
+  context.stroke();
+}

@@ -1,0 +1,181 @@
+// Buttons and sliders. What changes something for everybody is asked of the sink node; what is this viewer's own stays here.
+
+import { el, put, state, toast } from "./page.js";
+import { ask } from "./link.js";
+import { isPaused, pointIn, setPlaying, step } from "./player.js";
+import { judge } from "./verdict.js";
+
+const SHOWN = { exposure_ev: (v) => `${v > 0 ? "+" : ""}${v.toFixed(1)} EV`, black: (v) => v.toFixed(3), gamma: (v) => v.toFixed(2) };
+const VIEWS = ["both", "video", "coded"];
+
+const fields = [...document.querySelectorAll("[data-tone]")];
+
+// --- tone: one request at a time; what changed meanwhile goes together in the next
+
+let wanted = {}, busy = false;
+
+export async function setTone(changes) {
+  Object.assign(wanted, changes);
+  if (busy) return;
+  busy = true;
+  try {
+    while (Object.keys(wanted).length) {
+      const now = wanted;
+      wanted = {};
+      const { tone } = await ask("tone", now);
+      if (!Object.keys(wanted).length) showTone(tone);
+    }
+  } catch (error) {
+    wanted = {};
+    toast(error.message, true);
+    showTone(state.status.preview?.tone ?? {}, true);
+  } finally {
+    busy = false;
+  }
+}
+
+function showTone(tone, force = false) {
+  for (const field of fields) {
+    const value = tone[field.dataset.tone];
+    if (value === undefined || (!force && document.activeElement === field && field.matches(":active"))) continue;
+    field.value = String(value);
+    tell(field);
+  }
+  for (const name of ["none", "grey_world", "fixed"]) {
+    el(`white-${name}`).setAttribute("aria-pressed", String(tone.white_balance === name));
+  }
+}
+
+function tell(field) {
+  const output = document.querySelector(`output[for="${field.id}"]`);
+  if (output) output.textContent = SHOWN[field.dataset.tone](Number(field.value));
+}
+
+export const nudgeExposure = (by) => {
+  const field = el("exposure");
+  field.value = String(Number(field.value) + by);
+  tell(field);
+  setTone({ exposure_ev: Number(field.value) });
+};
+
+// As others may have set it, or the sink was started anew.
+export function follow() {
+  const { preview = {}, recording = {}, state: phase } = state.status;
+  if (!busy && preview.tone) showTone(preview.tone);
+  const recordable = Boolean(preview.can_record) && phase === "running" && recording.state !== "closing";
+  el("record").disabled = !recordable || switching;
+  const on = recording.state === "recording";
+  el("record").setAttribute("aria-pressed", String(on));
+  put("record-word", on ? "Stop" : "Record");
+}
+
+export function newPicture(header) {
+  el("still").disabled = false;
+  document.body.dataset.kind = header.bayer ? "colour" : "mono";
+}
+
+export const resetTone = () => setTone(state.status.preview?.rig_tone ?? {});
+export const autoWhite = () => setTone({ white_balance: el("white-grey_world").getAttribute("aria-pressed") === "true" ? "none" : "grey_world" });
+
+// --- picking white
+
+export function setPicking(picking) {
+  if (picking && document.body.dataset.kind === "mono") return;
+  document.body.classList.toggle("picking", picking);
+  el("pick-hint").hidden = !picking;
+  if (picking && el("pictures").dataset.view === "coded") setView("video");
+}
+export const isPicking = () => document.body.classList.contains("picking");
+
+async function pick(event) {
+  const point = isPicking() ? pointIn(event) : null;
+  if (!point) return;
+  try {
+    const { tone } = await ask("white", point);
+    showTone(tone);
+    setPicking(false);
+  } catch (error) {
+    toast(error.message, true);
+  }
+}
+
+// --- recording and stills
+
+let switching = false;
+
+export async function toggleRecording() {
+  if (el("record").disabled) return;
+  const on = state.status.recording?.state !== "recording";
+  switching = true;
+  el("record").disabled = true;
+  try {
+    const { file } = await ask("recording", { on });
+    toast(`${on ? "Recording to" : "Recorded to"} ${file}`);
+  } catch (error) {
+    toast(error.message, true);
+  } finally {
+    switching = false;
+    follow();
+  }
+}
+
+export async function saveStill() {
+  if (el("still").disabled) return;
+  el("still").disabled = true;
+  try {
+    toast(`Saved to ${(await ask("snapshot")).saved}`);
+  } catch (error) {
+    toast(error.message, true);
+  } finally {
+    el("still").disabled = false;
+  }
+}
+
+// --- this viewer's own
+
+export function setView(view) {
+  el("pictures").dataset.view = view;
+  for (const button of document.querySelectorAll("button[data-view]")) {
+    button.setAttribute("aria-pressed", String(button.dataset.view === view));
+  }
+}
+export const nextView = () => setView(VIEWS[(VIEWS.indexOf(el("pictures").dataset.view) + 1) % VIEWS.length]);
+
+export function togglePlaying() { setPlaying(isPaused()); judge(); }
+export function toggleLoop() { el("loop").click(); }
+
+export function toggleFull() {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else el("pictures").requestFullscreen?.().catch(() => toast("The browser does not allow full screen here.", true));
+}
+
+export function toggleNight() {
+  const night = document.documentElement.classList.toggle("night");
+  el("night").setAttribute("aria-pressed", String(night));
+  localStorage.setItem("night", night ? "1" : "");
+}
+
+export function start() {
+  for (const field of fields) {
+    field.addEventListener(field.tagName === "SELECT" ? "change" : "input", () => {
+      tell(field);
+      setTone({ [field.dataset.tone]: field.tagName === "SELECT" ? field.value : Number(field.value) });
+    });
+  }
+  for (const button of document.querySelectorAll("[data-white]")) {
+    button.addEventListener("click", () => {
+      if (button.dataset.white === "pick") setPicking(!isPicking());
+      else { setPicking(false); setTone({ white_balance: button.dataset.white }); }
+    });
+  }
+  for (const button of document.querySelectorAll("button[data-view]")) button.addEventListener("click", () => setView(button.dataset.view));
+  const clicks = {
+    "tone-reset": resetTone, record: toggleRecording, still: saveStill, pause: togglePlaying, night: toggleNight, full: toggleFull,
+    back: () => { step(-1); judge(); }, forward: () => { step(1); judge(); },
+  };
+  for (const [id, action] of Object.entries(clicks)) el(id).addEventListener("click", action);
+  el("scrub").addEventListener("input", judge);
+  el("video").addEventListener("click", pick);
+  el("full").hidden = !document.fullscreenEnabled;  // some phones have none
+  if (localStorage.getItem("night")) toggleNight();
+}

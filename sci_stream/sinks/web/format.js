@@ -1,0 +1,30 @@
+// Numbers as words. What is unknown is a dash.
+
+export const known = (value) => typeof value === "number" && Number.isFinite(value);
+export const fixed = (value, digits) => (known(value) ? value.toFixed(digits) : "–");
+export const count = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
+export const rate = (value) => (known(value) ? (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)) : "–");
+export const snapshots = (n) => `${count(n)} snapshot${n === 1 ? "" : "s"}`;
+export const words = (text) => String(text).replaceAll("_", " ");
+
+export function duration(ms) {
+  if (!known(ms)) return "–";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60e3) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 3600e3) return `${Math.floor(ms / 60e3)} min ${Math.floor((ms % 60e3) / 1000)} s`;
+  return `${Math.floor(ms / 3600e3)} h ${Math.floor((ms % 3600e3) / 60e3)} min`;
+}
+
+export function bytes(value) {
+  if (!known(value)) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let power = 0;
+  while (value >= 1000 && power < units.length - 1) { value /= 1000; power += 1; }
+  return `${value.toFixed(power === 0 || value >= 100 ? 0 : 1)} ${units[power]}`;
+}
+
+export function percent(fraction) {
+  if (!known(fraction)) return "–";
+  const value = 100 * fraction;
+  return value === 0 ? "0 %" : value < 0.01 ? "< 0.01 %" : `${value.toFixed(value < 10 ? 2 : 1)} %`;
+}

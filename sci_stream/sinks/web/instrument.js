@@ -1,0 +1,126 @@
+// What the nodes let be set and done, as they declare it: nothing here knows what there is.
+
+import { el, state, toast } from "./page.js";
+import { ask } from "./link.js";
+import { words } from "./format.js";
+
+const WHO = "the page";
+const waiting = new Set();  // targets that were asked for and not answered yet
+let built = "";
+
+// Nodes of one kind that declare the same are one row: what is set is set on all of them.
+function grouped(controls) {
+  const groups = new Map();
+  for (const { node, kind, parameters, actions } of controls) {
+    if (kind === "sink") continue;  // its own controls are elsewhere on this page
+    const alone = controls.filter((other) => other.kind === kind).length === 1;
+    const same = [...groups.values()].find((group) => group.kind === kind && shape(group.parameters) === shape(parameters));
+    if (same) same.target = kind;
+    else groups.set(node, { target: alone ? kind : node, kind, parameters, actions });
+  }
+  return [...groups.values()];
+}
+
+const shape = (parameters) => JSON.stringify(parameters.map(({ value, ...rest }) => rest));
+
+export function showControls() {
+  const ended = !state.connected;
+  const groups = grouped(state.status.controls ?? []);
+  el("controls").hidden = ended || !groups.some((group) => group.parameters.length || group.actions.length);
+  const now = JSON.stringify(groups.map((group) => [group.target, shape(group.parameters), group.actions]));
+  if (now !== built) build(groups);
+  built = now;
+  for (const { target, parameters } of groups) {
+    for (const parameter of parameters) show(el(idOf(target, parameter.name)), parameter);
+  }
+}
+
+const idOf = (target, name) => `set-${target}-${name}`;
+
+function build(groups) {
+  const rows = [];
+  for (const { target, kind, parameters } of groups) {
+    if (parameters.length) rows.push(heading(kind === "acquire" ? "camera" : words(target)));
+    for (const parameter of parameters) rows.push(...row(target, parameter));
+  }
+  el("parameters").replaceChildren(...rows);
+  const buttons = groups.flatMap(({ target, actions }) => actions.map((action) => button(target, action)));
+  el("doings").replaceChildren(...buttons);
+  el("doings").hidden = !buttons.length;
+}
+
+function heading(text) {
+  const made = document.createElement("span");
+  made.className = "label whose";
+  made.textContent = text;
+  return made;
+}
+
+function row(target, parameter) {
+  const label = document.createElement("label");
+  const id = idOf(target, parameter.name);
+  label.htmlFor = id;
+  label.textContent = words(parameter.name);
+  label.title = `${target}: ${parameter.says} (${parameter.range})`;
+  const field = fieldFor(parameter);
+  field.id = id;
+  field.classList.add("wide");
+  field.title = label.title;
+  field.addEventListener("change", () => set(target, parameter, field));
+  return [label, field];
+}
+
+function fieldFor(parameter) {
+  if (parameter.kind === "choice") {
+    const select = document.createElement("select");
+    select.append(...parameter.choices.map((choice) => new Option(choice, choice)));
+    return select;
+  }
+  const input = document.createElement("input");
+  input.type = parameter.kind === "flag" ? "checkbox" : "number";
+  if (parameter.kind === "number") input.step = "any";
+  // The bounds are the node's to hold: it says them in words where a field would only turn red.
+  return input;
+}
+
+function show(field, { kind, value }) {
+  if (!field || waiting.has(field.id) || document.activeElement === field && kind !== "flag" && kind !== "choice") return;
+  if (kind === "flag") field.checked = value;
+  else if (field.value !== String(value)) field.value = String(value);
+}
+
+async function set(target, parameter, field) {
+  const value = parameter.kind === "flag" ? field.checked : parameter.kind === "choice" ? field.value : Number(field.value || NaN);
+  waiting.add(field.id);
+  field.classList.add("waiting");
+  try {
+    // JSON has no NaN: an empty field becomes null, which the node refuses in words.
+    await ask("set", { node: target, parameters: { [parameter.name]: value }, who: WHO });
+    toast(`${words(parameter.name)}: ${value === true ? "on" : value === false ? "off" : value}`);
+  } catch (error) {
+    toast(error.message, true);
+    field.blur();
+  } finally {
+    waiting.delete(field.id);
+    field.classList.remove("waiting");
+    showControls();
+  }
+}
+
+function button(target, action) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.dataset.action = action;
+  made.textContent = words(action);
+  made.addEventListener("click", async () => {
+    made.disabled = true;
+    try {
+      toast((await ask("do", { node: target, action, who: WHO })).text || words(action));
+    } catch (error) {
+      toast(error.message, true);
+    } finally {
+      made.disabled = false;
+    }
+  });
+  return made;
+}

@@ -1,0 +1,179 @@
+"""A recorded series reads as arrays, from however many segments, and one file over them reads the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sci_stream
+from sci_stream.errors import FileFormatError
+from sci_stream.files.recording import Recording, RecordingWriter
+from sci_stream.files.recording_series import FrameStack, RecordedSeries
+from sci_stream.files.recording_whole import write_whole
+
+LEDGER = {"acquired": 9, "closed": True}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, series) -> Path:
+    """Three segments: snapshots 0–2; raw 3 and 4, of which the video follows in the next; 5, 6 dropped, 8."""
+    path = tmp_path / "run.h5"
+    one = RecordingWriter(path, series.info, series.calibration)
+    for seq in range(3):
+        one.write_reconstruction(series.reconstruction(seq))
+    two = one.next_segment()
+    one.close(continued=two.path.name)
+    two.write_raw(series.snapshot(3))
+    two.write_raw(series.snapshot(4))
+    three = two.next_segment()
+    two.close(continued=three.path.name)
+    for seq in (3, 4, 5, 8):
+        three.write_reconstruction(series.reconstruction(seq))
+    three.write_outcome(6, "dropped", "queue_full")
+    three.close(LEDGER)
+    return path
+
+
+def check_all(recording: RecordedSeries, series) -> None:
+    held = [0, 1, 2, 3, 4, 5, 8]
+    assert recording.raw.seqs.tolist() == recording.video.seqs.tolist() == held
+    assert recording.raw.shape == (7, 16, 24)
+    assert recording.raw.dtype == np.uint16
+    assert recording.video.shape == (7, 3, 16, 24)
+    assert recording.video.dtype == np.float16
+    assert np.array_equal(recording.raw, np.stack([series.counts(seq) for seq in held]))
+    assert np.array_equal(recording.video, np.stack([series.video(seq) for seq in held]))
+    assert recording.table["seq"].tolist() == [*held[:6], 6, 8]
+    assert recording.table["camera_frame_id"].tolist() == [7, 8, 9, 10, 11, 12, -1, 15]
+    assert recording.table["iterations"].tolist() == [12] * 6 + [0, 12]
+    assert recording.table["reason"].tolist() == [b""] * 6 + [b"queue_full", b""]
+    assert recording.calibration.hash == series.calibration.hash
+    assert recording.info == series.info
+    assert recording.ledger == LEDGER
+    assert recording.finished
+
+
+def test_it_opens_as_arrays_over_all_segments(recorded: Path, series) -> None:
+    with sci_stream.open(recorded) as recording:
+        assert len(recording.segments) == 3
+        check_all(recording, series)
+        with pytest.raises(KeyError, match="snapshot 6 has no video"):
+            recording.video_of(6)
+
+
+def test_one_file_over_all_segments_is_a_recording_like_any_other(recorded: Path, series) -> None:
+    whole = write_whole(recorded)
+    assert whole == recorded.with_suffix(".nxs")
+    with sci_stream.open(whole) as recording:
+        assert len(recording.segments) == 1
+        check_all(recording, series)
+
+
+def test_plain_h5py_reads_through_it_even_where_it_was_moved_together(recorded: Path, tmp_path: Path, series) -> None:
+    write_whole(recorded)
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for path in [*tmp_path.glob("run*")]:
+        path.rename(moved / path.name)
+    with h5py.File(moved / "run.nxs") as file:
+        assert np.array_equal(file["raw"][4], series.counts(4))
+        assert np.array_equal(file["video"][4], series.video(4))
+        assert not file["raw"][7].any(), "nothing was stored of snapshot 7"
+        assert file["entry/video/data"].shape == (9, 3, 16, 24)
+
+
+def test_a_later_segment_opens_alone(recorded: Path) -> None:
+    with sci_stream.open(recorded.with_name("run_002.h5")) as recording:
+        assert recording.video.seqs.tolist() == [3, 4, 5, 8]
+        assert len(recording.raw) == 2
+
+
+def test_over_a_segment_that_a_crash_left_no_file_is_laid(recorded: Path, series) -> None:
+    writer = RecordingWriter(recorded, series.info, series.calibration)
+    writer.flush()
+    with pytest.raises(FileFormatError, match=r"run_003\.h5 was not closed in order.*sci-stream repair"):
+        write_whole(recorded)
+    writer.close()
+
+
+def test_a_segment_of_another_series_is_left_out(recorded: Path, tmp_path: Path, series) -> None:
+    RecordingWriter(tmp_path / "other.h5", replace(series.info, series="other"), series.calibration).close({})
+    (tmp_path / "other.h5").rename(recorded.with_name("run_003.h5"))
+    with sci_stream.open(recorded) as recording:
+        assert [segment.path.name for segment in recording.segments] == ["run.h5", "run_001.h5", "run_002.h5"]
+
+
+def test_what_a_live_writer_adds_is_seen_after_refresh(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        writer.write_raw(series.snapshot(0))
+        writer.flush()
+        with sci_stream.open(tmp_path / "run.h5") as recording:
+            writer.write_raw(series.snapshot(1))
+            writer.flush()
+            assert len(recording.raw) == 1
+            recording.refresh()
+            assert len(recording.raw) == 2
+            assert not recording.finished
+
+
+def test_an_empty_recording_opens_with_empty_arrays(tmp_path: Path, series) -> None:
+    RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close({})
+    with sci_stream.open(str(tmp_path / "run.h5")) as recording:
+        assert np.asarray(recording.video).shape == recording.video[:5].shape == (0, 3, 16, 24)
+        assert recording.video[:, 1].shape == (0, 16, 24)
+        assert len(recording.table) == 0
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"nothing\.h5"):
+        sci_stream.open(tmp_path / "nothing.h5")
+
+
+def test_it_does_not_read_what_is_not_asked_for() -> None:
+    read: list[tuple[int, tuple[int | slice, ...]]] = []
+
+    def note(seq: int, part: tuple[int | slice, ...]) -> np.ndarray:
+        read.append((seq, part))
+        return np.zeros((4, 5))[part]
+
+    frames = FrameStack(np.array([3, 5, 9]), (4, 5), np.dtype(float), note)
+    assert frames[1:, 2].shape == (2, 5)
+    assert read == [(5, (2,)), (9, (2,))]
+    assert repr(frames) == "<FrameStack (3, 4, 5) float64, 0.0 MB, on the disk>"
+
+
+KEYS = st.one_of(
+    st.integers(-7, 6),
+    st.slices(7),
+    st.lists(st.integers(-7, 6), min_size=1, max_size=4),
+    st.tuples(st.integers(-7, 6), st.slices(3), st.integers(0, 15)),
+    st.tuples(st.slices(7), st.integers(-3, 2)),
+    st.tuples(st.slices(7), st.slices(3), st.slices(16), st.slices(24)),
+    st.tuples(st.just(Ellipsis), st.slices(24)),
+    st.tuples(st.slices(7), st.just(Ellipsis), st.integers(0, 23)),
+)
+
+
+@pytest.fixture(scope="module")
+def seven(tmp_path_factory, series):
+    path = tmp_path_factory.mktemp("seven") / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration) as writer:
+        for seq in range(0, 14, 2):
+            writer.write_reconstruction(series.reconstruction(seq))
+    with Recording(path), sci_stream.open(path) as recording:
+        yield recording, np.stack([series.video(seq) for seq in range(0, 14, 2)])
+
+
+@given(key=KEYS)
+def test_indexing_is_numpys(seven, key) -> None:
+    recording, video = seven
+    expected = video[key]
+    got = recording.video[key]
+    assert got.shape == expected.shape
+    assert np.array_equal(got, expected)
