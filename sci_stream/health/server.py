@@ -1,0 +1,156 @@
+"""A small HTTP server beside the node's loop: ``/healthz``, ``/readyz``, ``/status``, ``/metrics``. Read only."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import socket
+import socketserver
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from sci_stream.config.fields import is_loopback
+from sci_stream.errors import TransportError
+from sci_stream.health.report import Health
+
+log = logging.getLogger(__name__)
+
+_REQUESTS_AT_ONCE = 8
+_PATIENCE_S = 5.0
+"""For a client to say what it wants and to take the answer."""
+
+
+class HealthServer:
+    """Serves a node's health from threads of its own.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen; port 0 for any that is free.
+    token
+        What ``Authorization: Bearer …`` must say; None for nothing. ``/healthz`` and ``/readyz`` without their reasons
+        are open to all: a supervisor of containers asks without one.
+
+    Raises
+    ------
+    TransportError
+        If the address is in use or not of this machine.
+    """
+
+    def __init__(self, health: Health, host: str, port: int, token: str | None = None) -> None:
+        try:
+            self._server = _Server((host, port), _handler(health, token))
+        except OSError as error:
+            raise TransportError(
+                f"The health address http://{host}:{port} cannot be used",
+                got=error.strerror or str(error),
+                hint="Another rig may run on this machine: set other ports under [health], or 0 for any that is free.",
+            ) from None
+        address = self._server.server_address
+        self.url = f"http://[{host}]:{address[1]}" if ":" in host else f"http://{host}:{address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(socketserver.ThreadingMixIn, HTTPServer):
+    """Answers a few clients at once; who comes when all are busy waits."""
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 16
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._free = threading.BoundedSemaphore(_REQUESTS_AT_ONCE)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer would look up the name of this host, which takes seconds where no name server answers.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Wait for a free place; each client's is free again within its time-out."""
+        self._free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one client."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class calls it so
+        """Clients come and go as they like: that is no error of ours."""
+        log.debug("health request from %s broke off", client_address, exc_info=True)
+
+
+def _handler(health: Health, token: str | None) -> type[BaseHTTPRequestHandler]:
+    """Return the handler class of one node."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+        server_version = "sci-stream"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            if token is None and not is_loopback(_name(self.headers.get("Host", ""))):
+                # A web page elsewhere whose name resolves to this machine must not read what is said here.
+                self._answer(HTTPStatus.FORBIDDEN, "ask by the address of this machine, such as 127.0.0.1\n")
+                return
+            known = token is None or _bears(self.headers.get("Authorization", ""), token)
+            path = self.path.partition("?")[0]
+            if path == "/healthz":
+                hangs_s = health.hangs_for_s
+                self._verdict(f"the loop has not turned for {hangs_s:.1f} s" if hangs_s else "", known=known)
+            elif path == "/readyz":
+                self._verdict(health.not_ready, known=known)
+            elif path not in {"/status", "/metrics"}:
+                self._answer(HTTPStatus.NOT_FOUND, "there are /healthz, /readyz, /status and /metrics\n")
+            elif not known:
+                self._answer(HTTPStatus.UNAUTHORIZED, "expected Authorization: Bearer with the token of [health]\n")
+            elif path == "/status":
+                self._answer(HTTPStatus.OK, json.dumps(health.status) + "\n", "application/json")
+            else:
+                self._answer(HTTPStatus.OK, health.figures.exposition(), CONTENT_TYPE_LATEST)
+
+        def _verdict(self, trouble: str, *, known: bool) -> None:
+            status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
+            self._answer(status, (trouble if known else "no") + "\n" if trouble else "ok\n")
+
+        def _answer(self, status: HTTPStatus, body: str | bytes, kind: str = "text/plain; charset=utf-8") -> None:
+            content = body if isinstance(body, bytes) else body.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            log.debug(format, *args)
+
+    return Handler
+
+
+def _name(host: str) -> str:
+    """Return a Host header without its port."""
+    return host.rpartition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+
+
+def _bears(authorization: str, token: str) -> bool:
+    scheme, _, word = authorization.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(word.strip().encode(), token.encode())

@@ -1,0 +1,127 @@
+"""Whoever watches a node learns by HTTP whether it lives, is ready, and what it does; strangers learn nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from sci_stream.errors import TransportError
+from sci_stream.health import Figures, Health, HealthServer
+from sci_stream.health.report import ALIVE_WITHIN_S
+
+
+@dataclass
+class Clock:
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Node:
+    health: Health
+    clock: Clock
+    server: HealthServer
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return httpx.get(self.server.url + path, headers=headers, timeout=10)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    clock = Clock()
+    health = Health(Figures("sink", "sink"), clock)
+    server = HealthServer(health, "127.0.0.1", 0)
+    yield Node(health, clock, server)
+    server.close()
+
+
+def test_a_node_is_alive_while_its_loop_turns_and_ready_when_it_says_so(node: Node) -> None:
+    assert node.get("/healthz").status_code == 200
+    starting = node.get("/readyz")
+    assert (starting.status_code, starting.text) == (503, "it is starting\n")
+    node.health.tell("", {"state": "running"}, {"acquired": 3})
+    assert node.get("/readyz").status_code == 200
+    assert node.get("/status").json() == {"state": "running", "ready": True, "not_ready": ""}
+    assert "sci_stream_ready 1.0" in node.get("/metrics").text
+    node.health.tell("the disk is full", {}, {})
+    assert node.get("/readyz").text == "the disk is full\n"
+
+
+def test_a_node_whose_loop_hangs_is_neither_alive_nor_ready(node: Node) -> None:
+    node.health.tell("", {}, {})
+    node.clock.now_s += ALIVE_WITHIN_S + 2
+    for path in ("/healthz", "/readyz"):
+        answer = node.get(path)
+        assert answer.status_code == 503
+        assert "has not turned for 7.0 s" in answer.text
+    node.health.turn()
+    assert node.get("/healthz").status_code == 200
+
+
+def test_any_other_address_says_what_there_is(node: Node) -> None:
+    answer = node.get("/metrics/../../etc/passwd")
+    assert answer.status_code == 404
+    assert "/metrics" in answer.text
+
+
+def test_a_web_page_whose_name_resolves_to_this_machine_reads_nothing(node: Node) -> None:
+    assert node.get("/status", Host="evil.example:5712").status_code == 403
+    assert node.get("/status", Host="localhost:1").status_code == 200
+    assert node.get("/status", Host="[::1]:1").status_code == 200
+
+
+def test_with_a_token_the_figures_are_for_those_who_know_it_and_the_reason_too() -> None:
+    health = Health(Figures("sink", "sink"))
+    health.tell("the camera of bench 4 is lost", {}, {})
+    server = HealthServer(health, "127.0.0.1", 0, token="hush")
+    try:
+        for path in ("/status", "/metrics"):
+            assert httpx.get(server.url + path).status_code == 401
+            wrong = httpx.get(server.url + path, headers={"Authorization": "Bearer hish"})
+            assert wrong.status_code == 401
+            assert httpx.get(server.url + path, headers={"Authorization": "Bearer hush"}).status_code == 200
+        unknown = httpx.get(server.url + "/readyz", headers={"Host": "rig.example"})
+        assert (unknown.status_code, unknown.text) == (503, "no\n")
+        known = httpx.get(server.url + "/readyz", headers={"Authorization": "Bearer hush"})
+        assert known.text == "the camera of bench 4 is lost\n"
+    finally:
+        server.close()
+
+
+def test_a_client_that_says_nothing_keeps_nobody_from_being_answered(node: Node) -> None:
+    address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
+    silent = [socket.create_connection(address) for _ in range(4)]
+    try:
+        assert node.get("/healthz").status_code == 200
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_an_address_in_use_is_said_with_what_to_do(node: Node) -> None:
+    port = int(node.server.url.rpartition(":")[2])
+    with pytest.raises(TransportError, match=r"\[health\]") as refused:
+        HealthServer(node.health, "127.0.0.1", port)
+    assert str(port) in str(refused.value)
+
+
+def test_a_request_that_is_no_http_is_survived(node: Node) -> None:
+    address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
+    for garbage in (
+        b"\0" * 4096 + b"\r\n\r\n",
+        b"GET " + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"POST /status HTTP/1.1\r\n\r\n",
+    ):
+        with socket.create_connection(address) as connection:
+            connection.sendall(garbage)
+            connection.settimeout(10)
+            while connection.recv(4096):
+                pass
+    assert json.loads(node.get("/status").text)["ready"] is False
