@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import logging
 import time
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import zmq
@@ -13,22 +14,33 @@ import zmq
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch import DispatchQueue
 from sci_stream.errors import EnvironmentFault
-from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.nodes.camera_pump import CameraPump, Captured
+from sci_stream.model import CameraFrame, Policy, SeriesInfo, Snapshot
+from sci_stream.nodes.camera_pump import Answer, CameraPump, Captured
+from sci_stream.nodes.doors import open_doors
 from sci_stream.nodes.fitting import fit_calibration
 from sci_stream.nodes.holdings import Holdings, Ring, frame_bytes
-from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
+from sci_stream.nodes.obeying import Obedient
+from sci_stream.nodes.runner import StopRequest, new_incarnation, settle_memory, versions
+from sci_stream.nodes.safekeeping import LOST_REASON, Safekeeping
+from sci_stream.nodes.series_values import make_snapshot, series_info
+from sci_stream.nodes.spool import Left
+from sci_stream.nodes.watched import Watched, acquire_figures
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import declared
 from sci_stream.ports import Camera
 from sci_stream.transport.dealer import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
-from sci_stream.transport.sink_link import SinkLink
+from sci_stream.transport.sink_link import Key, SinkLink
 from sci_stream.transport.sockets import Wakeup
-from sci_stream.wire import CalibrationRequest, Dropped, Hello, Limits, SeriesEnd, encode
+from sci_stream.wire import CalibrationRequest, Control, Dropped, Hello, Limits, SeriesEnd, encode
+from sci_stream.wire.payload import sealed
 
 log = logging.getLogger(__name__)
 
 _POLL_MS = 20
+_SLOW_CAMERA_NS = 10 * 10**9
+_STOPPED = "stopped"
+"""Why a series ended that was asked to."""
 
 
 class Phase(enum.StrEnum):
@@ -43,7 +55,7 @@ class Phase(enum.StrEnum):
 
 
 class AcquireNode:
-    """One camera, one series.
+    """One camera, one series: a new one, or the one that an earlier process of this node left in its spool.
 
     Parameters
     ----------
@@ -55,6 +67,8 @@ class AcquireNode:
         Masks loaded from the rig's file; None to use those the camera knows.
     snapshots, duration_s
         End after so many snapshots or seconds; 0 for no limit.
+    actions
+        What operators may ask for while the series runs, by name (`sci_stream.nodes.obeying.Obedient`).
     """
 
     def __init__(
@@ -66,6 +80,7 @@ class AcquireNode:
         *,
         snapshots: int = 0,
         duration_s: float = 0.0,
+        actions: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
         self._rig = rig
         self._stop = stop
@@ -75,17 +90,20 @@ class AcquireNode:
         self._wakeup = Wakeup()
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doors = open_doors(rig, self._context)
         limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         incarnation = new_incarnation()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
+        self._safe = Safekeeping(rig.policy.spool, rig.rig.name)
         self._dispatcher = Dispatcher(
             self._context,
-            rig.network.dispatch,
+            rig.network.listening("dispatch"),
             DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
             node="acquire",
             incarnation=incarnation,
             heartbeat_s=rig.network.heartbeat_s,
             limits=limits,
+            dress=self._doors.serve,
         )
         self._link = SinkLink(
             self._context,
@@ -93,6 +111,7 @@ class AcquireNode:
             Hello(node="acquire", kind_of_node="acquire", incarnation=incarnation, versions=versions()),
             heartbeat_s=rig.network.heartbeat_s,
             limits=limits,
+            dress=self._doors.reach("sink"),
         )
         self._ring = Ring(rig.policy.ring_mib << 20)
         self._pump = CameraPump(
@@ -103,7 +122,12 @@ class AcquireNode:
             read_timeout_s=rig.camera.read_timeout_s,
             backoff_s=(rig.camera.reconnect_first_s, rig.camera.reconnect_max_s),
         )
+        self._pump.keep = self._keep
+        self._actions = dict(actions or {})
+        self._obedient = Obedient("acquire", self._link.dealer.say, self._pump.change, self._actions)
         self._holdings = Holdings(self._ring)
+        self._reason = ""
+        self._watched = Watched(rig, "acquire", "acquire")
         self._phase = Phase.OPENING
         self._info: SeriesInfo | None = None
         self._since_s = self._started_s = time.monotonic()
@@ -111,6 +135,11 @@ class AcquireNode:
         self._deadline_s = float("inf")
         self.running_s = 0.0
         """How long the camera ran and its snapshots were under way, once they are all settled."""
+
+    @property
+    def closed_another(self) -> bool:
+        """Whether an earlier process had been asked to end this series: what was to come after it did not."""
+        return self._safe.left is not None and self._safe.left.ending == _STOPPED
 
     @property
     def under_way(self) -> int:
@@ -135,7 +164,8 @@ class AcquireNode:
         poller.register(self._link.dealer.socket, zmq.POLLIN)
         poller.register(self._link.dealer.monitor.socket, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
-        self._pump.open()
+        self._pump.open(patient=self._safe.left is not None)
+        settle_memory()
         try:
             while self._phase is not Phase.ENDED:
                 poller.poll(_POLL_MS)
@@ -146,8 +176,11 @@ class AcquireNode:
         finally:
             self._pump.stop()
             self._pump.join(5.0)
+            self._safe.close(over=self._phase is Phase.ENDED and self._info is not None)
             self._link.close()
             self._dispatcher.close()
+            self._watched.close()
+            self._doors.close()
             self._context.destroy(linger=500)
             self._wakeup.close()
 
@@ -158,11 +191,11 @@ class AcquireNode:
         for message in news.messages:
             if isinstance(message, CalibrationRequest) and self._calibration is not None:
                 self._link.dealer.send(encode(self._calibration))
-        for kind, _, seq in news.safe:
-            if kind == "snapshot":
-                self._holdings.raw_is_safe(seq)
-        if news.safe:
-            self._progress_s = now_s
+            elif isinstance(message, Control):
+                self._obedient.take(message, self._pump.settings, self._offered)
+        for answer in self._pump.answered():
+            self._changed(answer)
+        self._note_safe(news.safe, now_s)
         for settled in self._dispatcher.turn(now_s):
             self._settle(settled, now_s)
         for captured in self._pump.take():
@@ -170,20 +203,33 @@ class AcquireNode:
         for settled in self._dispatcher.turn(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
-        self._link.dealer.status = self._status()
+        if self._watched.due(now_s):
+            self._tell()
         self._link.pump()
+
+    def _note_safe(self, safe: list[Key], now_s: float) -> None:
+        """Let go of what the sink has confirmed."""
+        for kind, _, seq in safe:
+            if kind == "snapshot":
+                self._holdings.raw_is_safe(seq)
+            elif kind == "dropped":
+                self._safe.confirm(seq)
+        if safe:
+            self._progress_s = now_s
 
     def _advance(self, now_s: float) -> None:
         match self._phase:
             case Phase.OPENING:
                 if self._stop:
                     self._pump.stop()
-                if self._pump.finished:
-                    self._enter(Phase.ENDED, now_s)
-                elif self._pump.opened is not None:
-                    self._begin_series()
+                # A series that was left open is closed even if there is nothing else to do for it.
+                wanted = self._safe.left is not None or not self._pump.finished
+                if self._pump.opened is not None and wanted:
+                    self._begin_series(now_s)
                     self._enter(Phase.WAITING, now_s)
                     self._introduce_series(now_s)
+                elif self._pump.finished:
+                    self._enter(Phase.ENDED, now_s)
             case Phase.WAITING:
                 self._wait_for_nodes(now_s)
             case Phase.RUNNING:
@@ -207,35 +253,51 @@ class AcquireNode:
         log.info("%s", phase)
         self._phase = phase
         self._since_s = now_s
+        if phase is Phase.DRAINING:
+            # Said before anything of it happens: who takes this series up then acquires nothing more for it.
+            self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else "finished"))
+            self._safe.end(self._reason)
 
     # --- the series
 
-    def _begin_series(self) -> None:
+    def _begin_series(self, now_s: float) -> None:
         opened = self._pump.opened
         assert opened is not None
         capabilities = opened.capabilities
-        calibration = fit_calibration(capabilities, opened.calibration, self._calibration, self._rig.calibration.file)
+        section = self._rig.calibration
+        calibration = fit_calibration(
+            capabilities, opened.calibration, self._calibration, section.file, other_camera=section.other_camera
+        )
         self._calibration = calibration
         self._dispatcher.period_ns = capabilities.frame_period_ns or 0
         self._dispatcher.announce(calibration)
-        self._info = SeriesInfo(
-            series=self._series,
-            started_ns=time.time_ns(),
-            rig=self._rig.rig.name,
-            policy=self._policy,
-            camera_model=capabilities.model,
-            camera_serial=capabilities.serial,
-            height_px=capabilities.height_px,
-            width_px=capabilities.width_px,
-            pixel_format=capabilities.pixel_format,
-            bit_depth=capabilities.bit_depth,
-            n_frames=calibration.n_frames,
-            calibration_hash=calibration.hash,
-            bayer=calibration.bayer or capabilities.bayer,
-            frame_period_ns=capabilities.frame_period_ns,
-            rig_toml=self._rig.to_toml(),
-            versions=versions(),
-        )
+        info = series_info(self._series, self._rig, capabilities, calibration)
+        limit_bytes = self._rig.policy.ring_mib << 20
+        self._info = self._safe.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
+        self._series = self._info.series
+        if self._safe.left is not None:
+            self._take_up(self._safe.left, now_s)
+        self._holdings.spool = self._safe.spool
+
+    def _take_up(self, left: Left, now_s: float) -> None:
+        """Go on where an earlier process was interrupted: nothing that it had acquired is acquired again, or lost."""
+        self._pump.resume(left.next_seq, left.epoch + 1, left.camera_missed)
+        self._holdings.released = left.next_seq - len(left.kept)
+        self._reason = left.ending
+        record = self._policy is Policy.RECORD
+        for kept in left.kept:
+            snapshot = kept.snapshot
+            nbytes = snapshot.counts.nbytes + (0 if snapshot.truth is None else snapshot.truth.nbytes)
+            self._ring.hold(nbytes)
+            self._holdings.hold(snapshot.id.seq, snapshot.id.epoch, nbytes, raw_pending=record)
+            if record:
+                self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
+            if kept.delivered:
+                self._holdings.settle(snapshot.id.seq)
+            else:
+                self._dispatcher.offer(snapshot, promised=True)
+        for seq in left.lost:
+            self._link.post(Dropped(self._series, left.epoch, seq, LOST_REASON, self._given_up), now_s)
 
     def _introduce_series(self, now_s: float) -> None:
         """Tell a sink that knows nothing of it (yet) about the series; the calibration goes first."""
@@ -249,23 +311,29 @@ class AcquireNode:
         """Start the camera once there is someone to take its frames, so that the first ones are not lost."""
         waited_s = now_s - self._since_s
         series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.dealer.connected
-        nodes_there = self._dispatcher.ready_nodes >= self._rig.reconstruct.nodes
+        left = self._safe.left
+        # One that was interrupted misses frames as it waits: a node is enough, where what is recorded waits for none.
+        needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
+        nodes_there = self._dispatcher.ready_nodes >= needed
         patient = waited_s < self._rig.policy.wait_for_nodes_s
-        if self._stop or self._pump.finished:
+        if self._stop or self._pump.finished or self._reason:
             self._pump.stop()
             # A series that the sink never heard of needs no end.
-            self._enter(Phase.DRAINING if series_known else Phase.ENDED, now_s)
-        elif series_known and (nodes_there or not patient):
+            self._enter(Phase.DRAINING if series_known or left is not None else Phase.ENDED, now_s)
+        elif (series_known or left is not None) and (nodes_there or not patient):
             if not nodes_there:
                 log.warning(
                     "%d of %d reconstruct nodes are ready after %.0f s: starting",
                     self._dispatcher.ready_nodes,
-                    self._rig.reconstruct.nodes,
+                    needed,
                     waited_s,
                 )
             self._pump.start()
             self._started_s = now_s
-            self._deadline_s = now_s + self._duration_s if self._duration_s else float("inf")
+            ran_s = (time.time_ns() - left.running_ns) / 1e9 if left is not None and left.running_ns else 0.0
+            if ran_s <= 0:
+                self._safe.run_since(time.time_ns())
+            self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
             self._enter(Phase.RUNNING, now_s)
 
     def _drain(self, now_s: float) -> None:
@@ -283,7 +351,7 @@ class AcquireNode:
             end = SeriesEnd(
                 series=self._series,
                 acquired=self._pump.acquired,
-                reason=str(self._pump.failure or ("stopped" if self._stop else "finished")),
+                reason=self._reason,
                 camera_dropped=self._pump.counts["missed"],
             )
             self._link.post(end, now_s)
@@ -291,29 +359,37 @@ class AcquireNode:
 
     # --- snapshots
 
+    @property
+    def _given_up(self) -> Literal["raw_only", "dropped"]:
+        """What becomes of a snapshot that is not reconstructed."""
+        return "raw_only" if self._policy is Policy.RECORD else "dropped"
+
+    def _keep(self, captured: Captured) -> Captured:
+        """Put a frame where it survives this process; in the camera's thread."""
+        missed = self._pump.counts["missed"]
+        if captured.frame is None:
+            self._safe.number(captured.seq, captured.epoch, missed)
+            return captured
+        frame = captured.frame
+        if self._safe.spool is not None or self._policy is Policy.RECORD:
+            # It is written and sent, or sent twice: one checksum serves all.
+            frame = dataclasses.replace(frame, counts=sealed(frame.counts))
+            captured = dataclasses.replace(captured, frame=frame)
+        self._safe.keep(self._snapshot(captured, frame), missed)
+        return captured
+
+    def _snapshot(self, captured: Captured, frame: CameraFrame) -> Snapshot:
+        assert self._info is not None
+        assert self._pump.opened is not None
+        return make_snapshot(captured, frame, self._info, self._pump.opened.capabilities.clock)
+
     def _take_in(self, captured: Captured, now_s: float) -> None:
         seq, frame = captured.seq, captured.frame
         if frame is None:
             self._holdings.pass_over()
             self._link.post(Dropped(self._series, captured.epoch, seq, "ring_full"), now_s)
             return
-        assert self._info is not None
-        assert self._pump.opened is not None
-        capabilities = self._pump.opened.capabilities
-        snapshot = Snapshot(
-            id=SnapshotId(self._series, captured.epoch, seq),
-            counts=frame.counts,
-            calibration_hash=self._info.calibration_hash,
-            n_frames=self._info.n_frames,
-            host_time_ns=frame.host_time_ns,
-            camera_time_ns=frame.camera_time_ns,
-            camera_clock=capabilities.clock,
-            camera_frame_id=frame.frame_id,
-            pixel_format=capabilities.pixel_format,
-            bayer=self._info.bayer,
-            dropped_before=captured.missed,
-            truth=frame.truth,
-        )
+        snapshot = self._snapshot(captured, frame)
         record = self._policy is Policy.RECORD
         self._holdings.hold(seq, captured.epoch, frame_bytes(frame), raw_pending=record)
         if record:
@@ -324,8 +400,54 @@ class AcquireNode:
     def _settle(self, settled: Settled, now_s: float) -> None:
         epoch = self._holdings.settle(settled.seq)
         if epoch is not None and settled.given_up:
-            outcome: Literal["raw_only", "dropped"] = "raw_only" if self._policy is Policy.RECORD else "dropped"
-            self._link.post(Dropped(self._series, epoch, settled.seq, settled.given_up, outcome), now_s)
+            self._link.post(Dropped(self._series, epoch, settled.seq, settled.given_up, self._given_up), now_s)
+        elif not settled.given_up:
+            self._safe.confirm(settled.seq)
+
+    @property
+    def _offered(self) -> list[str]:
+        return list(self._actions) if self._phase in {Phase.WAITING, Phase.RUNNING} else []
+
+    def _changed(self, answer: Answer) -> None:
+        """Say that the camera was set, and go by the frame rate that it has now."""
+        self._obedient.done(*answer)
+        if self._info is not None and self._pump.opened is not None:
+            self._dispatcher.period_ns = self._pump.opened.capabilities.frame_period_ns or 0
+        self._watched.tell_soon()
+
+    def _tell(self) -> None:
+        """Say how it goes: to the sink, and to whoever watches this node."""
+        status = self._status()
+        self._link.dealer.status = {**status, **declared(self._pump.settings, self._offered)}
+        queue = self._dispatcher.queue_figures
+        wire_errors = self._dispatcher.wire_errors + self._link.dealer.wire_errors
+        self._watched.tell(
+            self._not_ready(),
+            status,
+            acquire_figures(status, queue, wire_errors),
+            progress=self._pump.acquired + self._holdings.released,
+            idle=not self._must_progress(),
+        )
+
+    def _must_progress(self) -> bool:
+        """Return whether frames are due: from a free-running camera, or, when draining, from reconstruct nodes."""
+        if self._phase is Phase.RUNNING:
+            period_ns = self._dispatcher.period_ns
+            # A camera that waits for triggers gives no frame for as long as none comes, a slow one seldom.
+            return 0 < period_ns < _SLOW_CAMERA_NS and not self._pump.lost
+        return self._phase is Phase.DRAINING and self._dispatcher.ready_nodes > 0
+
+    def _not_ready(self) -> str:
+        """Return why no snapshots go from the camera to the reconstruct nodes, ``""`` if they do."""
+        if self._phase is Phase.OPENING:
+            return "the camera is being opened"
+        if self._pump.lost:
+            return f"the camera is lost: {self._pump.lost}"
+        if not self._link.dealer.connected:
+            return f"the sink does not answer at {self._rig.network.results}"
+        if not self._dispatcher.ready_nodes:
+            return "no reconstruct node is ready"
+        return "" if self._phase in {Phase.WAITING, Phase.RUNNING} else f"the series is over: {self._phase}"
 
     def _status(self) -> dict[str, int | float | str]:
         return {
@@ -333,12 +455,16 @@ class AcquireNode:
             "series": self._series,
             "acquired": self._pump.acquired,
             "held": len(self._holdings),
+            **self._safe.status(),
             "ring_mib": round(self._ring.used_bytes / 2**20, 1),
             "unsafe": len(self._link.outbox),
             "resent": self._link.outbox.resent,
             "reconstruct_nodes": self._dispatcher.ready_nodes,
             "redelivered": self._dispatcher.redelivered,
             "epoch": self._pump.epoch,
+            "health": self._watched.url,
+            **self._link.dealer.clock.status(),
             "wire_errors": self._dispatcher.wire_errors.total() + self._link.dealer.wire_errors.total(),
             **{f"camera_{name}": count for name, count in self._pump.counts.items()},
+            **{f"driver_{name}": count for name, count in self._pump.driver_counts.items()},
         }

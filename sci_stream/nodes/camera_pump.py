@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import NamedTuple
 
 from sci_stream.errors import CameraError, CameraLost, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.nodes.holdings import Ring, frame_bytes
+from sci_stream.nodes.trigger_watch import TriggerWatch
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import Camera
+from sci_stream.parameters import Parameter, Value
+from sci_stream.ports import AdjustableCamera, Camera
 
 log = logging.getLogger(__name__)
+
+_COUNT_S = 0.5
+"""How often the driver is asked for its counts."""
+_ASKED_S = 0.05
+"""How often, before the camera starts, it is looked whether something is to be set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,14 @@ class Opened:
 
     capabilities: CameraCapabilities
     calibration: Calibration | None
+
+
+class Answer(NamedTuple):
+    """What became of a request to set something: the settings right after it, or why they are as they were."""
+
+    request: str
+    settings: tuple[Parameter, ...]
+    error: SciStreamError | None = None
 
 
 class CameraPump:
@@ -72,14 +90,36 @@ class CameraPump:
         self._previous_id: int | None = None
         self._seq = 0
         self._epoch = 0
+        self._patient = False
+        self.keep: Callable[[Captured], Captured] = lambda captured: captured
+        """Called with each frame in the camera's thread, before it is counted as acquired."""
+        self._triggers = TriggerWatch()
         self.opened: Opened | None = None
         self.failure: BaseException | None = None
         self.finished = False
+        self.lost = ""
         self.counts: Counter[str] = Counter()
+        self.driver_counts: Counter[str] = Counter()
+        """What the driver counted in this series, also before it was opened again."""
+        self._driver_before: Counter[str] = Counter()
+        self._counted_s = 0.0
+        self.settings: tuple[Parameter, ...] = ()
+        """What can be set on the camera now."""
+        self._asked: SimpleQueue[tuple[str, Mapping[str, Value]]] = SimpleQueue()
+        self._answered: SimpleQueue[Answer] = SimpleQueue()
 
-    def open(self) -> None:
-        """Open the camera in its thread; `opened` or `failure` tells the result."""
+    def open(self, *, patient: bool = False) -> None:
+        """Open the camera in its thread; `opened` or `failure` tells the result.
+
+        A ``patient`` one tries again for as long as it takes: there is a series that waits for the camera.
+        """
+        self._patient = patient
         self._thread.start()
+
+    def resume(self, seq: int, epoch: int, missed: int) -> None:
+        """Go on with a series that an earlier process began; before `start`."""
+        self._seq, self._epoch = seq, epoch
+        self.counts["missed"] = missed
 
     def start(self) -> None:
         """Let frames come."""
@@ -109,12 +149,26 @@ class CameraPump:
         while self._captured:
             yield self._captured.popleft()
 
+    def change(self, request: str, changes: Mapping[str, Value]) -> None:
+        """Set some of `settings` between two frames; `answered` tells when, or why not."""
+        self._asked.put((request, changes))
+
+    def answered(self) -> Iterator[Answer]:
+        """Tell which requests are done, or why not."""
+        if self.finished:
+            self._refuse_all("The camera has stopped")
+        while not self._answered.empty():
+            yield self._answered.get()
+
     def _run(self) -> None:
         try:
-            self.opened = Opened(self._camera.open(), self._camera.calibration())
+            self.opened = Opened(self._open_first(), self._camera.calibration())
+            self._note_settings()
             self._wake()
-            self._go.wait()
+            while not self._go.wait(_ASKED_S):
+                self._obey()
             if not self._stop.is_set():
+                self._driver_before.subtract(self._camera.counters())  # of series before this one
                 self._camera.start()
                 self._acquire()
         except SciStreamError as error:
@@ -128,19 +182,74 @@ class CameraPump:
             self.finished = True
             self._wake()
 
+    def _open_first(self) -> CameraCapabilities:
+        wait_s, longest_s = self._backoff_s
+        while True:
+            try:
+                return self._camera.open()
+            except CameraError as error:
+                if not self._patient or self._stop.wait(wait_s):
+                    raise
+                log.info("camera not back yet: %s", error)
+                wait_s = min(2 * wait_s, longest_s)
+
     def _acquire(self) -> None:
         while not self._stop.is_set() and (self._most == 0 or self._seq < self._most):
+            if time.monotonic() - self._counted_s > _COUNT_S:
+                self._count()
             try:
+                self._obey()
                 frame = self._camera.read(self._read_timeout_s)
             except CameraLost as error:
                 log.warning("camera lost: %s", error)
                 self.counts["lost"] += 1
+                self.lost = str(error)
                 self._reopen()
                 continue
             if frame is not None:
                 self._take_in(frame)
             elif self._camera.exhausted:
-                return
+                break
+        self._count()
+
+    def _obey(self) -> None:
+        """Set what was asked for; stops at the first setting that fails."""
+        while not self._asked.empty():
+            request, changes = self._asked.get()
+            error: SciStreamError | None = None
+            try:
+                self._set(changes)
+            except CameraLost:
+                self._answered.put(Answer(request, (), CameraError("The camera was lost while it was set")))
+                raise
+            except SciStreamError as failure:
+                error = failure
+            self._note_settings()
+            self._answered.put(Answer(request, self.settings, error))
+            self._wake()
+
+    def _set(self, changes: Mapping[str, Value]) -> None:
+        assert isinstance(self._camera, AdjustableCamera)  # else it has no settings to ask for
+        assert self.opened is not None
+        for name, value in changes.items():
+            again = self._camera.set(name, value)
+            self._check_same(again)
+            self.opened = replace(self.opened, capabilities=again)
+
+    def _note_settings(self) -> None:
+        if isinstance(self._camera, AdjustableCamera):
+            self.settings = tuple(self._camera.settings())
+
+    def _refuse_all(self, why: str) -> None:
+        while not self._asked.empty():
+            self._answered.put(Answer(self._asked.get()[0], (), CameraError(why)))
+
+    def _count(self) -> None:
+        """Take over the driver's counts; for readers in other threads as one."""
+        self._counted_s = time.monotonic()
+        counted = Counter(self._driver_before)
+        counted.update(self._camera.counters())
+        self.driver_counts = counted
 
     def _take_in(self, frame: CameraFrame) -> None:
         assert self.opened is not None
@@ -153,17 +262,22 @@ class CameraPump:
                 return
             self._previous_id = frame.frame_id
         self.counts["missed"] += missed
+        self._triggers.see(frame, missed)
+        self.counts |= self._triggers.counts
         kept = self._ring.take(frame_bytes(frame))
-        self._captured.append(Captured(self._seq, self._epoch, missed, frame if kept else None))
+        self._captured.append(self.keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
         self._seq += 1
         self._wake()
 
     def _reopen(self) -> None:
         """Open the camera again, however long it takes: a new epoch, since its ids and clock start anew."""
+        self._count()
+        self._driver_before = self.driver_counts
         wait_s, longest_s = self._backoff_s
         while not self._stop.is_set():
             self._camera.stop()
             self._camera.close()
+            self._refuse_all("The camera is lost")
             if self._stop.wait(wait_s):
                 return
             try:
@@ -174,9 +288,13 @@ class CameraPump:
                 log.info("camera not back yet: %s", error)
                 wait_s = min(2 * wait_s, longest_s)
                 continue
+            self.opened = replace(self.opened, capabilities=again) if self.opened else None
+            self._note_settings()
             self._epoch += 1
             self._previous_id = None
+            self._triggers.restart()
             self.counts["reopened"] += 1
+            self.lost = ""
             log.warning("camera is back: epoch %d", self._epoch)
             return
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import zmq
 from rich.console import Console
@@ -18,7 +19,7 @@ from sci_stream.files.recording import free_bytes
 from sci_stream.model import CameraCapabilities
 from sci_stream.nodes.drivers import make_camera
 from sci_stream.nodes.fitting import fit_calibration
-from sci_stream.nodes.outputs import preview_options
+from sci_stream.nodes.outputs import movie_options, preview_options
 from sci_stream.nodes.solver_thread import make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.device import describe_device, pick_device
@@ -98,7 +99,7 @@ def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | 
     file = rig.calibration.file
     calibration = load_calibration(file) if file else None
     if found is not None:
-        calibration = fit_calibration(*found, calibration, file)
+        calibration = fit_calibration(*found, calibration, file, other_camera=rig.calibration.other_camera)
     if calibration is None:
         return "the camera's own: not known without the camera"
     blind = int((calibration.gram_diag == 0).sum())
@@ -108,12 +109,13 @@ def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | 
 
 def _check_addresses(rig: Rig) -> str:
     with _context() as context:
-        for name in ("dispatch", "results", "taps"):
+        names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
+        for name in names:
             socket = context.socket(zmq.ROUTER)
-            bind(socket, getattr(rig.network, name), name)
+            bind(socket, rig.network.listening(name), name)
             socket.close(linger=0)
     if rig.preview.enabled:
-        preview = WebPreview(preview_options(rig.preview))
+        preview = WebPreview(preview_options(rig))
         preview.start()
         preview.close()
     return f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
@@ -137,6 +139,7 @@ def _check_recording(rig: Rig) -> str:
             expected=f"at least {rig.record.min_free_mib} MiB free",
             got=f"{free_mib} MiB",
         )
+    movie_options(rig)
     return f"{folder}, {free_mib / 1024:.1f} GiB free"
 
 

@@ -104,7 +104,8 @@ def demo_rig(
         "[network]",
         *(f'{name} = "tcp://127.0.0.1:{port}"' for name, port in ports.items()),
         f"\n[record]\nenabled = {str(record).lower()}\nfolder = {_toml_string(str(Path('recordings').resolve()))}\n",
-        f"[preview]\nport = 0\nopen_browser = {str(open_browser).lower()}",
+        f"[preview]\nport = 0\nopen_browser = {str(open_browser).lower()}\n",
+        "[health]\nacquire_port = 0\nsink_port = 0\nreconstruct_port = 0",
     ]
     path.write_text("\n".join(line for line in lines if line) + "\n")
     why = (

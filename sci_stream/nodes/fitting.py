@@ -10,14 +10,20 @@ from sci_stream.optics.calibration import Calibration
 
 
 def fit_calibration(
-    capabilities: CameraCapabilities, own: Calibration | None, given: Calibration | None, file: Path | None
+    capabilities: CameraCapabilities,
+    own: Calibration | None,
+    given: Calibration | None,
+    file: Path | None,
+    *,
+    other_camera: bool = False,
 ) -> Calibration:
     """Return the calibration to use: the one from the rig's file, else the one that the camera knows.
 
     Raises
     ------
     CalibrationError
-        If there is none, or it is not of the camera's size or number of frames.
+        If there is none, it is not of the camera's size or number of frames, or it was made with another camera and
+        ``other_camera`` does not allow that.
     """
     calibration = given or own
     if calibration is None:
@@ -42,4 +48,12 @@ def fit_calibration(
         )
     if calibration.bayer and capabilities.bayer and calibration.bayer is not capabilities.bayer:
         raise CalibrationError(name, expected=f"Bayer phase {capabilities.bayer}", got=calibration.bayer.value)
+    serials = (calibration.camera_serial, capabilities.serial)
+    if all(serials) and serials[0] != serials[1] and not other_camera:
+        raise CalibrationError(
+            name,
+            expected=f"one of camera {capabilities.serial}, which is connected",
+            got=f"one that was made with camera {calibration.camera_serial}",
+            hint="Calibrate this camera (sci-stream calibrate), or set [calibration] other_camera = true.",
+        )
     return calibration

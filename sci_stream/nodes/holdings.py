@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 
 from sci_stream.model import CameraFrame
+from sci_stream.nodes.spool import Spool
 
 
 def frame_bytes(frame: CameraFrame) -> int:
@@ -34,6 +35,11 @@ class Ring:
             self._used += nbytes
             return True
 
+    def hold(self, nbytes: int) -> None:
+        """Take memory for what is there already, from an earlier process."""
+        with self._lock:
+            self._used += nbytes
+
     def free(self, nbytes: int) -> None:
         """Give memory back."""
         with self._lock:
@@ -49,7 +55,12 @@ class _Held:
 
 
 class Holdings:
-    """Snapshots in memory: each until its delivery is settled and, if it is recorded raw, its counts are safe."""
+    """Snapshots in memory: each until its delivery is settled and, if it is recorded raw, its counts are safe.
+
+    ``spool``, where there is one, holds them as long.
+    """
+
+    spool: Spool | None = None
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -79,6 +90,8 @@ class Holdings:
         if held is None or not held.delivering:
             return None
         held.delivering = False
+        if held.raw_pending and self.spool is not None:
+            self.spool.delivered(seq)
         self._release(seq, held)
         return held.epoch
 
@@ -91,6 +104,8 @@ class Holdings:
 
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
+            if self.spool is not None:
+                self.spool.release(seq)  # before the memory: who finds memory must find a slot, too
             self._ring.free(held.nbytes)
             self.released += 1
             del self._held[seq]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,22 +11,28 @@ from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Outcome
 from sci_stream.delivery.reorder import ReorderBuffer
 from sci_stream.delivery.seqset import SeqSet
-from sci_stream.errors import StorageError
 from sci_stream.files.recording import recording_path
 from sci_stream.files.recording_segments import earlier_segments
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
-from sci_stream.nodes.outputs import recorder_options
+from sci_stream.nodes.control_desk import Change
+from sci_stream.nodes.outputs import movie_options, recorder_options
+from sci_stream.nodes.recording_switch import RecordingSwitch
+from sci_stream.nodes.safekeeping import LOST_REASON
 from sci_stream.nodes.series_book import SeriesBook
 from sci_stream.optics.calibration import Calibration
-from sci_stream.sinks.recorder import Admission, Recorder, Written
+from sci_stream.sinks.movie import Movie
+from sci_stream.sinks.recorder import Admission, Written
 from sci_stream.wire import Dropped, SeriesEnd
 
 log = logging.getLogger(__name__)
 
 _REORDER_PATIENCE_S = 2.0
+_CHANGES_IN_FILE = 48
+"""The account in a recording is of fixed size."""
 DISK_REASON = "not_recorded"
 """Reason of a snapshot that came through but could not be stored in the recording that was asked for."""
-
+OFF_REASON = "recording_off"
+"""Reason of one that was to be recorded raw for later, but came while the operator had the recording switched off."""
 Key = tuple[str, int]
 """(kind, seq) of a message to be confirmed."""
 
@@ -45,13 +50,17 @@ class OpenSeries:
         self.raw_safe = SeqSet()
         self.waiting_for: dict[Key, list[bytes]] = {}
         self.ended_by: bytes | None = None
-        self._records_raw = rig.record.enabled and rig.record.raw
-        self._recorder: Recorder | None = None
+        self._warn_shift_px = rig.calibration.warn_shift_px
+        self._records_raw = rig.record.raw
+        self.recording = RecordingSwitch(info, calibration, lambda: recorder_options(rig))
+        self._movie: Movie | None = None
+        self._solvers: dict[str, Any] = {}
         if rig.record.enabled:
-            options = recorder_options(rig)
-            self._resume(options.folder)
-            self._recorder = Recorder(options)
-            self._recorder.series_started(info, calibration)
+            folder = recorder_options(rig).folder
+            self._resume(folder)
+            self.recording.start()
+            if (film := movie_options(rig)) is not None:
+                self._movie = Movie(recording_path(folder, info.series), film)
 
     def _resume(self, folder: Path) -> None:
         """Take up what earlier segments of this series hold: the sink was started anew in the middle of it."""
@@ -70,24 +79,28 @@ class OpenSeries:
 
     def record_reconstruction(self, reconstruction: Reconstruction, done: Callable[[bool], None]) -> bool:
         """Store a reconstruction."""
-        if self._recorder is None:
+        recorder = self.recording.recorder
+        if recorder is None:
+            self.book.ledger.unrecorded += 1
             done(True)
             return True
-        return self._admitted(self._recorder.submit_reconstruction(reconstruction, _stored(done)), done)
+        return self._admitted(recorder.submit_reconstruction(reconstruction, _stored(done)), done)
 
     def record_raw(self, snapshot: Snapshot, done: Callable[[bool], None]) -> bool:
         """Store raw counts."""
-        if self._recorder is None or not self._records_raw:
+        recorder = self.recording.recorder
+        if recorder is None or not self._records_raw:
             done(False)
             return True
-        return self._admitted(self._recorder.submit_raw(snapshot, _stored(done)), done)
+        return self._admitted(recorder.submit_raw(snapshot, _stored(done)), done)
 
     def record_outcome(self, seq: int, outcome: Outcome, reason: str, done: Callable[[bool], None]) -> bool:
         """Store what became of a snapshot without video."""
-        if self._recorder is None:
+        recorder = self.recording.recorder
+        if recorder is None:
             done(True)
             return True
-        return self._admitted(self._recorder.submit_outcome(seq, outcome.value, reason, _stored(done)), done)
+        return self._admitted(recorder.submit_outcome(seq, outcome.value, reason, _stored(done)), done)
 
     @staticmethod
     def _admitted(admission: Admission, done: Callable[[bool], None]) -> bool:
@@ -131,7 +144,32 @@ class OpenSeries:
         raw_on_its_way = ("snapshot", dropped.seq) in self.waiting_for
         if dropped.seq in self.raw_safe or raw_on_its_way:
             return Outcome.RAW_ONLY, ""
-        return Outcome.DROPPED, DISK_REASON
+        if dropped.reason == LOST_REASON:
+            return Outcome.DROPPED, dropped.reason  # there never was anything to record
+        return Outcome.DROPPED, DISK_REASON if self.recording.recorder is not None else OFF_REASON
+
+    # --- recording on and off
+
+    def switch_recording(self, on: bool) -> str:
+        """Start or stop the recording in mid-series, as the operator asks; return the file's name.
+
+        Raises
+        ------
+        InputError, StorageError
+            If it is so already, or cannot be.
+        """
+        file = self.recording.start() if on else self.recording.stop(self.book.ledger.as_dict())
+        self.recording.note(on=on, file=file)
+        return file
+
+    # --- what operators changed
+
+    def note_change(self, change: Change) -> None:
+        """Take note of what an operator changed: in the journal at once, in the recording with its account."""
+        self.book.changes.append(change.as_dict())
+        if self.recording.recorder is not None:
+            self.recording.recorder.submit_event("changed", change.as_dict())
+            self.checkpoint({})
 
     # --- the end
 
@@ -148,19 +186,24 @@ class OpenSeries:
 
     def close(self) -> dict[str, Any]:
         """Close the recording with the ledger inside; return what there is to say about it."""
-        if self._recorder is None:
-            return {"enabled": False}
-        try:
-            self._recorder.series_ended(self.book.ledger.as_dict())
-        except StorageError as error:
-            log.error("the end of the recording could not be written: %s", error)
-        return {"enabled": True, **self._recorder.status()}
+        told = self.recording.close(self.book.ledger.as_dict())
+        if self._movie is not None:
+            self._movie.close()
+        return told | self._movie_status()
+
+    def _movie_status(self) -> dict[str, Any]:
+        return {} if self._movie is None else {"movie": self._movie.status()}
 
     def abandon(self) -> None:
         """Close the recording without a ledger: something went wrong."""
-        if self._recorder is not None:
-            with contextlib.suppress(StorageError):
-                self._recorder.series_ended(None)
+        self.recording.close(None)
+        if self._movie is not None:
+            self._movie.close()
+
+    def film(self, reconstruction: Reconstruction) -> None:
+        """Add a reconstruction, in order of seq, to the film, if there is one and it has room."""
+        if self._movie is not None:
+            self._movie.publish(reconstruction)
 
     def hear(self, report: Mapping[str, int | float | str], now_s: float) -> None:
         """Take note of what the acquire node says of the series while it runs."""
@@ -168,6 +211,14 @@ class OpenSeries:
         self.book.ledger.announce(acquired)
         self.book.acquired_rate.update(now_s, acquired)
         self.book.ledger.camera_missed = int(report.get("camera_missed", 0))
+
+    def checkpoint(self, solvers: Mapping[str, Any]) -> None:
+        """Leave the account so far in the recording, and how the nodes solve: a crash then leaves both behind."""
+        if self.recording.recorder is not None:
+            self._solvers |= solvers
+            self.recording.recorder.submit_ledger(
+                self.book.ledger.as_dict(), {"solvers": self._solvers, **_changes_note(self.book.changes)}
+            )
 
     def status(self, now_s: float) -> dict[str, Any]:
         """Return what the page shows of the series."""
@@ -189,10 +240,20 @@ class OpenSeries:
             "psnr_db": last.report.psnr_db if last else None,
             "iterations": last.report.iterations if last else None,
             "start": last.report.start.value if last else None,
+            "calibration": self.book.health.figures(),
+            "calibration_alerts": self.book.health.alerts(self._warn_shift_px),
             "redelivered": self.book.ledger.redelivered,
             "duplicates": self.book.ledger.duplicates,
-            "recording": {"enabled": True, **self._recorder.status()} if self._recorder else {"enabled": False},
+            "bit_depth": info.bit_depth,
+            "recording": self.recording.status() | self._movie_status(),
         }
+
+
+def _changes_note(changes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what fits beside the account of what was changed; the journal has all of it."""
+    left_out = len(changes) - _CHANGES_IN_FILE
+    more = {"changes_left_out": left_out} if left_out > 0 else {}
+    return {"changes": changes[-_CHANGES_IN_FILE:], **more} if changes else {}
 
 
 def _stored(done: Callable[[bool], None]) -> Callable[[Written], None]:

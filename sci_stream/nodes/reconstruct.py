@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import zmq
 
 from sci_stream.config import Rig
 from sci_stream.model import Reconstruction, Snapshot
-from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
-from sci_stream.nodes.solver_thread import Failed, Ready, Solved, Solver
+from sci_stream.nodes.doors import open_doors
+from sci_stream.nodes.obeying import Obedient
+from sci_stream.nodes.runner import StopRequest, new_incarnation, settle_memory, versions
+from sci_stream.nodes.solver import Changed, Failed, Ready, Solved, Solver
+from sci_stream.nodes.watched import Watched, reconstruct_figures
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import declared
 from sci_stream.transport.dealer import Dealer, PeerEvent
 from sci_stream.transport.sink_link import SinkLink
 from sci_stream.transport.sockets import Wakeup
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
+    Control,
     Done,
     Hello,
     Limits,
@@ -54,6 +61,7 @@ class ReconstructNode:
         self._wakeup = Wakeup()
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doors = open_doors(rig, self._context)
         limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         self._solver = solver
         self._hello = Hello(
@@ -63,11 +71,25 @@ class ReconstructNode:
             device=self._solver.device_name,
             versions=versions(),
         )
+        self._watched = Watched(rig, self._hello.node, "reconstruct", index)
         heartbeat_s = rig.network.heartbeat_s
         self._dispatch = Dealer(
-            self._context, rig.network.dispatch, self._hello, heartbeat_s=heartbeat_s, limits=limits
+            self._context,
+            rig.network.dispatch,
+            self._hello,
+            heartbeat_s=heartbeat_s,
+            limits=limits,
+            dress=self._doors.reach("acquire"),
         )
-        self._link = SinkLink(self._context, rig.network.results, self._hello, heartbeat_s=heartbeat_s, limits=limits)
+        self._link = SinkLink(
+            self._context,
+            rig.network.results,
+            self._hello,
+            heartbeat_s=heartbeat_s,
+            limits=limits,
+            dress=self._doors.reach("sink"),
+        )
+        self._obedient = Obedient(self._hello.node, self._link.dealer.say, self._solver.change)
         self._doing: dict[Identity, _Doing] = {}
         self._orphans: dict[str, deque[Snapshot]] = {}
         self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
@@ -96,15 +118,20 @@ class ReconstructNode:
             # The goodbyes first: a solve that takes a while to end is nothing that others should wait for.
             self._dispatch.close()
             self._link.close()
+            self._doors.close()
             self._context.destroy(linger=500)
             self._solver.stop()
             self._wakeup.close()
+            self._watched.close()
 
     def _turn(self, now_s: float) -> None:
         messages, events = self._dispatch.receive(now_s)
         events += self._dispatch.tick(now_s)
         if PeerEvent.NEW in events:
             # Another acquire process: it knows nothing of what this one holds, and what it sends will be new.
+            # What waits for a calibration would wait for ever: it is forgotten, and taken when it is sent again.
+            for orphan in itertools.chain.from_iterable(self._orphans.values()):
+                self._doing.pop((orphan.id.series, orphan.id.seq), None)
             self._orphans.clear()
         for message in messages:
             self._obey(message)
@@ -116,13 +143,57 @@ class ReconstructNode:
                     self._solved(result, now_s)
                 case Failed():
                     self._failed(result)
+                case Changed():
+                    self._obedient.done(result.request, result.parameters, result.error)
+                    self._watched.tell_soon()
         news = self._link.turn(now_s)
+        self._hear_sink(news.messages)
         for kind, series, seq in news.safe:
             if kind == "reconstruction":
                 self._finish((series, seq))
-        status = {**self._counts, "in_hand": len(self._doing), "resent": self._link.outbox.resent}
-        self._dispatch.status = self._link.dealer.status = {**status, **self._solver.status()}
+        if self._watched.due(now_s):
+            self._tell()
         self._link.pump()
+
+    def _hear_sink(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if isinstance(message, Control):
+                self._obedient.take(message, self._solver.parameters())
+            else:
+                log.warning("unexpected message from the sink: %s", type(message).__name__)
+
+    def _tell(self) -> None:
+        """Say how it goes: to the other nodes, and to whoever watches this one."""
+        status = {
+            **self._counts,
+            "in_hand": len(self._doing),
+            "resent": self._link.outbox.resent,
+            "health": self._watched.url,
+            **self._link.dealer.clock.status(),
+            **self._solver.status(),
+        }
+        self._dispatch.status = status
+        self._link.dealer.status = {**status, **declared(self._solver.parameters())}
+        wire_errors = self._dispatch.wire_errors + self._link.dealer.wire_errors
+        # Iterations, not snapshots: a solve may take longer than anyone would wait for a hanging one.
+        progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
+        waits_for_sink = len(self._link.outbox) >= len(self._doing)
+        self._watched.tell(
+            self._not_ready(),
+            status,
+            reconstruct_figures(status, wire_errors),
+            progress=progress,
+            idle=waits_for_sink,
+        )
+
+    def _not_ready(self) -> str:
+        """Return why this node cannot reconstruct, ``""`` if it can."""
+        network = self._rig.network
+        if not self._dispatch.connected:
+            return f"the acquire node does not answer at {network.dispatch}"
+        if not self._link.dealer.connected:
+            return f"the sink does not answer at {network.results}"
+        return "" if self._hello.credit else "the engine is being made ready with the calibration"
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -159,6 +230,7 @@ class ReconstructNode:
         if not self._stop:
             self._dispatch.introduce(self._hello)
             self._link.dealer.introduce(self._hello)
+        settle_memory()
 
     def _solved(self, solved: Solved, now_s: float) -> None:
         snapshot = solved.snapshot
@@ -168,6 +240,8 @@ class ReconstructNode:
         self._counts["reconstructed"] += 1
         self._counts["budget_limited"] += solved.report.budget_limited
         self._counts["warm"] += solved.report.start == "warm"
+        self._watched.figures.observe("solve_seconds", solved.report.solve_ns / 1e9)
+        self._watched.figures.observe("iterations", solved.report.iterations)
         self._link.post(
             Reconstruction(
                 id=snapshot.id,

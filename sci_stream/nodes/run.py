@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 import threading
 import webbrowser
@@ -17,8 +18,9 @@ from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError
+from sci_stream.nodes.doors import reach_taps
 from sci_stream.nodes.drivers import make_camera
-from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+from sci_stream.nodes.runner import NEXT_SERIES, set_up_logging, stop_on_signals
 from sci_stream.nodes.supervisor import Supervisor
 from sci_stream.transport.taps import subscribe_status
 from sci_stream.wire import Heartbeat
@@ -44,9 +46,11 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         )
         line = StatusLine(rig, console, total=snapshots)
         line.start()
+        before = signal.signal(NEXT_SERIES, lambda *_: supervisor.next_series())
         try:
             status = supervisor.run()
         finally:
+            signal.signal(NEXT_SERIES, before)
             line.stop()
         if account.exists():
             told = json.loads(account.read_text())
@@ -90,7 +94,7 @@ def last_words(summary: Mapping[str, Any]) -> Iterator[str]:
     if figures:
         yield " · ".join(figures)
     if summary["recording"].get("file"):
-        yield f"recording: {summary['recording']['file']}"
+        yield f"recording: {summary['recording'].get('whole') or summary['recording']['file']}"
 
 
 class StatusLine:
@@ -98,6 +102,7 @@ class StatusLine:
 
     def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
         self._rig = rig
+        self._dress = reach_taps(rig)
         self._console = console
         self._total = total
         self._text = "starting: nodes load and find each other …"
@@ -118,7 +123,7 @@ class StatusLine:
         self._live.stop()
 
     def _follow(self) -> None:
-        for report in subscribe_status(self._rig.network.taps):
+        for report in subscribe_status(self._rig.network.taps, dress=self._dress):
             if self._stopped:
                 return
             self._announce(report)

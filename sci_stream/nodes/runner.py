@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.metadata
 import logging
 import os
@@ -17,7 +18,13 @@ from collections.abc import Callable, Iterator
 PARENT_VARIABLE = "SCI_STREAM_SUPERVISOR_PID"
 """Set by a supervisor for its nodes: a node whose supervisor is gone stops by itself."""
 
+CLOSE_VARIABLE = "SCI_STREAM_CLOSE_SERIES"
+"""Set by a supervisor that is stopping: the acquire node closes the series that was left open, and begins none."""
+
 EXIT_AT_ONCE = 130
+
+NEXT_SERIES = signal.SIGUSR1
+"""Has the acquire node end the series that runs, in order, and begin another."""
 
 
 def versions() -> dict[str, str]:
@@ -27,6 +34,16 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
+
+
+def settle_memory() -> None:
+    """Take what was loaded so far out of garbage collection: call when a node is set up, before its loop.
+
+    A full collection goes through all objects of all imported modules, a tenth of a second and more with torch, in the
+    middle of some snapshot's way. What was there before the loop stays for as long as the process does.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def new_incarnation() -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from sci_stream.delivery.ledger import Ledger
-from sci_stream.model import Reconstruction, SeriesInfo, SolveReport, Start
+from sci_stream.model import Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
+from sci_stream.nodes.health_book import HealthBook
 
 _RECENT = 4096
 _LISTED = 1000
@@ -70,6 +72,39 @@ class Rate:
         return 0.0 if now_s - last_s > max(self._window_s, 3 * mean_s) else 1.0 / max(mean_s, 1e-6)
 
 
+def by_sink_clock(times: StageTimes, acquire_ns: int, node_ns: int) -> StageTimes:
+    """Return times as the sink's clock would have had them.
+
+    Parameters
+    ----------
+    acquire_ns, node_ns
+        The sink's clock less those of the acquire and the reconstruct node's hosts, ns.
+    """
+    return StageTimes(
+        acquired_ns=times.acquired_ns + acquire_ns,
+        dispatched_ns=times.dispatched_ns + acquire_ns,
+        received_ns=times.received_ns + node_ns,
+        started_ns=times.started_ns + node_ns,
+        finished_ns=times.finished_ns + node_ns,
+        accepted_ns=times.accepted_ns,
+    )
+
+
+def stage_seconds(times: StageTimes) -> Iterator[tuple[str, float]]:
+    """Yield how long a snapshot that the sink has accepted spent in each stage, and from camera to sink, s."""
+    stamps = (
+        times.acquired_ns,
+        times.dispatched_ns,
+        times.received_ns,
+        times.started_ns,
+        times.finished_ns,
+        times.accepted_ns,
+    )
+    for stage, earlier, later in zip(STAGES, stamps, stamps[1:], strict=False):
+        yield stage, (later - earlier) / 1e9
+    yield "total", (times.accepted_ns - times.acquired_ns) / 1e9
+
+
 class SeriesBook:
     """Ledger and figures of one series. Percentiles are over the most recent snapshots, means over all."""
 
@@ -89,10 +124,12 @@ class SeriesBook:
         self._devices: set[str] = set()
         self._by_node: Counter[str] = Counter()
         self.last: Reconstruction | None = None
+        self.health = HealthBook()
+        self.changes: list[dict[str, Any]] = []
+        """What operators changed; those of before the series that are still in force come first."""
 
-    def take(self, reconstruction: Reconstruction, now_s: float) -> None:
-        """Add a reconstruction that the sink has accepted."""
-        times = reconstruction.times
+    def take(self, reconstruction: Reconstruction, times: StageTimes, now_s: float) -> None:
+        """Add a reconstruction that the sink has accepted, and when it passed each stage by the sink's clock."""
         self.last = reconstruction
         self._taken += 1
         self.rate.update(now_s, self._taken)
@@ -100,17 +137,8 @@ class SeriesBook:
         self.add_figures(
             reconstruction.id.seq, reconstruction.report, reconstruction.node, redelivered=reconstruction.redelivered
         )
-        stamps = (
-            times.acquired_ns,
-            times.dispatched_ns,
-            times.received_ns,
-            times.started_ns,
-            times.finished_ns,
-            times.accepted_ns,
-        )
-        for stage, earlier, later in zip(STAGES, stamps, stamps[1:], strict=False):
-            self._latency_ms[stage].append((later - earlier) / 1e6)
-        self._latency_ms["total"].append((times.accepted_ns - times.acquired_ns) / 1e6)
+        for stage, seconds in stage_seconds(times):
+            self._latency_ms[stage].append(seconds * 1e3)
 
     def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
         """Add how a snapshot was solved; also for one that an earlier process of this sink recorded."""
@@ -120,6 +148,8 @@ class SeriesBook:
         self._starts[report.start.value] += 1
         self._budget_limited += report.budget_limited
         self._by_node[node] += 1
+        if report.health is not None:
+            self.health.take(report.health)
         if report.psnr_db is not None:
             self._psnr_db.add(report.psnr_db)
             if len(self._psnr_listed) < _LISTED:
@@ -161,9 +191,11 @@ class SeriesBook:
             },
             "warm_starts": self._starts[Start.WARM.value],
             "starts": {name: count for name, count in sorted(self._starts.items()) if ": " in name},
+            "calibration": self.health.figures(),
             "by_node": dict(sorted(self._by_node.items())),
             "device": ", ".join(sorted(self._devices)),
             "wire_errors": dict(wire_errors),
             "recording": recording,
+            "changes": self.changes,
             "versions": versions,
         }

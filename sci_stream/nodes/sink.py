@@ -8,19 +8,26 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import zmq
 
 from sci_stream.config import Rig
-from sci_stream.errors import LedgerError, SciStreamError, StorageError
+from sci_stream.delivery.clock import significant_ns
+from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.nodes.control_desk import Change, ControlDesk
+from sci_stream.nodes.doors import open_doors
 from sci_stream.nodes.open_series import OpenSeries
-from sci_stream.nodes.outputs import preview_options
-from sci_stream.nodes.runner import StopRequest, new_incarnation, versions
-from sci_stream.nodes.sink_status import describe_nodes, flat
+from sci_stream.nodes.outputs import movie_options, preview_options
+from sci_stream.nodes.runner import StopRequest, new_incarnation, settle_memory, versions
+from sci_stream.nodes.series_book import by_sink_clock, stage_seconds
+from sci_stream.nodes.sink_controls import SinkControls
+from sci_stream.nodes.sink_status import describe_nodes, flat, solvers
+from sci_stream.nodes.watched import Watched, sink_figures
 from sci_stream.optics.calibration import Calibration
 from sci_stream.sinks.preview import WebPreview
 from sci_stream.sinks.recorder import RecorderState
@@ -28,7 +35,17 @@ from sci_stream.transport.results import Peer, ResultsServer
 from sci_stream.transport.sink_link import key_of
 from sci_stream.transport.sockets import Wakeup
 from sci_stream.transport.taps import TapPublisher
-from sci_stream.wire import Acceptable, Accepted, CalibrationRequest, Dropped, Heartbeat, Limits, Message, SeriesEnd
+from sci_stream.wire import (
+    Acceptable,
+    Accepted,
+    CalibrationRequest,
+    ControlResult,
+    Dropped,
+    Heartbeat,
+    Limits,
+    Message,
+    SeriesEnd,
+)
 
 log = logging.getLogger(__name__)
 
@@ -54,20 +71,28 @@ class SinkNode:
         self._wakeup = Wakeup()
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doors = open_doors(rig, self._context)
         limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         self._server = ResultsServer(
             self._context,
-            rig.network.results,
+            rig.network.listening("results"),
             node="sink",
             incarnation=new_incarnation(),
             heartbeat_s=rig.network.heartbeat_s,
             limits=limits,
+            dress=self._doors.serve,
         )
-        self._taps = TapPublisher(self._context, rig.network.taps, limits)
+        self._taps = TapPublisher(self._context, rig.network.listening("taps"), limits, self._doors.serve)
+        self._watched = Watched(rig, "sink", "sink")
         self._preview: WebPreview | None = None
         self._preview_url = ""
         if rig.preview.enabled:
-            self._preview = WebPreview(preview_options(rig.preview))
+            self._preview = WebPreview(preview_options(rig), operator=self)
+        movie_options(rig)  # what is missing for it is better said now than when the series starts
+        self._asked: queue.SimpleQueue[tuple[bool, str, Future[str]]] = queue.SimpleQueue()
+        own = SinkControls(self._preview, self._is_recording, self._switch_recording)
+        self._desk = ControlDesk(self._server.peers, self._server.reply, own, self._note_change, self._wakeup.wake)
+        self._in_force: dict[tuple[str, str], Change] = {}
         self._series: OpenSeries | None = None
         self._ended: deque[str] = deque(maxlen=64)
         self._calibrations: dict[str, Calibration] = {}
@@ -92,6 +117,7 @@ class SinkNode:
         if self._preview is not None:
             self._preview_url = self._preview.start()
             log.info("preview at %s", self._preview_url)
+        settle_memory()
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
@@ -123,10 +149,72 @@ class SinkNode:
             self._preview.close()
         self._server.close()
         self._taps.close()
+        self._watched.close()
+        self._doors.close()
         self._context.destroy(linger=500)
         self._wakeup.close()
 
+    # --- what operators ask for (preview_controls.OperatorControl), from any thread
+
+    def switch_recording(self, on: bool, who: str = "") -> Future[str]:
+        """Ask for the recording to be on or off."""
+        answer: Future[str] = Future()
+        self._asked.put((on, who, answer))
+        self._wakeup.wake()
+        return answer
+
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+        """Ask a node, or all of a kind, for something; see `ControlDesk.ask`."""
+        return self._desk.ask(node, action, parameters, who)
+
+    def _answer_operators(self, now_s: float) -> None:
+        while not self._asked.empty():
+            on, who, answer = self._asked.get()
+            if not answer.set_running_or_notify_cancel():
+                continue  # who asked has given up, and was told so
+            try:
+                file = self._switch_recording(on, who)
+            except SciStreamError as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(file)
+        self._desk.turn(now_s)
+
+    def _is_recording(self) -> bool | None:
+        return None if self._series is None else self._series.recording.is_on
+
+    def _switch_recording(self, on: bool, who: str) -> str:
+        self._status_s = float("-inf")  # the page shows it at once
+        if self._series is None:
+            raise InputError("There is no series to record", hint="Wait for the camera to start.")
+        change = Change(time.time_ns(), who, "sink", "recording", self._is_recording(), on)
+        if change.old and not on:
+            self._note_change(change)  # while there is a journal to tell it to
+            return self._series.switch_recording(on)
+        file = self._series.switch_recording(on)
+        self._note_change(change)
+        return file
+
+    def _note_change(self, change: Change) -> None:
+        old, new = ("", "") if change.new is None else (f" from {change.old}", f" to {change.new}")
+        log.warning("%s %s%s%s, by %s", change.node, change.name, old, new, change.who or "nobody who said so")
+        if change.new is not None and change.node != "sink":
+            self._in_force[change.node, change.name] = change
+        if self._series is not None:
+            self._series.note_change(change)
+        self._status_s = float("-inf")
+
+    def _carry_changes(self, series: OpenSeries) -> None:
+        """Tell a series that begins what was changed before it and still holds."""
+        values = self._desk.values()
+        for key, change in list(self._in_force.items()):
+            if values.get(key, change.new) == change.new:
+                series.note_change(change)
+            else:
+                del self._in_force[key]  # the node was started anew since, as the rig file says
+
     def _turn(self, now_s: float) -> None:
+        self._answer_operators(now_s)
         while not self._durable.empty():
             self._durable.get()()
         while self._parked and self._parked[0]():
@@ -137,7 +225,7 @@ class SinkNode:
         for peer in self._server.tick(now_s):
             self._lost(peer)
         if self._series is not None:
-            self._show(self._series.reorder.expire(now_s))
+            self._show(self._series, self._series.reorder.expire(now_s))
             if self._series.may_end():
                 self._end_series(self._series.book.end_reason)
         if now_s - self._status_s >= _STATUS_S:
@@ -160,6 +248,8 @@ class SinkNode:
                 self._for_series(message.id.series, identity, message, now_s)
             case Dropped() | SeriesEnd():
                 self._for_series(message.series, identity, message, now_s)
+            case ControlResult() if self._desk.take(identity, message):
+                pass
             case _:
                 self._server.wire_errors["unexpected_kind"] += 1
 
@@ -195,6 +285,9 @@ class SinkNode:
             if self._series is not None:
                 self._end_series(f"another series began: {info.series}")
             self._series = OpenSeries(info, calibration, self._rig)
+            self._carry_changes(self._series)
+            if self._preview is not None:
+                self._preview.series_started(info)
             log.info("series %s begins", info.series)
         self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
         early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)
@@ -215,8 +308,11 @@ class SinkNode:
         accepted = dataclasses.replace(
             reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=time.time_ns())
         )
-        series.book.take(accepted, now_s)
-        self._show(series.reorder.push(seq, accepted, now_s))
+        times = by_sink_clock(accepted.times, self._clock_of("acquire"), self._clock_of(accepted.node))
+        series.book.take(accepted, times, now_s)
+        for stage, seconds in stage_seconds(times):
+            self._watched.figures.observe("latency_seconds", seconds, stage)
+        self._show(series, series.reorder.push(seq, accepted, now_s))
 
         def safe(stored: bool) -> None:
             series.settle_reconstruction(accepted, stored=stored)
@@ -247,7 +343,7 @@ class SinkNode:
             self._accept(identity, dropped)
             return
         series.waiting_for[("dropped", seq)] = [identity]
-        self._show(series.reorder.skip(seq, now_s))
+        self._show(series, series.reorder.skip(seq, now_s))
         outcome, reason = series.outcome_of(dropped)
 
         def safe(_stored: bool) -> None:
@@ -284,7 +380,7 @@ class SinkNode:
         series, self._series = self._series, None
         assert series is not None
         series.book.end_reason = reason
-        self._show(series.reorder.flush())
+        self._show(series, series.reorder.flush())
         recording = series.close()
         while not self._durable.empty():
             self._durable.get()()
@@ -309,17 +405,24 @@ class SinkNode:
             self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
         log.info("series %s is over: %s", series.name, series.book.ledger.as_dict())
 
+    def _clock_of(self, node: str) -> int:
+        """Return this host's clock less that of a node's host, ns; 0 where it may be the same."""
+        status = next((peer.status for peer in self._server.peers.values() if peer.hello.node == node), {})
+        return significant_ns(float(status.get("clock_offset_ms", 0.0)), float(status.get("clock_uncertainty_ms", 0.0)))
+
     def _acquire_is_there(self) -> bool:
         return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
 
     def _lost(self, peer: Peer) -> None:
+        self._status_s = float("-inf")  # whoever watches is told at once
         if peer.hello.kind_of_node == "acquire" and self._series is not None:
             log.warning("the acquire node is silent; series %s stays open until it is back", self._series.name)
 
     # --- what is shown
 
-    def _show(self, reconstructions: list[Reconstruction]) -> None:
+    def _show(self, series: OpenSeries, reconstructions: list[Reconstruction]) -> None:
         for reconstruction in reconstructions:
+            series.film(reconstruction)
             self._taps.publish(reconstruction)
             if self._preview is not None:
                 self._preview.publish(reconstruction)
@@ -329,14 +432,33 @@ class SinkNode:
         for peer in self._server.peers.values():
             if series is not None and peer.status.get("series") == series.name:
                 series.hear(peer.status, now_s)
+        if series is not None:
+            series.checkpoint(solvers(self._server.peers.values()))
         state = "running" if series is not None else ("ended" if self._ended else "waiting")
         status = {
             "state": state,
             "rig": self._rig.rig.name,
             "nodes": describe_nodes(self._server.peers.values()),
+            "controls": self._desk.describe(),
             "wire_errors": dict(self._server.wire_errors),
             **(series.status(now_s) if series is not None else self._last_status),
         }
         if self._preview is not None:
             self._preview.set_status(status)
         self._taps.publish(Heartbeat(node="sink", status={**flat(status), "preview": self._preview_url}))
+        if self._watched.due(now_s):
+            figures = sink_figures(status, self._server.wire_errors)
+            self._watched.tell(
+                self._not_ready(status),
+                {**status, "preview": self._preview_url},
+                figures,
+                progress=int(status.get("recording", {}).get("rows", 0)),
+                idle=not self._parked and not status.get("recording", {}).get("queue_items", 0),
+            )
+
+    def _not_ready(self, status: Mapping[str, Any]) -> str:
+        """Return why results cannot be taken or kept, ``""`` if they can."""
+        recording = status.get("recording", {})
+        if recording.get("state") in {RecorderState.STOPPED, RecorderState.FAILED}:
+            return f"nothing more is recorded: {recording['reason']}"
+        return "" if self._acquire_is_there() else "no acquire node reports"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sci_stream.parameters import ACTIONS_KEY, SET_KEY
 from sci_stream.transport.results import Peer
 
 StatusValue = int | float | str
@@ -14,7 +15,7 @@ def describe_nodes(peers: Iterable[Peer]) -> list[dict[str, Any]]:
     """Return one entry a node: name, kind, device, whether it is up, and what it last said of itself."""
     return [
         {
-            **peer.status,
+            **{key: value for key, value in peer.status.items() if not key.startswith(SET_KEY) and key != ACTIONS_KEY},
             "name": peer.hello.node,
             "kind": peer.hello.kind_of_node,
             "device": peer.hello.device,
@@ -34,5 +35,18 @@ def flat(status: Mapping[str, Any]) -> dict[str, StatusValue]:
     out |= {f"rate.{key}": float(value) for key, value in status.get("rates", {}).items()}
     total = status.get("latency_ms", {}).get("total", {})
     out |= {f"latency_ms.{key}": float(value) for key, value in total.items()}
+    calibration = status.get("calibration") or {}
+    out |= {f"calibration.{key}": value for key, value in calibration.items() if isinstance(value, int | float | str)}
     out |= {key: float(status[key]) for key in ("psnr_db", "iterations") if status.get(key) is not None}
     return out
+
+
+def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
+    """Return how each reconstruct node solves, as it said: by node, what its status holds under ``solver.``."""
+    told = {
+        peer.hello.node: {
+            name.removeprefix("solver."): value for name, value in peer.status.items() if name.startswith("solver.")
+        }
+        for peer in peers
+    }
+    return {node: settings for node, settings in told.items() if settings}

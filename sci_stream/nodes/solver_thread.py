@@ -4,61 +4,52 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
 
-import numpy as np
 import torch
 
-from sci_stream.config import ReconstructSection
+from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.errors import SciStreamError
 from sci_stream.files.matconvnet import read_matconvnet
-from sci_stream.model import Array, Snapshot, SolveReport, StageTimes
+from sci_stream.model import Snapshot, StageTimes
+from sci_stream.nodes.calibration_watch import CalibrationWatch
+from sci_stream.nodes.solver import Changed, Failed, Ready, Result, Solved
+from sci_stream.nodes.solver_controls import changed_section, solver_parameters
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers import make_denoiser
-from sci_stream.recon.device import describe_device, pick_device
+from sci_stream.recon.denoisers.rounding import Precision
+from sci_stream.recon.device import describe_device, memory_in_use, pick_device
 from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
+from sci_stream.recon.pending import Pending
 
 log = logging.getLogger(__name__)
 
+SOLVER_KEY = "solver."
+"""Begins the names under which a node's status says how it solves; the sink records them."""
 _ENGINES_KEPT = 2
 """The current calibration and the one before it, whose last snapshots may still be on their way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """An engine holds this calibration on its device and has made its first, slow run."""
-
-    calibration_hash: str
-    device: str
+class _Change:
+    request: str
+    changes: Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Solved:
-    """A snapshot's video."""
-
-    snapshot: Snapshot
-    video: Array
-    report: SolveReport
-    times: StageTimes
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A snapshot, or (None) an engine, that could not be made."""
-
-    snapshot: Snapshot | None
-    error: Exception
-
-
-Result = Ready | Solved | Failed
+_FROM_RIG = tuple(
+    field.name for field in dataclasses.fields(SolverSettings) if field.name in ReconstructSection.model_fields
+)
+"""What a rig may say of how a snapshot is solved; the fields have the same names in both."""
 
 
 def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
@@ -73,73 +64,45 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     if name == "auto":
         name = "ffdnet" if weights is not None else "tv"
     settings = default_settings(device, name)
-    given = {
-        field: value
-        for field in ("iterations", "min_iterations", "sigma_first", "sigma_last", "accelerate")
-        if (value := getattr(section, field)) is not None
-    }
+    given = {field: value for field in _FROM_RIG if (value := getattr(section, field)) is not None}
     if "iterations" in given and "min_iterations" not in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
+    settings = dataclasses.replace(settings, **given)
     matconvnet = weights is not None and weights.suffix == ".mat"
-    denoiser = make_denoiser(name, device, read_matconvnet(weights) if matconvnet and weights else weights)
-    return denoiser, dataclasses.replace(settings, **given)
+    checkpoint = read_matconvnet(weights) if matconvnet and weights else weights
+    precision = Precision(section.precision)
+    return make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma), settings
 
 
-class Solver(Protocol):
-    """What a reconstruct node needs of whoever computes; all but `results` may be done in another thread."""
-
-    device_name: str
-
-    def start(self, wake: Callable[[], None]) -> None:
-        """Begin; ``wake`` is called whenever there is a result to fetch."""
-        ...
-
-    def stop(self) -> None:
-        """Give up the job in hand and end."""
-        ...
-
-    def has(self, calibration_hash: str) -> bool:
-        """Return whether snapshots with this calibration can be submitted."""
-        ...
-
-    def adopt(self, calibration: Calibration) -> None:
-        """Bring a calibration onto the device; `Ready` follows."""
-        ...
-
-    def submit(self, snapshot: Snapshot) -> None:
-        """Have a snapshot reconstructed; `Solved` or `Failed` follows."""
-        ...
-
-    def results(self) -> Iterator[Result]:
-        """Fetch what has come out since last asked."""
-        ...
-
-    def status(self) -> dict[str, int | float | str]:
-        """Return what the node reports of its solver."""
-        ...
+def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:
+    """Return how snapshots are solved, in full, as it is recorded: what a rig leaves open is decided by now."""
+    told: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
+    told |= {name: value.value for name, value in told.items() if isinstance(value, StrEnum)}
+    told["precision"] = section.precision
+    if section.weights is not None:
+        told["weights"] = section.weights.name
+        told["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
+    return told
 
 
 class _CancelledError(Exception):
     """The solve in hand is not wanted any more."""
 
 
-class _Cancellable:
-    """A denoiser that refuses to go on once it is told to: that ends a solve within an iteration."""
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A solve that was begun."""
 
-    def __init__(self, denoiser: Denoiser) -> None:
-        self._denoiser = denoiser
-        self.name = denoiser.name
-        self.cancelled = False
-
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        """Denoise, unless cancelled."""
-        if self.cancelled:
-            raise _CancelledError
-        return self._denoiser(x, sigma)
+    snapshot: Snapshot
+    pending: Pending
+    started_ns: int
 
 
 class SolverThread:
     """Runs the engine beside the node's poll loop.
+
+    On a GPU the next snapshot is begun before the last one's video has come out, so that copies run beside the
+    computing; a video is handed on as soon as it is there.
 
     Parameters
     ----------
@@ -147,6 +110,8 @@ class SolverThread:
         ``[reconstruct]`` of the rig.
     device
         What to compute on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    calibration
+        ``[calibration]`` of the rig: how to watch it.
 
     Raises
     ------
@@ -154,23 +119,31 @@ class SolverThread:
         If the device is missing, the denoiser unknown or its checkpoint unusable.
     """
 
-    def __init__(self, section: ReconstructSection, device: str) -> None:
-        self._section = section
+    def __init__(self, section: ReconstructSection, device: str, calibration: CalibrationSection | None = None) -> None:
+        self._given = self._section = section
+        self._calibration_section = calibration or CalibrationSection()
+        self._watches: dict[str, CalibrationWatch] = {}
+        self._watch_status: dict[str, int | float | str] = {}
         self._device = pick_device(device)
         if section.threads:
             torch.set_num_threads(section.threads)
         self.device_name = describe_device(self._device)
-        denoiser, self._settings = make_prior(section, self._device)
-        self._denoiser = _Cancellable(denoiser)
-        self._dtype = np.dtype(section.video_dtype)
+        self._denoiser, self._settings = make_prior(section, self._device)
+        self._told = self._tell()
+        self._dtype = torch.float16 if section.video_dtype == "float16" else torch.float32
+        self._cancelled = False
+        self._denoised = 0
+        self._under_way: _UnderWay | None = None
         self._wake: Callable[[], None] = lambda: None
         self._engines: OrderedDict[str, Engine] = OrderedDict()
+        self._last_engine: Engine | None = None
         self._adopting: set[str] = set()
-        self._jobs: queue.SimpleQueue[Calibration | Snapshot | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Calibration | Snapshot | _Change | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._controller = BudgetController(self._settings)
         self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
         self._iterations = 0
+        self._busy_s = 0.0
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin; ``wake`` is called whenever there is a result to fetch."""
@@ -179,7 +152,7 @@ class SolverThread:
 
     def stop(self) -> None:
         """Give up the job in hand and end, within an iteration."""
-        self._denoiser.cancelled = True
+        self._cancelled = True
         self._jobs.put(None)
         self._thread.join()
 
@@ -197,6 +170,14 @@ class SolverThread:
         """Have a snapshot reconstructed; `Solved` or `Failed` follows."""
         self._jobs.put(snapshot)
 
+    def parameters(self) -> Sequence[Parameter]:
+        """Return what may be set while it runs."""
+        return self._parameters
+
+    def change(self, request: str, changes: Mapping[str, Value]) -> None:
+        """Set parameters from the next snapshot on; `Changed` follows."""
+        self._jobs.put(_Change(request, changes))
+
     def results(self) -> Iterator[Result]:
         """Fetch what has come out since last asked."""
         with contextlib.suppress(queue.Empty):
@@ -205,42 +186,142 @@ class SolverThread:
 
     def status(self) -> dict[str, int | float | str]:
         """Return what the node reports of its solver."""
-        return {"denoiser": self._denoiser.name, "device": self.device_name, "iterations": self._iterations}
+        found: dict[str, int | float | str] = {
+            "denoiser": self._denoiser.name,
+            "device": self.device_name,
+            "iterations": self._iterations,
+            "denoised": self._denoised,
+            "busy_s": round(self._busy_s, 3),
+        }
+        return {**found, **memory_in_use(self._device), **self._told, **self._watch_status}
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                result: Result = self._adopt(job) if isinstance(job, Calibration) else self._solve(job)
+                if isinstance(job, Calibration):
+                    self._deliver()
+                    self._put(self._adopt(job))
+                elif isinstance(job, _Change):
+                    self._deliver()
+                    self._put(self._change(job))
+                else:
+                    self._begin(job)
             except _CancelledError:
                 return
-            except SciStreamError as error:
-                result = Failed(job if isinstance(job, Snapshot) else None, error)
             except Exception as error:
-                log.exception("the solver failed")
-                result = Failed(job if isinstance(job, Snapshot) else None, error)
-            self._results.put(result)
-            self._wake()
+                self._fail(job if isinstance(job, Snapshot) else None, error)
+            if self._jobs.empty() or (self._under_way and self._under_way.pending.ready):
+                self._deliver()
+        self._deliver()
+
+    def _put(self, result: Result) -> None:
+        self._results.put(result)
+        self._wake()
+
+    def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
+        if not isinstance(error, SciStreamError):
+            log.error("the solver failed", exc_info=error)
+        self._put(Failed(snapshot, error))
+
+    def _change(self, job: _Change) -> Changed:
+        """Go on with other settings, all of them or none."""
+        try:
+            section = changed_section(self._given, self._section, self._denoiser.name, job.changes)
+            denoiser, settings = make_prior(section, self._device)
+            if denoiser.name == self._denoiser.name:
+                self._controller = BudgetController(settings, self._controller.iteration_s)
+                for engine in self._engines.values():
+                    engine.settings = settings  # more or fewer of the same iterations: nothing to be made anew
+            else:
+                made = [self._make_engine(engine.calibration, denoiser, settings) for engine in self._engines.values()]
+                self._denoiser, self._settings = denoiser, settings
+                self._controller = BudgetController(settings)
+                for engine, iteration_s in made:
+                    self._install(engine, iteration_s)
+                self._last_engine = None
+        except SciStreamError as error:
+            return Changed(job.request, error)
+        self._section, self._settings = section, settings
+        self._told = self._tell()
+        return Changed(job.request, parameters=self._parameters)
+
+    def _tell(self) -> dict[str, int | float | str]:
+        """Declare what may be set, and return how snapshots are solved."""
+        section, prior, settings = self._section, self._denoiser.name, self._settings
+        self._parameters = solver_parameters(self._given, section, prior, settings)
+        solver = describe_solver(section, prior, settings)
+        return {f"{SOLVER_KEY}{name}": value for name, value in solver.items()}
+
+    def _make_engine(
+        self, calibration: Calibration, denoiser: Denoiser, settings: SolverSettings
+    ) -> tuple[Engine, float]:
+        """Return an engine, and the seconds that it takes for an iteration."""
+        engine = Engine(
+            calibration,
+            denoiser,
+            self._device,
+            settings,
+            video_dtype=self._dtype,
+            between=self._between_iterations,
+        )
+        # The first run loads kernels and allocates memory: better now than on the first snapshot.
+        return engine, engine.warm_up()
+
+    def _install(self, engine: Engine, iteration_s: float) -> None:
+        if engine.fault:
+            log.warning("%s: %s", self.device_name, engine.fault)
+        self._controller = BudgetController(self._settings, iteration_s)
+        self._engines[engine.calibration.hash] = engine
+        self._watches[engine.calibration.hash] = CalibrationWatch(self._calibration_section, engine)
 
     def _adopt(self, calibration: Calibration) -> Ready:
-        engine = Engine(calibration, self._denoiser, self._device, self._settings)
-        # The first run loads kernels and allocates memory: better now than on the first snapshot.
-        self._controller = BudgetController(self._settings, engine.warm_up())
-        self._engines[calibration.hash] = engine
+        self._install(*self._make_engine(calibration, self._denoiser, self._settings))
         self._adopting.discard(calibration.hash)
         while len(self._engines) > _ENGINES_KEPT:
-            self._engines.popitem(last=False)
+            del self._watches[self._engines.popitem(last=False)[0]]
         return Ready(calibration.hash, self.device_name)
 
-    def _solve(self, snapshot: Snapshot) -> Solved:
+    def _begin(self, snapshot: Snapshot) -> None:
+        """Ask for a snapshot's video, and hand on the one before it."""
         started_ns = time.time_ns()
         engine = self._engines[snapshot.calibration_hash]
+        if self._last_engine is not None and self._last_engine is not engine:
+            engine.forget("calibration")
+        self._last_engine = engine
         budget = (
             self._controller.next_budget(period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize())
             if self._section.adapt_budget
             else Budget(iterations=self._settings.iterations)
         )
-        video, report = engine.reconstruct(snapshot, budget)
+        try:
+            pending = engine.begin(snapshot, budget)
+        finally:
+            self._deliver()
+        self._under_way = _UnderWay(snapshot, pending, started_ns)
+
+    def _between_iterations(self) -> None:
+        """Give up if that is wanted; hand on the last video if it has come out meanwhile."""
+        if self._cancelled:
+            raise _CancelledError
+        self._denoised += 1
+        if self._under_way and self._under_way.pending.ready:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand on the video that is under way, if there is one; waits for it."""
+        done, self._under_way = self._under_way, None
+        if done is None:
+            return
+        try:
+            video, report = done.pending.finish()
+        except Exception as error:
+            self._fail(done.snapshot, error)
+            return
         self._controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         self._iterations = report.iterations
-        times = StageTimes(started_ns=started_ns, finished_ns=time.time_ns())
-        return Solved(snapshot, video.astype(self._dtype, copy=False), report, times)
+        self._busy_s += report.solve_ns / 1e9
+        watch = self._watches[done.snapshot.calibration_hash]
+        report = dataclasses.replace(report, health=watch.see(done.snapshot, video))
+        self._watch_status = watch.status()
+        times = StageTimes(started_ns=done.started_ns, finished_ns=time.time_ns())
+        self._put(Solved(done.snapshot, video, report, times))

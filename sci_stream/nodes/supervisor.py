@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -17,7 +18,9 @@ from pathlib import Path
 
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError
-from sci_stream.nodes.runner import PARENT_VARIABLE, StopRequest
+from sci_stream.nodes.runner import CLOSE_VARIABLE, NEXT_SERIES, PARENT_VARIABLE, StopRequest
+from sci_stream.nodes.spool import SPOOL_VARIABLE, spool_path
+from sci_stream.transport.neighbours import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ _BACKOFF_MOST_S = 5.0
 _CRASHES_AT_MOST = 20
 _CRASHES_WITHIN_S = 60.0
 _GRACE_S = 10.0
+_MEMORY = Path("/dev/shm")
 EXIT_NODE_FAILED = 5
 
 
@@ -41,6 +45,8 @@ class _Child:
     starts: int = 0
     crashes: deque[float] = field(default_factory=deque)
     again_s: float = 0.0
+    over: bool = False
+    """It has ended in a way that is final."""
 
 
 class Supervisor:
@@ -79,6 +85,15 @@ class Supervisor:
         acquire += ["--snapshots", str(snapshots)] if snapshots else []
         acquire += ["--duration", str(duration_s)] if duration_s else []
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        self._sockets = tempfile.TemporaryDirectory(prefix="sci-stream-", ignore_cleanup_errors=True)
+        environment[FOLDER_VARIABLE] = self._sockets.name
+        self._spool = tempfile.TemporaryDirectory(
+            prefix="sci-stream-spool-",
+            dir=_MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None,
+            ignore_cleanup_errors=True,
+        )
+        # A service manager that started this process watches this one, not each of its nodes.
+        environment.pop("NOTIFY_SOCKET", None)
         # Nodes share the cores: those that only move data need one thread, solvers divide what there is.
         movers = {**environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         nodes = rig.reconstruct.nodes
@@ -86,13 +101,13 @@ class Supervisor:
         if nodes > 1 and not rig.reconstruct.threads:
             solvers["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // nodes))
         self._sink = _Child("sink", sink, movers)
-        self._acquire = _Child("acquire", acquire, movers)
+        self._acquire = _Child("acquire", acquire, {**movers, SPOOL_VARIABLE: self._spool.name})
         self._workers = [
             _Child(f"reconstruct-{index}", [*command, "reconstruct", str(rig_path), "--index", str(index)], solvers)
             for index in range(nodes)
         ]
         self._status = 0
-        stop.call_at_once(self._signal_all)
+        stop.call_at_once(self._abandon)
 
     @property
     def restarts(self) -> int:
@@ -102,11 +117,18 @@ class Supervisor:
     @property
     def processes(self) -> dict[str, int]:
         """Process number by node, of those that run."""
-        return {child.name: child.process.pid for child in self._children if child.process is not None}
+        # Also asked by other threads: each process is looked at once.
+        there = [(child.name, child.process) for child in self._children]
+        return {name: process.pid for name, process in there if process is not None}
 
     @property
     def _children(self) -> list[_Child]:
         return [self._sink, *self._workers, self._acquire]
+
+    def next_series(self) -> None:
+        """Have the acquire node end its series and begin another; may be called from a signal handler."""
+        if self._acquire.process is not None:
+            self._acquire.process.send_signal(NEXT_SERIES)
 
     def run(self) -> int:
         """Run to the end; return the exit status: 0 if every node ended well and the ledger closed."""
@@ -117,25 +139,31 @@ class Supervisor:
                 self._stop.wait(_POLL_S)
                 if self._stop:
                     break
-            self._end(self._acquire, self._rig.drain.timeout_s * 2 + _GRACE_S)
+            if not self._acquire.over:
+                self._end_acquire(self._rig.drain.timeout_s * 2 + _GRACE_S)
             for worker in self._workers:
                 self._end(worker, _GRACE_S)
             self._end(self._sink, _GRACE_S)
         finally:
             self._kill_all()
+            self._sockets.cleanup()
+            self._clear_spool()
         return self._status
 
     def _over(self) -> bool:
         now_s = time.monotonic()
-        for child in self._children:
-            if child.process is None:
-                if now_s >= child.again_s:
-                    self._start(child)
-                continue
-            status = child.process.poll()
-            if status is not None and self._ended(child, status, now_s):
-                return True
-        return False
+        return any(self._tend(child, now_s) for child in self._children)
+
+    def _tend(self, child: _Child, now_s: float) -> bool:
+        """Look after a child: start it when it is due; return whether it ended in a way that ends the run."""
+        if child.process is None:
+            if now_s >= child.again_s and not child.over:
+                self._start(child)
+            return False
+        status = child.process.poll()
+        if status is not None and self._ended(child, status, now_s):
+            child.over = True
+        return child.over
 
     def _start(self, child: _Child) -> None:
         child.starts += 1
@@ -182,6 +210,50 @@ class Supervisor:
         self._say(f"{child.name} ended {how}: starting it again in {wait_s:.1f} s")
         return False
 
+    def _clear_spool(self) -> None:
+        """Take the spool's folder away, unless there is something in it that nobody else has."""
+        folder = Path(self._spool.name)
+        left = next(folder.glob("*.spool"), None)
+        if left is not None:
+            kept = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
+            left.rename(kept / left.name)
+            self._say(
+                f"what the acquire node had not delivered is kept in {kept}: to have the series go on, run the rig "
+                f'with [policy] spool = "{kept}"'
+            )
+        self._spool.cleanup()
+
+    def _end_acquire(self, grace_s: float) -> None:
+        """Have the acquire node end its series; the others are kept running, since it needs them for that.
+
+        One that is down, or that dies meanwhile, is started again to close what it left open, and nothing else.
+        """
+        deadline_s = time.monotonic() + grace_s
+        child = self._acquire
+        if child.process is not None:
+            child.process.send_signal(signal.SIGTERM)
+        child.environment[CLOSE_VARIABLE] = "1"
+        spool = spool_path(self._rig.policy.spool, self._rig.rig.name, child.environment)
+        while time.monotonic() < deadline_s:
+            if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:
+                # Down, or it was still loading and had not yet learnt to end in order.
+                child.process = None
+                if spool is None or not spool.exists():
+                    return
+                self._say("acquire left a series open: it is started once more to close it")
+                self._start(child)
+            elif status is not None and self._ended(child, status, time.monotonic()):
+                return
+            for other in (self._sink, *self._workers):
+                self._tend(other, time.monotonic())
+            time.sleep(_POLL_S)
+        self._say(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+        if child.process is not None:
+            child.process.kill()
+            child.process.wait()
+            child.process = None
+        self._fail_with(EXIT_NODE_FAILED)
+
     def _end(self, child: _Child, grace_s: float) -> None:
         """Ask a node to stop and wait for it; one that does not in time is killed."""
         if child.process is None:
@@ -210,6 +282,11 @@ class Supervisor:
         for child in self._children:
             if child.process is not None:
                 child.process.kill()
+
+    def _abandon(self) -> None:
+        """Kill every node and leave nothing in memory: whoever insists gives up what was under way."""
+        self._signal_all()
+        self._spool.cleanup()
 
     def _kill_all(self) -> None:
         self._signal_all()

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pytest
 
-from sci_stream.errors import CameraError, CameraLost
+from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.nodes.camera_pump import CameraPump, Captured
 from sci_stream.nodes.holdings import Ring
 from sci_stream.optics.calibration import Calibration
+from tests.drivers.camera_kit import simulated
 
 Step = int | Exception | None
 """A frame of this id, a failure, or nothing within the time."""
@@ -171,3 +172,135 @@ def test_the_camera_is_stopped_and_closed_at_the_end(pump: Pump) -> None:
     camera = ScriptedCamera([0])
     run_to_the_end(pump(camera))
     assert camera.calls[-2:] == ["stop", "close"]
+
+
+def test_what_the_driver_counts_adds_up_over_openings_and_begins_anew_with_each_series(pump: Pump) -> None:
+    class Counting(ScriptedCamera):
+        """Counts the frames it delivered since it was opened, as drivers do."""
+
+        delivered = 5
+        """Of a series before this one, for which the camera was opened."""
+
+        def open(self) -> CameraCapabilities:
+            if "open" in self.calls:
+                self.delivered = 0
+            return super().open()
+
+        def read(self, timeout_s: float) -> CameraFrame | None:
+            frame = super().read(timeout_s)
+            self.delivered += frame is not None
+            return frame
+
+        def counters(self) -> Mapping[str, int]:
+            return {"delivered": self.delivered}
+
+    new = pump(Counting([0, 1, CameraLost("unplugged"), 0, 1, 2]))
+    run_to_the_end(new)
+    assert new.driver_counts == {"delivered": 5}
+
+
+# --- what is set while it runs
+
+
+def settled(pump: CameraPump) -> tuple[str, SciStreamError | None]:
+    """Wait for the one answer."""
+    deadline_s = time.monotonic() + 10
+    while not (answers := list(pump.answered())):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    (answer,) = answers
+    return answer.request, answer.error
+
+
+def test_settings_are_changed_between_frames_and_what_is_delivered_then_is_known(pump: Pump) -> None:
+    new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
+    wait_until_open(new)
+    new.change("before", {"exposure": 0.5})
+    assert settled(new) == ("before", None)
+    new.start()
+    new.change("running", {"exposure": 0.6, "snapshot_rate_hz": 250.0})
+    assert settled(new) == ("running", None)
+    assert {entry.name: entry.value for entry in new.settings} == {"exposure": 0.6, "snapshot_rate_hz": 250.0}
+    assert new.opened is not None
+    assert new.opened.capabilities.frame_period_ns == 4_000_000
+
+
+def test_what_the_camera_does_not_take_is_answered_and_the_frames_go_on(pump: Pump) -> None:
+    new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
+    wait_until_open(new)
+    new.start()
+    new.change("1", {"exposure": 99.0})
+    request, error = settled(new)
+    assert (request, isinstance(error, InputError)) == ("1", True)
+    acquired = new.acquired
+    deadline_s = time.monotonic() + 10
+    while new.acquired < acquired + 3:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+
+
+def test_what_comes_too_late_is_answered_too(pump: Pump) -> None:
+    new = pump(simulated())
+    wait_until_open(new)
+    run_to_the_end(new)
+    new.change("late", {"exposure": 0.5})
+    request, error = settled(new)
+    assert (request, str(error)) == ("late", "The camera has stopped.")
+
+
+def test_while_the_camera_is_away_nothing_can_be_set(pump: Pump) -> None:
+    camera = ScriptedCamera([7, CameraLost("unplugged")])
+    camera.fails_to_open = 1_000_000
+    new = pump(camera)
+    new.start()
+    deadline_s = time.monotonic() + 10
+    while not new.lost:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    new.change("1", {"exposure": 0.5})
+    assert str(settled(new)[1]) == "The camera is lost."
+
+
+def wait_until_open(pump: CameraPump) -> None:
+    deadline_s = time.monotonic() + 10
+    while pump.opened is None or not pump.settings:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+
+
+def test_a_series_that_was_interrupted_goes_on_where_it_was(pump: Pump) -> None:
+    new = pump(ScriptedCamera([0, 3, 4, 5]), most=8)
+    new.resume(seq=5, epoch=2, missed=7)
+    captured = run_to_the_end(new)
+    assert [(each.seq, each.epoch) for each in captured] == [(5, 2), (6, 2), (7, 2)], "the limit counts those before"
+    assert captured[0].missed == 0, "what the camera counted for another process is not known"
+    assert new.counts["missed"] == 7 + 2
+
+
+def test_a_series_that_waits_for_its_camera_has_it_opened_until_it_is_back(pump: Pump) -> None:
+    class Late(ScriptedCamera):
+        def open(self) -> CameraCapabilities:
+            if len(self.calls) < 3:
+                self.calls.append("refused")
+                raise CameraError("not there yet")
+            return super().open()
+
+    camera = Late([0, 1])
+    new = CameraPump(camera, Ring(1 << 20), lambda: None, read_timeout_s=0.01, backoff_s=(0.001, 0.004))
+    new.open(patient=True)
+    assert len(run_to_the_end(new)) == 2
+    new.join(5.0)
+    assert camera.calls[:4] == ["refused"] * 3 + ["open"]
+
+
+def test_each_frame_is_kept_before_it_counts_as_acquired(pump: Pump) -> None:
+    new = pump(ScriptedCamera([0, 1, 2]))
+    kept: list[tuple[int, int]] = []
+
+    def keep(captured: Captured) -> Captured:
+        kept.append((captured.seq, new.acquired))
+        return captured
+
+    new.keep = keep
+    run_to_the_end(new)
+    assert kept == [(0, 0), (1, 1), (2, 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +53,11 @@ def test_a_camera_that_does_not_know_its_b_takes_the_calibration_s() -> None:
 def test_another_bayer_phase_is_refused() -> None:
     with pytest.raises(CalibrationError, match="expected Bayer phase RGGB; got BGGR"):
         fit_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(bayer=BayerPhase.BGGR), FILE)
+
+
+def test_a_calibration_of_another_camera_is_refused_with_both_serials_unless_it_is_allowed() -> None:
+    other = replace(calibration(), camera_serial="8")
+    with pytest.raises(CalibrationError, match=r"expected one of camera 7.*made with camera 8.*other_camera = true"):
+        fit_calibration(camera(), None, other, FILE)
+    assert fit_calibration(camera(), None, other, FILE, other_camera=True) is other
+    assert fit_calibration(camera(), None, replace(other, camera_serial="7"), FILE).camera_serial == "7"

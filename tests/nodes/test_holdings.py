@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.holdings import Holdings, Ring, frame_bytes
+from tests.nodes.test_spool import new, snapshot, taken_up
 
 
 def test_the_truth_counts_as_memory_too() -> None:
@@ -76,3 +79,26 @@ def test_memory_is_given_back_exactly_once(events: list[tuple[str, int]]) -> Non
     gone = {seq for seq in range(5) if ("settle", seq) in events and (seq % 2 == 1 or ("safe", seq) in events)}
     assert holdings.released == len(gone)
     assert ring.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
+
+
+def test_what_is_held_is_in_the_spool_as_long(tmp_path: Path) -> None:
+    spool = new(tmp_path / "rig.spool")
+    holdings = Holdings(Ring(1000))
+    holdings.spool = spool
+    for seq in range(3):
+        spool.keep(snapshot(seq), 0)
+        holdings.hold(seq, 0, 0, raw_pending=seq != 2)
+    holdings.settle(0)
+    holdings.raw_is_safe(1)
+    holdings.settle(2)
+    spool.close(over=False)
+    kept = [(kept.snapshot.id.seq, kept.delivered) for kept in taken_up(tmp_path / "rig.spool").kept]
+    assert kept == [(0, True), (1, False)]
+
+
+def test_memory_for_what_was_there_before_is_taken_without_asking() -> None:
+    ring = Ring(100)
+    ring.hold(150)
+    assert not ring.take(1)
+    ring.free(150)
+    assert ring.take(1)

@@ -19,7 +19,7 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.nodes.run import last_words
-from sci_stream.nodes.series_book import Rate, SeriesBook
+from sci_stream.nodes.series_book import Rate, SeriesBook, by_sink_clock, stage_seconds
 
 INFO = SeriesInfo("s-1", 1, "rig", Policy.LIVE, "camera", "7", 4, 6, "Mono12", 12, 2, "0" * 32)
 MS = 1_000_000
@@ -52,7 +52,7 @@ def reconstruction(
 def book_of(*taken: Reconstruction) -> SeriesBook:
     book = SeriesBook(INFO)
     for number, each in enumerate(taken):
-        book.take(each, float(number))
+        book.take(each, each.times, float(number))
         book.ledger.settle(each.id.seq, Outcome.RECONSTRUCTED)
     book.ledger.end(len(taken))
     return book
@@ -109,3 +109,14 @@ def test_a_ledger_that_does_not_close_is_said_aloud() -> None:
     book.ledger.end(3)
     words = "\n".join(last_words({**book.summary({}, Counter(), {"enabled": False}), "restarts": 0}))
     assert "3 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: 2 missing" in words
+
+
+def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
+    """A host whose clock is an hour behind makes no latency an hour longer."""
+    hour = 3_600_000_000_000
+    true = StageTimes(hour, hour + 1_000_000, hour + 3_000_000, hour + 4_000_000, hour + 9_000_000, hour + 10_000_000)
+    told = replace(true, received_ns=3_000_000, started_ns=4_000_000, finished_ns=9_000_000)
+    by_stage = dict(stage_seconds(by_sink_clock(told, 0, hour)))
+    assert by_stage == pytest.approx(
+        {"queue": 0.001, "transfer": 0.002, "wait": 0.001, "solve": 0.005, "deliver": 0.001, "total": 0.01}
+    )

@@ -1,0 +1,40 @@
+"""What is wrong with a calibration, said in sentences: for the log and for the page."""
+
+from __future__ import annotations
+
+from sci_stream.model import CalibrationHealth
+
+_LEAST_MATCH = 0.2
+_MOST_BELOW_BLACK = 0.01
+_CONTRAST = (0.85, 1.15)
+
+
+def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
+    """Return what is wrong with a calibration, in words, by a name for each."""
+    found = {}
+    shift = health.shift_px
+    if shift is not None and shift > warn_shift_px:
+        what = "they are being moved accordingly" if health.corrected else "calibrate again, or set correct_shift"
+        found["mask_shift"] = (
+            f"the masks stand {shift:.2f} px ({health.shift_x_px:+.2f}, {health.shift_y_px:+.2f}) from where they were "
+            f"calibrated: {what}"
+        )
+    if health.match is not None and health.match < _LEAST_MATCH:
+        found["mask_match"] = (
+            f"the masks explain {health.match:.0%} of what they should of the picture: too little light, "
+            "or the calibration is not of these masks"
+        )
+    if health.order not in ("forward", "unknown"):
+        found["mask_order"] = (
+            f"the masks are shown in {health.order} order, beginning with mask {health.first_mask}, not in the "
+            "calibrated one: the frames of each snapshot come out in the wrong order"
+        )
+    if health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
+        found["mask_contrast"] = (
+            f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, or another black level"
+        )
+    if health.below_black_fraction > _MOST_BELOW_BLACK:
+        found["below_black"] = (
+            f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: another black level"
+        )
+    return found

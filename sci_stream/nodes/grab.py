@@ -1,0 +1,152 @@
+"""Take frames from a camera by itself, and judge how they come."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sci_stream.errors import CameraError, InputError
+from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.ports import Camera
+
+_MOST_BYTES = 4 << 30
+"""Frames are kept in memory, so that writing them does not disturb what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Distances between frames on one clock, s: their median, standard deviation and longest."""
+
+    median_s: float
+    deviation_s: float
+    longest_s: float
+
+    @classmethod
+    def of(cls, times_ns: Sequence[int | None]) -> Intervals | None:
+        """Return the distances between time stamps; None if there are fewer than two."""
+        known = np.array([stamp for stamp in times_ns if stamp is not None], np.int64)
+        if known.size < 2:
+            return None
+        steps = np.diff(known) * 1e-9
+        return cls(float(np.median(steps)), float(steps.std()), float(steps.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class GrabReport:
+    """How frames came.
+
+    ``rate_hz`` counts frames against the host's clock from the first to the last; ``missed`` frames were numbered by
+    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own.
+    """
+
+    frames: int
+    rate_hz: float
+    gaps: int
+    missed: int
+    repeated: int
+    host: Intervals | None
+    camera: Intervals | None
+    clock: str
+    counters: Mapping[str, int]
+
+
+def grab(
+    camera: Camera,
+    count: int,
+    *,
+    timeout_s: float = 5.0,
+    keep: bool = False,
+    opened: Callable[[CameraCapabilities], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[GrabReport, list[CameraFrame]]:
+    """Open a camera, take frames, close it.
+
+    Parameters
+    ----------
+    count
+        How many frames; fewer from a camera that ends.
+    timeout_s
+        Longest wait for a frame.
+    keep
+        Return the frames too.
+    opened, progress
+        Told what the camera delivers, then with each frame how many have come.
+
+    Raises
+    ------
+    CameraError
+        If the camera cannot be used, is lost, or no frame comes in time.
+    InputError
+        If there are more frames to keep than memory should be used for.
+    """
+    frames: list[CameraFrame] = []
+    seen: list[tuple[int | None, int | None, int]] = []
+    try:
+        capabilities = camera.open()
+        if opened is not None:
+            opened(capabilities)
+        _check_memory(capabilities, count if keep else 0)
+        camera.start()
+        while len(seen) < count and not camera.exhausted:
+            frame = _next(camera, timeout_s, len(seen))
+            if frame is None:
+                break
+            seen.append((frame.frame_id, frame.camera_time_ns, frame.host_time_ns))
+            if keep:
+                frames.append(frame)
+            if progress is not None:
+                progress(len(seen))
+        counters = camera.counters()
+    finally:
+        camera.stop()
+        camera.close()
+    return _report(capabilities, seen, counters), frames
+
+
+def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None:
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        frame = camera.read(min(0.2, timeout_s))
+        if frame is not None or camera.exhausted:
+            return frame
+        if time.monotonic() >= deadline_s:
+            raise CameraError(
+                f"No frame came for {timeout_s:g} s after {received}",
+                got=", ".join(f"{count} {name}" for name, count in camera.counters().items()) or None,
+                hint="Is the camera waiting for a trigger? Its TriggerMode says; --timeout waits longer.",
+            )
+
+
+def _check_memory(capabilities: CameraCapabilities, count: int) -> None:
+    needed = count * capabilities.height_px * capabilities.width_px * (1 if capabilities.bit_depth == 8 else 2)
+    if needed > _MOST_BYTES:
+        raise InputError(
+            "So many frames are too much to keep",
+            expected=f"at most {_MOST_BYTES >> 30} GiB",
+            got=f"{needed / 2**30:.1f} GiB",
+            hint="Take fewer, or record a series: sci-stream run.",
+        )
+
+
+def _report(
+    capabilities: CameraCapabilities, seen: list[tuple[int | None, int | None, int]], counters: Mapping[str, int]
+) -> GrabReport:
+    ids = [frame_id for frame_id, _, _ in seen if frame_id is not None]
+    steps = [capabilities.frame_ids.missed(a, b) for a, b in itertools.pairwise(ids)]
+    host_ns = [stamp for _, _, stamp in seen]
+    took_s = (host_ns[-1] - host_ns[0]) * 1e-9 if len(seen) > 1 else 0.0
+    return GrabReport(
+        frames=len(seen),
+        rate_hz=(len(seen) - 1) / took_s if took_s > 0 else 0.0,
+        gaps=sum(step > 0 for step in steps),
+        missed=sum(step for step in steps if step > 0),
+        repeated=sum(step < 0 for step in steps),
+        host=Intervals.of(host_ns),
+        camera=Intervals.of([stamp for _, stamp, _ in seen]),
+        clock=capabilities.clock,
+        counters=dict(counters),
+    )

@@ -1,0 +1,142 @@
+"""Series after series in one acquire node, on request: from the page, the command line, or by ``kill -USR1``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+
+from sci_stream.config import Rig
+from sci_stream.errors import InputError
+from sci_stream.nodes.acquire import AcquireNode
+from sci_stream.nodes.kept_open import kept_open
+from sci_stream.nodes.runner import CLOSE_VARIABLE, NEXT_SERIES, StopRequest
+from sci_stream.nodes.standby import stand_by
+from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Camera
+
+log = logging.getLogger(__name__)
+
+
+def acquire_series(
+    rig: Rig,
+    camera: Camera,
+    calibration: Calibration | None,
+    stop: StopRequest,
+    *,
+    snapshots: int = 0,
+    duration_s: float = 0.0,
+) -> None:
+    """Acquire one series, and another each time one is asked for.
+
+    Each is complete in itself: what was acquired is delivered, its ledger closes at the sink, and the next begins with
+    seq 0 in epoch 0. The camera stays open in between. Main thread only.
+
+    Parameters
+    ----------
+    rig, camera, calibration, snapshots, duration_s
+        As for `AcquireNode`; the limits hold for each series.
+    stop
+        Ends the series that runs; no other follows.
+
+    Raises
+    ------
+    SciStreamError
+        As `AcquireNode.run`.
+    """
+    requests = SeriesRequests(stop)
+    with kept_open(camera) as kept, _on_signal(requests):
+        if os.environ.get(CLOSE_VARIABLE):
+            stop.set()
+
+        def node() -> AcquireNode:
+            return AcquireNode(
+                rig,
+                kept,
+                calibration,
+                requests.current,
+                snapshots=snapshots,
+                duration_s=duration_s,
+                actions=requests.while_running,
+            )
+
+        while True:
+            first = node()
+            first.run()
+            if first.closed_another and not requests.current:
+                node().run()
+            if not requests.renew():
+                return
+            if requests.held:
+                stand_by(rig, requests.current, requests.while_held)
+                if not requests.renew():
+                    return
+
+
+class SeriesRequests:
+    """What becomes of the series that runs: it ends, and another one follows at once, or when it is asked for.
+
+    All of it in the main thread: signal handlers run there, too.
+    """
+
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
+        self._follows = False
+        self.held = False
+        """Whether the next series waits to be asked for."""
+        self.current = StopRequest()
+        """Ends what runs now, a series or the wait for one."""
+        stop.call_on_stop(lambda: self.current.set(gentle=stop.gentle))
+
+    @property
+    def while_running(self) -> Mapping[str, Callable[[], str]]:
+        """What can be asked for while a series runs."""
+        return {"next_series": self.next_series, "stop_series": self.stop_series}
+
+    @property
+    def while_held(self) -> Mapping[str, Callable[[], str]]:
+        """What can be asked for while none does."""
+        return {"start_series": self.next_series}
+
+    def next_series(self) -> str:
+        """End what runs; another series follows. Raises `InputError` while the rig is being stopped."""
+        self._refuse_if_stopping()
+        if not self._follows:
+            log.warning("another series follows")
+        self._follows, self.held = True, False
+        self.current.set()
+        return "another series follows"
+
+    def stop_series(self) -> str:
+        """End the series; the next one waits to be asked for. Raises `InputError` while the rig is being stopped."""
+        self._refuse_if_stopping()
+        log.warning("series ends; the next one waits to be asked for")
+        self._follows = self.held = True
+        self.current.set()
+        return "the series ends; start_series begins another"
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stop:
+            raise InputError("The rig is being stopped")
+
+    def renew(self) -> bool:
+        """Make ready for what follows; return whether anything does."""
+        if self._stop or not self._follows:
+            return False
+        self.current, self._follows = StopRequest(), False
+        return not self._stop  # it may have come while the request was being renewed
+
+
+@contextlib.contextmanager
+def _on_signal(requests: SeriesRequests) -> Iterator[None]:
+    def handle(_number: int, _frame: object) -> None:
+        with contextlib.suppress(InputError):
+            requests.next_series()
+
+    previous = signal.signal(NEXT_SERIES, handle)
+    try:
+        yield
+    finally:
+        signal.signal(NEXT_SERIES, previous)

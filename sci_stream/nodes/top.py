@@ -1,0 +1,162 @@
+"""``sci-stream top``: the whole rig in a terminal, live, from what its sink tells by HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from sci_stream.config import Rig
+from sci_stream.errors import ConfigError, EnvironmentFault
+
+_PERIOD_S = 0.5
+_PATIENCE_S = 2.0
+
+
+def status_url(rig: Rig) -> str:
+    """Return where the rig's sink tells its status.
+
+    Raises
+    ------
+    ConfigError
+        If it does not, or at a port that nobody knows beforehand.
+    """
+    section = rig.health
+    if not section.enabled or not section.sink_port:
+        raise ConfigError(
+            "This rig's sink does not tell its status at a known address",
+            expected="[health] enabled = true and a sink_port other than 0",
+            got=f"enabled = {str(section.enabled).lower()}, sink_port = {section.sink_port}",
+        )
+    host = f"[{section.host}]" if ":" in section.host else section.host
+    return f"http://{host}:{section.sink_port}/status"
+
+
+def read_status(url: str, token: str = "") -> dict[str, Any]:
+    """Fetch a node's status.
+
+    Raises
+    ------
+    EnvironmentFault
+        If nobody answers, or not with a status.
+    """
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
+            status = json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise EnvironmentFault(
+                f"{url} refuses", got=error.read(200).decode(errors="replace").strip(), hint="Set [health] token."
+            ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise EnvironmentFault(
+            f"No sink answers at {url}", got=str(reason), hint="Is the rig running? Start it: sci-stream run RIG.toml"
+        ) from None
+    if not isinstance(status, dict):
+        raise EnvironmentFault(f"{url} gives no status", expected="a JSON object", got=type(status).__name__)
+    return status
+
+
+def watch(rig: Rig, console: Console, *, once: bool = False) -> None:
+    """Show the rig until interrupted; or, ``once``, as it is now.
+
+    Raises
+    ------
+    ConfigError, EnvironmentFault
+        If there is no address to ask, or, at the start, nobody there. Later it is shown that nobody is.
+    """
+    url, token = status_url(rig), rig.health.token
+    status = read_status(url, token)
+    if once or not console.is_terminal:
+        console.print(picture(status))
+        return
+    with Live(picture(status), console=console, refresh_per_second=4, screen=True) as live:
+        heard_s = time.monotonic()
+        while True:
+            time.sleep(_PERIOD_S)
+            try:
+                status = read_status(url, token)
+                heard_s = time.monotonic()
+                live.update(picture(status))
+            except EnvironmentFault as error:
+                gone = Text(f"NO DATA for {time.monotonic() - heard_s:.0f} s: {error}", style="bold white on red")
+                live.update(Group(gone, picture(status, stale=True)))
+
+
+def picture(status: Mapping[str, Any], *, stale: bool = False) -> RenderableType:
+    """Return a rig's status as tables."""
+    state = str(status.get("state", "?"))
+    ready = "ready" if status.get("ready") else f"not ready: {status.get('not_ready', '')}"
+    title = f"{status.get('rig', '?')} · {state} · {ready}"
+    head = Text(f"series {status.get('series', '–')} · {status.get('camera', '')} · {status.get('policy', '')}")
+    style = "dim" if stale else ("green" if status.get("ready") else "yellow")
+    return Panel(Group(head, _nodes(status), _accounts(status), _latencies(status)), title=title, border_style=style)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="left" if column in {"node", "state", "device"} else "right", no_wrap=True)
+    return table
+
+
+def _nodes(status: Mapping[str, Any]) -> Table:
+    table = _table("node", "state", "device", "in hand", "done", "warm", "iterations", "unconfirmed", "clock ms")
+    for node in sorted(status.get("nodes", []), key=lambda node: str(node.get("name"))):
+        lost = node.get("state") != "up"
+        row = [
+            node.get("name"),
+            node.get("phase", node.get("state")) if not lost else "LOST",
+            node.get("device", ""),
+            node.get("in_hand", node.get("held", "")),
+            node.get("reconstructed", node.get("acquired", "")),
+            node.get("warm", ""),
+            node.get("iterations", ""),
+            node.get("unsafe", ""),
+            f"{node['clock_offset_ms']:+.1f} ± {node['clock_uncertainty_ms']:.1f}" if "clock_offset_ms" in node else "",
+        ]
+        table.add_row(*map(str, row), style="bold red" if lost else "")
+    return table
+
+
+def _accounts(status: Mapping[str, Any]) -> Table:
+    ledger, rates, recording = (status.get(key) or {} for key in ("ledger", "rates", "recording"))
+    table = _table("", "")
+    table.show_header = False
+    if ledger:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in ledger["dropped"].items()) or "0"
+        account = (
+            f"{ledger['acquired']} acquired = {ledger['reconstructed']} reconstructed + {ledger['raw_only']} raw only "
+            f"+ {dropped} dropped + {ledger['in_flight']} in flight"
+        )
+        table.add_row("ledger", Text(account, style="red" if ledger["dropped"] else ""))
+    if rates:
+        words = f"{rates['acquired_per_s']:.2f} snapshots/s in, {rates['reconstructed_per_s']:.2f} out"
+        table.add_row("rate", f"{words} = {rates['video_fps']:.1f} video frames/s")
+    if recording.get("enabled"):
+        free = recording.get("free_bytes")
+        words = f"{recording['state']}, {recording['bytes'] / 1e6:.1f} MB, {recording['mb_per_s']:.1f} MB/s"
+        table.add_row("recording", words + (f", {free / 1e9:.1f} GB free" if free is not None else ""))
+    if status.get("psnr_db") is not None:
+        table.add_row("PSNR", f"{status['psnr_db']:.2f} dB")
+    return table
+
+
+def _latencies(status: Mapping[str, Any]) -> Table:
+    stages = status.get("latency_ms") or {}
+    table = _table("ms", *stages)
+    for percentile in ("p50", "p99"):
+        if stages:
+            table.add_row(percentile, *(f"{stages[stage][percentile]:.1f}" for stage in stages))
+    return table

@@ -1,0 +1,61 @@
+"""A sink that is slow, a camera that does everything cameras do: the run goes on, and the account says what it cost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kit import RunningRig, assert_accounted_for
+
+
+def test_a_sink_that_takes_nothing_for_a_while_costs_what_memory_does_not_hold(tmp_path: Path) -> None:
+    changes = {
+        "camera": {"options": {"snapshot_rate_hz": 100.0, "truth": False}},
+        "reconstruct": {"denoiser": "identity", "iterations": 1},
+        "policy": {"mode": "record", "ring_mib": 1},
+    }
+    with RunningRig(tmp_path, changes, "--snapshots", "500") as rig:
+        rig.wait_for_count("reconstructed", 2)
+        sink = rig.nodes()["sink"]
+        sink.suspend()
+        time.sleep(2.5)  # a MiB is 128 of them, and as many again are on their way
+        sink.resume()
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == 500
+        assert set(ledger["dropped"]) == {"ring_full"}
+        # The ZeroMQ library may abort a process whose connections timed out as it stood still: a restart, and no more.
+        with rig.recordings() as recordings:
+            raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
+        assert len(raws) == len(set(raws)) == 500 - ledger["dropped"]["ring_full"], "all that there was memory for"
+
+
+@pytest.mark.slow
+def test_a_camera_that_stalls_skips_repeats_and_unplugs_while_nodes_die(tmp_path: Path) -> None:
+    faults = {
+        "drop_probability": 0.1,
+        "duplicate_probability": 0.1,
+        "stall_every": 10,
+        "stall_s": 0.3,
+        "disconnect_after": 12,
+        "disconnects": 1,
+        "return_after_s": 0.3,
+    }
+    changes = {
+        "camera": {"options": {"snapshot_rate_hz": 20.0, "faults": faults, "truth": False}},
+        "policy": {"mode": "record"},
+    }
+    with RunningRig(tmp_path, changes, "--snapshots", "50") as rig:
+        rig.wait_for_count("acquired", 14)
+        rig.kill("acquire")
+        rig.wait_for_count("acquired", 22)
+        rig.kill("reconstruct-0")
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == ledger["reconstructed"] + ledger["raw_only"] == 50
+        with rig.recordings() as (recording,):
+            assert recording.raw_seqs == list(range(50))
+            assert ledger["camera_missed"] == recording.rows["dropped_before"].sum(), "over both lives of the node"
+            assert sorted(set(recording.rows["epoch"].tolist())) == list(range(recording.rows["epoch"].max() + 1))
