@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sci_stream.bench.machine import circumstances
+from sci_stream.bench.plots import Example, plot_quality, require_matplotlib
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
@@ -40,7 +41,13 @@ def paper_row(stem: str) -> dict[str, tuple[float, float]]:
     return next((row for name, row in PAPER.items() if stem.lower().startswith(name)), {})
 
 
-def bench(data: Path, section: ReconstructSection, device_name: str, progress: Callable[[str], None]) -> dict[str, Any]:
+def bench(
+    data: Path,
+    section: ReconstructSection,
+    device_name: str,
+    progress: Callable[[str], None],
+    plot: Path | None = None,
+) -> dict[str, Any]:
     """Reconstruct every shot of every published-layout ``.mat`` file in a folder.
 
     Parameters
@@ -51,24 +58,31 @@ def bench(data: Path, section: ReconstructSection, device_name: str, progress: C
         Denoiser, weights, iterations and the rest, as in a rig.
     progress
         Told about each shot.
+    plot
+        Picture to draw the first shot of each set into; it is solved once more for that, outside the measured time.
 
     Returns
     -------
-    ``{"sets": [{"name", "shots", "psnr_db", "ssim", "iterations", "seconds_per_shot", "per_shot"}], "settings", …}``.
-    PSNR is per frame with peak 1.0, not clipped, its mean over frames and shots; SSIM is Wang 2004's with an 11×11
-    Gaussian window of σ 1.5.
+    ``{"sets": [{"name", "shots", "psnr_db", "ssim", "iterations", "seconds_per_shot", "per_shot"}], "settings",
+    "machine", "device", "versions"}``, ``per_shot`` a list of ``{"psnr_db", "ssim", "iterations", "seconds"}``. PSNR
+    is per frame with peak 1.0, not clipped, its mean over frames and shots; SSIM is Wang 2004's with an 11×11 Gaussian
+    window of σ 1.5.
 
     Raises
     ------
     FileFormatError
         If there is nothing to measure.
+    ConfigError
+        If a plot is asked for and cannot be drawn.
     """
+    if plot is not None:
+        require_matplotlib(plot)
     device = pick_device(device_name)
     prior, settings = make_prior(section, device)
-    sets = []
+    sets, examples = [], []
     for path in sorted(data.rglob("*.mat")):
         try:
-            shots = list(_shots(path))
+            shots = list(published_shots(path))
         except FileFormatError as error:
             progress(f"passed over: {error}")
             continue
@@ -81,6 +95,8 @@ def bench(data: Path, section: ReconstructSection, device_name: str, progress: C
             per_shot.append(shot)
             progress(f"{path.stem} {number + 1}/{len(shots)}: {shot['psnr_db']:.2f} dB in {shot['seconds']:.2f} s")
         sets.append(_summary(path.stem, per_shot))
+        if plot is not None:
+            examples.append(_example(engine, shots[0][0], path.stem))
     if not sets:
         raise FileFormatError(
             f"Nothing to measure in {data}",
@@ -88,11 +104,13 @@ def bench(data: Path, section: ReconstructSection, device_name: str, progress: C
             got="none",
             hint="--data names their folder; it is searched through.",
         )
+    if plot is not None:
+        plot_quality(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
     told = {"denoiser": prior.name, "weights": str(section.weights or ""), **dataclasses.asdict(settings)}
     return {"sets": sets, "settings": told, **circumstances(describe_device(device))}
 
 
-def _shots(path: Path) -> Iterator[tuple[CameraFrame, Calibration]]:
+def published_shots(path: Path) -> Iterator[tuple[CameraFrame, Calibration]]:
     """Yield the shots of a file as the replay camera hands them over, so that the instrument's own path is measured."""
     driver = load_driver("replay")
     camera = driver(driver.Options(path=path))
@@ -109,8 +127,18 @@ def _shots(path: Path) -> Iterator[tuple[CameraFrame, Calibration]]:
 
 
 def _measure(engine: Engine, frame: CameraFrame, number: int) -> dict[str, Any]:
-    assert frame.truth is not None
-    snapshot = Snapshot(
+    video, report = engine.reconstruct(_snapshot(engine, frame, number), Budget(engine.settings.iterations))
+    x, truth = torch.from_numpy(video), _truth(frame)
+    return {
+        "psnr_db": psnr(x, truth),
+        "ssim": ssim(x, truth),
+        "iterations": report.iterations,
+        "seconds": report.solve_ns / 1e9,
+    }
+
+
+def _snapshot(engine: Engine, frame: CameraFrame, number: int) -> Snapshot:
+    return Snapshot(
         id=SnapshotId("bench", 0, number),
         counts=frame.counts,
         calibration_hash=engine.calibration.hash,
@@ -118,15 +146,33 @@ def _measure(engine: Engine, frame: CameraFrame, number: int) -> dict[str, Any]:
         host_time_ns=frame.host_time_ns,
         bayer=engine.calibration.bayer,
     )
-    video, report = engine.reconstruct(snapshot, Budget(engine.settings.iterations))
+
+
+def _truth(frame: CameraFrame) -> torch.Tensor:
+    """Return the true video, (B, H, W), 0–1."""
+    assert frame.truth is not None
     scale = 255.0 if frame.truth.dtype == np.uint8 else 1.0
-    x, truth = torch.from_numpy(video), torch.from_numpy(frame.truth.astype(np.float32) / scale)
-    return {
-        "psnr_db": psnr(x, truth),
-        "ssim": ssim(x, truth),
-        "iterations": report.iterations,
-        "seconds": report.solve_ns / 1e9,
-    }
+    return torch.from_numpy(frame.truth.astype(np.float32) / scale)
+
+
+def _example(engine: Engine, frame: CameraFrame, name: str) -> Example:
+    """Solve a shot once more, with an eye on every iteration."""
+    truth, course = _truth(frame), list[float]()
+    video, _ = engine.reconstruct(
+        _snapshot(engine, frame, 0),
+        Budget(engine.settings.iterations),
+        watch=lambda estimate: course.append(psnr(estimate.cpu(), truth)),
+    )
+    middle = len(video) // 2
+    paper = paper_row(name).get("PnP-FFDNet")
+    return Example(
+        name=name,
+        psnr_db=tuple(course),
+        truth=truth[middle].numpy(),
+        ours=video[middle],
+        coded=frame.counts.astype(np.float32),
+        paper_db=paper[0] if paper else None,
+    )
 
 
 def _summary(name: str, per_shot: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,12 +6,14 @@ beforehand, a reconstruct node whose solver does nothing, a sink that neither re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
+import os
 import queue
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,17 @@ from sci_stream.nodes.demo import free_port
 from sci_stream.nodes.reconstruct import ReconstructNode
 from sci_stream.nodes.runner import StopRequest, stop_on_signals
 from sci_stream.nodes.sink import SinkNode
-from sci_stream.nodes.solver_thread import Ready, Result, Solved
+from sci_stream.nodes.solver import Ready, Result, Solved
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value
+from sci_stream.transport.neighbours import FOLDER_VARIABLE
 
 _UNLOADED_HZ = 50.0
 _WINDOW = 8
 """Snapshots under way at once in the throughput part: enough to keep every stage busy."""
 _MADE = 16
+_PATIENCE_S = 300e-6
+"""Between two looks at how many are under way: far less than a snapshot takes, and little work."""
 
 
 class LoopCamera:
@@ -47,6 +53,7 @@ class LoopCamera:
         self._next = 0
         self._start_s = 0.0
         self.under_way: Callable[[], int] = lambda: 0
+        self.on_start: Callable[[], None] = lambda: None
 
     def open(self) -> CameraCapabilities:
         """Say what will be delivered."""
@@ -59,16 +66,22 @@ class LoopCamera:
 
     def start(self) -> None:
         """Begin."""
+        self.on_start()
         self._start_s = time.monotonic()
 
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame when it is due."""
-        deadline_s = time.monotonic() + timeout_s
-        due_s = self._start_s + self._next / self._rate_hz if self._rate_hz else 0.0
-        while time.monotonic() < due_s or (not self._rate_hz and self.under_way() >= _WINDOW):
+        now_s = time.monotonic()
+        deadline_s = now_s + timeout_s
+        if self._rate_hz:
+            due_s = self._start_s + self._next / self._rate_hz
+            time.sleep(max(0.0, min(due_s, deadline_s) - now_s))
+            if due_s > deadline_s:
+                return None
+        while not self._rate_hz and self.under_way() >= _WINDOW:
             if time.monotonic() > deadline_s:
                 return None
-            time.sleep(100e-6)
+            time.sleep(_PATIENCE_S)
         counts: Array = self._frames[self._next % _MADE]
         frame = CameraFrame(counts, self._next, None, time.time_ns())
         self._next += 1
@@ -132,13 +145,22 @@ class IdentitySolver:
         """Nothing to report."""
         return {}
 
+    def parameters(self) -> Sequence[Parameter]:
+        """Nothing to set."""
+        return ()
 
-def _rig(folder: Path) -> Path:
+    def change(self, request: str, changes: Mapping[str, Value]) -> None:
+        """Never asked for: nothing can be set."""
+
+
+def bench_rig(folder: Path, *, policy: str = "live", record: str = "enabled = false") -> Path:
+    """Write the rig of a part into a folder; ``record`` is the text of its table."""
     path = folder / "bench.toml"
     ports = "\n".join(f'{name} = "tcp://127.0.0.1:{free_port()}"' for name in ("dispatch", "results", "taps"))
     path.write_text(
-        f"""[rig]\nname = "bench"\n[policy]\nqueue_snapshots = {4 * _WINDOW}\n[reconstruct]\ncredit = {_WINDOW}\n"""
-        f"""[network]\n{ports}\n[record]\nenabled = false\n[preview]\nenabled = false\n"""
+        f"""[rig]\nname = "bench"\n[policy]\nmode = "{policy}"\nqueue_snapshots = {4 * _WINDOW}\n"""
+        f"""[reconstruct]\ncredit = {_WINDOW}\n[network]\n{ports}\n[record]\n{record}\n[preview]\nenabled = false\n"""
+        "[health]\nenabled = false\n"
     )
     return path
 
@@ -153,8 +175,51 @@ def _worker(path: Path) -> None:
         ReconstructNode(load_rig(path), IdentitySolver(), stop).run()
 
 
-def _run(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[dict[str, Any], float]:
-    """Run the pipeline once; return the sink's summary and the seconds from the first to the last snapshot."""
+class _Meter:
+    """Processor time that processes have used since the camera started, s. It does not mind what else runs here."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._before: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Take the first reading."""
+        self._before = self._read()
+
+    def used_s(self) -> dict[str, float]:
+        """Return seconds by process."""
+        return {name: now - self._before[name] for name, now in self._read().items()}
+
+    def _read(self) -> dict[str, float]:
+        tick = os.sysconf("SC_CLK_TCK")
+        readings = {}
+        for name, pid in self._pids.items():
+            # The name of the program, in parentheses, may hold spaces: count the fields behind it.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            readings[name] = (int(fields[11]) + int(fields[12])) / tick
+        return readings
+
+
+@contextlib.contextmanager
+def neighbours(folder: Path, *, tcp: bool) -> Iterator[None]:
+    """Give this process and those it starts what a supervisor gives its nodes: a folder for local sockets."""
+    if not tcp:
+        os.environ[FOLDER_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(FOLDER_VARIABLE, None)
+
+
+def run_once(
+    path: Path, rig: Rig, camera: LoopCamera, snapshots: int
+) -> tuple[dict[str, Any], float, dict[str, float]]:
+    """Run the pipeline once.
+
+    Returns
+    -------
+    The sink's summary, the seconds from the first to the last snapshot, and processor seconds by process.
+    """
     summary = path.with_suffix(".json")
     spawn = multiprocessing.get_context("spawn")
     processes = [
@@ -165,59 +230,80 @@ def _run(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[dict
         process.start()
     node = AcquireNode(rig, camera, None, StopRequest(), snapshots=snapshots)
     camera.under_way = lambda: node.under_way
+    pids = {"acquire": os.getpid(), "sink": processes[0].pid or 0, "reconstruct": processes[1].pid or 0}
+    meter = _Meter(pids)
+    camera.on_start = meter.start
     try:
         node.run()
+        used_s = meter.used_s()
     finally:
         for process in reversed(processes):
             process.terminate()
             process.join(10.0)
-    return json.loads(summary.read_text()), node.running_s
+    return json.loads(summary.read_text()), node.running_s, used_s
 
 
-def bench(*, snapshots: int, height_px: int, width_px: int) -> dict[str, Any]:
+def part_figures(
+    name: str, nbytes: int, count: int, seconds: float, *, summary: Mapping[str, Any], used_s: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the figures of a part from the sink's summary and the processor seconds by node."""
+    ledger = summary["ledger"]
+    through = ledger["reconstructed"] + ledger["raw_only"]
+    return {
+        "part": name,
+        "snapshot_mib": round(nbytes / 2**20, 3),
+        "snapshots": count,
+        "mb_per_s": round(through * nbytes / seconds / 1e6, 1),
+        "snapshots_per_s": round(through / seconds, 1),
+        "cpu_ms": {node: round(1e3 * used / count, 3) for node, used in used_s.items()},
+        "latency_ms": summary["latency_ms"],
+        "lost": ledger["acquired"] - through,
+        "ledger_closed": ledger["closed"],
+    }
+
+
+def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -> dict[str, Any]:
     """Measure throughput with all stages busy, and latency with one snapshot under way at a time.
+
+    Parameters
+    ----------
+    snapshots, height_px, width_px
+        How many in each part, and their size.
+    tcp
+        Let the nodes meet as on several hosts, rather than as those of one ``sci-stream run``.
 
     Returns
     -------
-    Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``latency_ms`` by stage,
-    ``lost``.
+    Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``cpu_ms`` (processor time a
+    snapshot, by node: what limits the rate where cores are few), ``latency_ms`` by stage, ``lost``.
     """
-    figures: dict[str, Any] = {**circumstances(), "parts": []}
+    figures: dict[str, Any] = {**circumstances(), "sockets": "tcp" if tcp else "local", "parts": []}
     nbytes = height_px * width_px * 2
     parts = (("loaded", 0.0, snapshots), ("unloaded", _UNLOADED_HZ, min(snapshots, 500)))
     for name, rate_hz, count in parts:
         with tempfile.TemporaryDirectory(prefix="sci-stream-bench-") as folder:
-            path = _rig(Path(folder))
-            summary, seconds = _run(path, load_rig(path), LoopCamera((height_px, width_px), rate_hz), count)
-        ledger = summary["ledger"]
-        figures["parts"].append(
-            {
-                "part": name,
-                "snapshot_mib": round(nbytes / 2**20, 3),
-                "snapshots": count,
-                "mb_per_s": round(ledger["reconstructed"] * nbytes / seconds / 1e6, 1),
-                "snapshots_per_s": round(ledger["reconstructed"] / seconds, 1),
-                "latency_ms": summary["latency_ms"],
-                "lost": ledger["acquired"] - ledger["reconstructed"],
-                "ledger_closed": ledger["closed"],
-            }
-        )
+            path = bench_rig(Path(folder))
+            camera = LoopCamera((height_px, width_px), rate_hz)
+            with neighbours(path.parent, tcp=tcp):
+                summary, seconds, used_s = run_once(path, load_rig(path), camera, count)
+        figures["parts"].append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
     return figures
 
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
     """Print a table; write the figures as JSON if asked to."""
-    table = Table(title=f"camera → identity worker → sink ({figures['machine']})")
-    for column in ("part", "MiB", "snapshots", "MB/s", "snapshots/s", "p50 ms", "p99 ms", "lost"):
+    table = Table(title=f"camera → identity worker → sink ({figures['machine']}, {figures['sockets']} sockets)")
+    for column in ("part", "MiB", "snapshots", "MB/s", "snapshots/s", "CPU ms", "p50 ms", "p99 ms", "lost"):
         table.add_column(column, justify="left" if column == "part" else "right", no_wrap=True)
     for part in figures["parts"]:
-        total = part["latency_ms"]["total"]
+        total = part["latency_ms"].get("total", {"p50": "–", "p99": "–"})
         row = (
             part["part"],
             part["snapshot_mib"],
             part["snapshots"],
             part["mb_per_s"],
             part["snapshots_per_s"],
+            round(sum(part["cpu_ms"].values()), 2) if "cpu_ms" in part else "–",
             total["p50"],
             total["p99"],
             part["lost"],

@@ -7,11 +7,39 @@ import sys
 from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli import benches, rigs, training
+from sci_stream.cli import (
+    bench_speed,
+    benches,
+    calibration,
+    cameras,
+    control,
+    faults,
+    keys,
+    recordings,
+    rigs,
+    training,
+    warm,
+    window,
+)
 from sci_stream.cli.common import app
 from sci_stream.errors import SciStreamError
 
-__all__ = ["app", "benches", "main", "rigs", "training"]
+__all__ = [
+    "app",
+    "bench_speed",
+    "benches",
+    "calibration",
+    "cameras",
+    "control",
+    "faults",
+    "keys",
+    "main",
+    "recordings",
+    "rigs",
+    "training",
+    "warm",
+    "window",
+]
 
 
 def main() -> None:

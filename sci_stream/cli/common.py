@@ -20,6 +20,7 @@ RigPath = Annotated[Path, typer.Argument(metavar="RIG.toml", help="The rig file.
 Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
 Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
 Summary = Annotated[Path | None, typer.Option(help="Write an account of the run to this JSON file.")]
+Window = Annotated[bool, typer.Option("--window", help="Show the video in a window on this machine's screen, too.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 

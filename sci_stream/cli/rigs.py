@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, app, state
+from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, state
 from sci_stream.errors import ConfigError
 
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
@@ -27,6 +27,7 @@ def demo(
     device: Device = "auto",
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
+    window: Window = False,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
     from sci_stream.nodes.demo import demo_rig
@@ -35,35 +36,44 @@ def demo(
         scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser
     )
     Console(stderr=True).print(f"{escape(why)}\nrig file: [bold]{escape(str(rig_path))}[/]", highlight=False)
-    _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)
+    _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary, window=window)
 
 
 @app.command()
-def run(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0, summary: Summary = None) -> None:
+def run(
+    rig: RigPath,
+    snapshots: Snapshots = 0,
+    duration: Duration = 0.0,
+    summary: Summary = None,
+    window: Window = False,
+) -> None:
     """Run all nodes of a rig on this machine, as separate supervised processes."""
-    _run_rig(rig, snapshots=snapshots, duration=duration, summary=summary)
+    _run_rig(rig, snapshots=snapshots, duration=duration, summary=summary, window=window)
 
 
-def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None) -> None:
+def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None, window: bool) -> None:
     from sci_stream.nodes.run import run_rig
+    from sci_stream.nodes.window import window_beside
 
-    raise typer.Exit(run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"]))
+    with window_beside(path, wanted=window):
+        status = run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"])
+    raise typer.Exit(status)
 
 
 @app.command()
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
-    """Run the acquire node: the camera's host."""
+    """Run the acquire node: the camera's host. SIGUSR1 ends the series and begins another, the camera stays open."""
     from sci_stream.config import load_rig
     from sci_stream.files.calibration_file import load_calibration
-    from sci_stream.nodes.acquire import AcquireNode
     from sci_stream.nodes.drivers import make_camera
     from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+    from sci_stream.nodes.series_loop import acquire_series
 
     set_up_logging("acquire", verbose=state["verbose"])
     loaded = load_rig(rig)
     with stop_on_signals() as stop:
         calibration = load_calibration(loaded.calibration.file) if loaded.calibration.file else None
-        AcquireNode(loaded, make_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration).run()
+        acquire_series(loaded, make_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration)
 
 
 @app.command()
@@ -84,21 +94,34 @@ def reconstruct(
     loaded = load_rig(rig)
     devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:
-        solver = SolverThread(loaded.reconstruct, device or devices[index % len(devices)])
+        solver = SolverThread(loaded.reconstruct, device or devices[index % len(devices)], loaded.calibration)
         ReconstructNode(loaded, solver, stop, index=index).run()
 
 
 @app.command()
-def sink(rig: RigPath, summary: Summary = None) -> None:
+def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
     """Run the sink node: ledger, recording, live page."""
     from sci_stream.config import load_rig
     from sci_stream.nodes.runner import set_up_logging, stop_on_signals
     from sci_stream.nodes.sink import SinkNode
+    from sci_stream.nodes.window import window_beside
 
     set_up_logging("sink", verbose=state["verbose"])
     loaded = load_rig(rig)
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, window_beside(rig, wanted=window):
         SinkNode(loaded, stop, summary=summary).run()
+
+
+@app.command()
+def top(
+    rig: RigPath,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, as it is now.")] = False,
+) -> None:
+    """Watch a running rig in the terminal: nodes, ledger, rates, latencies. Ctrl-C ends it, not the rig."""
+    from sci_stream.config import load_rig
+    from sci_stream.nodes.top import watch
+
+    watch(load_rig(rig), Console(), once=once)
 
 
 @app.command()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import scipy.io
 from rich.console import Console
 
 from sci_stream.bench.quality import bench, paper_row, print_figures
+from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import FileFormatError
+from sci_stream.errors import ConfigError, FileFormatError
 
 
 @pytest.fixture
@@ -38,6 +42,11 @@ def test_every_shot_of_every_file_is_measured_and_the_json_has_the_promised_shap
     assert figures["settings"]["denoiser"] == "tv"
     assert figures["versions"]["numpy"] == np.__version__
 
+    assert set(figures) == {"sets", "settings", "machine", "device", "versions"}
+    assert set(row) == {"name", "shots", "psnr_db", "ssim", "iterations", "seconds_per_shot", "per_shot"}
+    assert all(set(shot) == {"psnr_db", "ssim", "iterations", "seconds"} for shot in row["per_shot"])
+    assert row["psnr_db"] == pytest.approx(np.mean([shot["psnr_db"] for shot in row["per_shot"]]))
+
     out = published / "out.json"
     console = Console(width=120, record=True, file=(published / "table.txt").open("w"))
     print_figures(figures, console, out)
@@ -57,6 +66,67 @@ def test_a_damaged_file_is_passed_over_and_said_so(published: Path) -> None:
     figures = bench(published, ReconstructSection(denoiser="tv", iterations=2), "cpu", said.append)
     assert len(figures["sets"]) == 1
     assert any("broken.mat" in line for line in said)
+
+
+def test_a_plot_shows_each_set(published: Path) -> None:
+    picture = published / "quality.png"
+    bench(published, ReconstructSection(denoiser="tv", iterations=3), "cpu", lambda _: None, picture)
+    height, width, _ = cv2.imread(str(picture)).shape
+    assert width > height > 200
+
+
+def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_measured(published: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(ConfigError, match=r"png.*'\.jpgg'"):
+        bench(published, ReconstructSection(denoiser="tv"), "cpu", said.append, published / "quality.jpgg")
+    assert said == []
+
+
+def test_plotting_without_matplotlib_says_how_to_get_it(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the import system does with a package that is not there.
+    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    with pytest.raises(ConfigError, match=r"need matplotlib.*sci-stream\[plot\]"):
+        bench(published, ReconstructSection(denoiser="tv"), "cpu", lambda _: None, published / "quality.png")
+
+
+def _command(published: Path, *options: str) -> dict[str, Any]:
+    out = published / "out.json"
+    arguments = [
+        "bench",
+        "quality",
+        "--data",
+        str(published),
+        "--denoiser",
+        "tv",
+        "--iterations",
+        "3",
+        "--device",
+        "cpu",
+    ]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        app([*arguments, "--json", str(out), *options])
+    settings: dict[str, Any] = json.loads(out.read_text())["settings"]
+    return settings
+
+
+def test_the_command_takes_whatever_a_rig_says_of_reconstruction(published: Path) -> None:
+    settings = _command(published, "--solver", "admm", "--set", "gamma=0.2", "--set", "lambda_rule=adaptive")
+    assert (settings["solver"], settings["gamma"], settings["lambda_rule"]) == ("admm", 0.2, "adaptive")
+    assert settings["iterations"] == 3
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("gama=0.2", r"\[reconstruct\] gama is unknown.*gamma"),
+        ("gamma=-1", r"gamma is wrong"),
+        ("relaxation", r"KEY=VALUE.*'relaxation'"),
+        ("lambda_rule=fast", "lambda_rule.*monotone"),
+    ],
+)
+def test_what_a_rig_would_refuse_the_command_refuses(published: Path, assignment: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        app(["bench", "quality", "--data", str(published), "--set", assignment], standalone_mode=False)
 
 
 def test_the_paper_is_found_by_the_sets_name() -> None:

@@ -87,6 +87,7 @@ def small_rig() -> dict[str, Any]:
         },
         "record": {"folder": "recordings", "min_free_mib": 0, "warn_free_mib": 0},
         "preview": {"enabled": False, "port": page},
+        "health": {"enabled": False},
     }
 
 

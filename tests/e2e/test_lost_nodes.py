@@ -87,25 +87,28 @@ def test_a_sink_killed_in_mid_run_takes_the_series_up_where_its_recording_ends(t
         assert sum(summary["by_node"].values()) == SNAPSHOTS
 
 
-def test_an_acquire_node_that_is_killed_ends_its_series_unclosed_and_the_run_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["live", "record"])
+def test_a_series_goes_on_where_an_acquire_node_that_is_killed_leaves_it(tmp_path: Path, policy: str) -> None:
     # Slow enough that the series is not over by the time it is known to have begun.
-    slowly = {**BUSY, "camera": {"options": {"snapshot_rate_hz": 8.0}}}
-    with RunningRig(tmp_path, slowly, "--snapshots", str(SNAPSHOTS)) as rig:
-        rig.wait_for_count("reconstructed", 4)
-        first_series = rig.wait_until("a series", lambda report: "series" in report)["series"]
+    place = tmp_path / "spool"
+    kept = {"spool": str(place)} if policy == "record" else {}  # or where the supervisor says
+    changes = {**BUSY, "camera": {"options": {"snapshot_rate_hz": 12.0}}, "policy": {"mode": policy, **kept}}
+    with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
+        series = rig.wait_for_count("reconstructed", 4)["series"]
         rig.kill("acquire")
-        # The camera's frames of the meantime are gone: the new process begins a new series, complete in itself.
-        status = rig.wait()
-        summary = rig.summary()
-        assert status == 4, rig.output
-        assert "Traceback" not in rig.output
-        assert summary["series"] != first_series
-        assert assert_accounted_for(summary)["reconstructed"] == SNAPSHOTS
-        with Recording(Path(rig.rig.record.folder) / f"{first_series}.h5") as left:
-            assert len(left.video_seqs) >= 4
-            assert_readable(left)
-            assert left.ledger is not None
-            assert not left.ledger["closed"]
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert summary["series"] == series
+        assert summary["restarts"] == 1
+        # What it had acquired was kept; the camera's frames of the meantime were never acquired.
+        assert ledger["acquired"] == ledger["reconstructed"] == SNAPSHOTS
+        with rig.recordings() as (recording,):
+            assert recording.raw_seqs == recording.video_seqs == list(range(SNAPSHOTS))
+            assert_readable(recording)
+            epochs = recording.rows["epoch"].tolist()
+        assert epochs == sorted(epochs)
+        assert set(epochs) == {0, 1}
+        assert list(place.glob("*")) == [], "nothing of a series that is over is left"
 
 
 def assert_each_once(parts: list[list[int]]) -> None:

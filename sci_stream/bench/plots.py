@@ -1,0 +1,103 @@
+"""Figures of `bench quality` for people: PSNR over iterations, frames side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Image = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """One shot of a set as it is drawn.
+
+    ``psnr_db`` after each iteration; ``truth`` and ``ours`` one frame of the video, 0–1, and ``coded`` the measurement
+    that it is one of, any scale, (H, W) each; ``paper_db`` the paper's figure for the set, if it has one.
+    """
+
+    name: str
+    psnr_db: tuple[float, ...]
+    truth: Image
+    ours: Image
+    coded: Image
+    paper_db: float | None
+
+
+def require_matplotlib(path: Path) -> None:
+    """Raise unless a figure can be drawn into this file: before the measurements, not after them.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing or does not know the file's ending.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - an extra: only who plots needs it
+    except ImportError:
+        raise ConfigError(
+            "Plots need matplotlib", got="not installed", hint="pip install 'sci-stream[plot]', or leave out --plot."
+        ) from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise ConfigError(
+            f"--plot {path} has an ending that no picture has", expected=", ".join(sorted(known)), got=repr(path.suffix)
+        )
+
+
+def plot_quality(examples: list[Example], title: str, path: Path) -> None:
+    """Draw a row for each set into a file: the course of the PSNR, then truth, reconstruction and what was measured.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing or does not know the file's ending.
+    StorageError
+        If the file cannot be written.
+    """
+    require_matplotlib(path)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - as above; without pyplot, which would look for a screen
+
+    figure = Figure(figsize=(15, 3.4 * len(examples)), layout="constrained")
+    figure.suptitle(title)
+    rows = figure.subplots(len(examples), 4, squeeze=False, width_ratios=[1.5, 1, 1, 1])
+    for example, axes in zip(examples, rows, strict=True):
+        _draw_course(axes[0], example)
+        middle = f"{example.psnr_db[-1]:.2f} dB"
+        for axis, image, label in zip(
+            axes[1:], (example.truth, example.ours, example.coded), ("truth", f"ours, {middle}", "coded"), strict=True
+        ):
+            top = float(image.max()) if label == "coded" else 1.0
+            axis.imshow(image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest")
+            axis.set_title(label)
+            axis.set_axis_off()
+    _save(figure, path)
+
+
+def _draw_course(axis: Axes, example: Example) -> None:
+    iterations = range(1, len(example.psnr_db) + 1)
+    axis.plot(iterations, example.psnr_db, marker=".", label="first shot")
+    best = int(np.argmax(example.psnr_db))
+    axis.plot([best + 1], [example.psnr_db[best]], "o", fillstyle="none", label=f"best, {example.psnr_db[best]:.2f} dB")
+    if example.paper_db is not None:
+        axis.axhline(example.paper_db, linestyle="--", color="gray", label="paper's PnP-FFDNet, all shots")
+    axis.set(title=example.name, xlabel="iteration", ylabel="PSNR / dB")
+    axis.grid(alpha=0.3)
+    axis.legend(loc="lower right")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise StorageError(f"The plot cannot be written to {path}", got=error) from error

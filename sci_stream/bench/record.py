@@ -1,0 +1,88 @@
+"""``sci-stream bench stream --record``: how fast raw snapshots reach the disk, alone and under the whole pipeline."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sci_stream.bench.stream import LoopCamera, bench_rig, neighbours, part_figures, run_once
+from sci_stream.config import load_rig
+from sci_stream.errors import ConfigError
+from sci_stream.files.recording import Compression
+from sci_stream.files.recording_series import RecordedSeries
+from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.sinks.recorder import Recorder, RecorderOptions
+
+
+def bench_record(
+    folder: Path, *, snapshots: int, height_px: int, width_px: int, rate_hz: float
+) -> list[dict[str, Any]]:
+    """Measure recording of 12-bit noise, which is harder to compress than any scene.
+
+    Four parts: the recorder alone, uncompressed and compressed; then camera, worker, sink and recorder, each a process
+    as in a rig, at a given rate and as fast as it goes. ``lost`` counts snapshots acquired whose raw counts cannot be
+    read from the recording afterwards.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"--folder {folder} is not a folder", expected="a folder on the disk to record to")
+    shape = (height_px, width_px)
+    parts = [recorder_alone(folder, shape, snapshots, compression) for compression in Compression]
+    parts.append(_pipeline(folder, shape, snapshots, rate_hz, f"recorded, {rate_hz:g}/s"))
+    parts.append(_pipeline(folder, shape, snapshots, 0.0, "recorded, loaded"))
+    return parts
+
+
+def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compression: Compression) -> dict[str, Any]:
+    """Measure the recorder by itself: raw snapshots as fast as it takes them, to the end of its last flush."""
+    camera = LoopCamera(shape, 0.0)
+    calibration = camera.calibration()
+    info = SeriesInfo("bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash)
+    with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
+        recorder = Recorder(RecorderOptions(Path(scratch), video=False, compression=compression, floor_free_bytes=0))
+        recorder.series_started(info, calibration)
+        camera.start()
+        frames = [frame.counts for _ in range(16) if (frame := camera.read(0.0)) is not None]
+        began_s, before_s = time.perf_counter(), time.process_time()
+        for seq in range(snapshots):
+            counts = frames[seq % len(frames)]
+            recorder.raw(Snapshot(SnapshotId("bench", 0, seq), counts, calibration.hash, 1, time.time_ns()))
+        recorder.series_ended({"acquired": snapshots, "closed": True})
+        seconds, used_s = time.perf_counter() - began_s, time.process_time() - before_s
+        held = _held(Path(scratch))
+    nbytes = shape[0] * shape[1] * 2
+    return {
+        "part": "recorder alone" + (", LZ4" if compression is Compression.BITSHUFFLE_LZ4 else ""),
+        "snapshot_mib": round(nbytes / 2**20, 3),
+        "snapshots": snapshots,
+        "mb_per_s": round(held * nbytes / seconds / 1e6, 1),
+        "snapshots_per_s": round(held / seconds, 1),
+        "cpu_ms": {"recorder": round(1e3 * used_s / snapshots, 3)},
+        "latency_ms": {},
+        "lost": snapshots - held,
+        "ledger_closed": True,
+    }
+
+
+def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: float, name: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
+        record = 'folder = "recordings"\nvideo = false\nmin_free_mib = 0\nwarn_free_mib = 0'
+        path = bench_rig(Path(scratch), policy="record", record=record)
+        with neighbours(path.parent, tcp=False):
+            summary, seconds, used_s = run_once(path, load_rig(path), LoopCamera(shape, rate_hz), snapshots)
+        held = _held(Path(scratch) / "recordings")
+    figures = part_figures(name, shape[0] * shape[1] * 2, snapshots, seconds, summary=summary, used_s=used_s)
+    return figures | {"lost": int(summary["ledger"]["acquired"]) - held}
+
+
+def _held(folder: Path) -> int:
+    """Return of how many snapshots raw counts are in the recording in a folder."""
+    (first,) = sorted(folder.glob("*.h5"), key=lambda path: len(path.name))[:1]
+    with RecordedSeries(first) as series:
+        return len(series.raw)

@@ -1,0 +1,223 @@
+"""``sci-stream bench soak``: tens of thousands of snapshots through a whole rig, and what grows that should not."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from sci_stream.bench.machine import circumstances
+from sci_stream.bench.supervised import SupervisedRig, small_rig, supervised
+from sci_stream.files.extras import need
+
+_SIZE_PX = 32
+_SAMPLE_S = 1.0
+_START_S = 120.0
+_SETTLED = 2000
+"""Snapshots after which everything should have grown to its size."""
+_MOST_GROWTH = 0.05
+_MOST_HANDLES = 2
+"""A connection may be there twice for a moment when a page or a tap is opened."""
+
+Sample = dict[str, Any]
+
+
+def process_figures(pid: int) -> dict[str, float] | None:
+    """Return resident memory (MiB), threads and open handles of a process, from /proc; None if it is gone."""
+    folder = Path("/proc") / str(pid)
+    try:
+        told = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
+        handles = sum(1 for _ in (folder / "fd").iterdir())
+        return {
+            "rss_mib": int(told["VmRSS"].split()[0]) / 1024,
+            "threads": int(told["Threads"]),
+            "handles": handles,
+        }
+    except (OSError, KeyError):
+        return None
+
+
+def bench(
+    *,
+    snapshots: int,
+    rate_hz: float = 200.0,
+    denoiser: str = "identity",
+    record: bool = True,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> dict[str, Any]:
+    """Run a rig with small frames and watch its processes.
+
+    Parameters
+    ----------
+    snapshots, rate_hz
+        How many, and how many a second; those beyond what this machine keeps up with are dropped, and counted.
+    denoiser
+        ``"identity"``, or ``"tv"`` with one iteration.
+    record, folder
+        Whether to record, and where: a temporary folder if None, which is gone afterwards.
+    say
+        Told every few seconds how it goes.
+
+    Returns
+    -------
+    ``samples`` (seconds, snapshots, latency, and memory, threads and handles by node), ``growth`` by node from
+    the first sample with `_SETTLED` snapshots (a tenth of all if there are fewer) to the last one, ``flat``, and the
+    ``ledger`` as in the summary.
+    """
+    with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
+        tables: dict[str, dict[str, Any]] = {
+            "policy": {"queue_snapshots": 64},
+            # A snapshot is not done before it is recorded: many under way, or waiting for the disk sets the pace.
+            "reconstruct": {"denoiser": denoiser, "credit": 32},
+            "record": {"enabled": record},
+        }
+        path = small_rig(Path(scratch), rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)
+        with supervised(path, snapshots=snapshots) as rig:
+            rig.wait_for("ledger.acquired", 1, _START_S)
+            samples = _watch(rig, snapshots, say)
+            summary = rig.join(_START_S)
+    settled = min(_SETTLED, snapshots // 10)
+    growth = growths(samples, settled)
+    return {
+        **circumstances(),
+        "snapshots": snapshots,
+        "rate_hz": rate_hz,
+        "denoiser": denoiser,
+        "recorded": record,
+        "settled_after": settled,
+        "samples": samples,
+        "growth": growth,
+        "flat": all(is_flat(node) for node in growth.values()),
+        "latency_ms": _latency_change(samples, settled),
+        "restarts": rig.supervisor.restarts,
+        "ledger": summary["ledger"],
+        "status": rig.status,
+    }
+
+
+def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> list[Sample]:
+    samples: list[Sample] = []
+    began_s = time.monotonic()
+    while rig.running:
+        report = rig.latest
+        acquired = int(report.get("ledger.acquired", 0))
+        nodes = {name: process_figures(pid) for name, pid in rig.supervisor.processes.items()}
+        if acquired >= snapshots:
+            # What ends gives back what it had. The report is half a second old: the last sample may be of then, too.
+            return samples[:-1]
+        samples.append(
+            {
+                "s": round(time.monotonic() - began_s, 2),
+                "acquired": acquired,
+                "reconstructed": int(report.get("ledger.reconstructed", 0)),
+                "p50_ms": report.get("latency_ms.p50"),
+                "p99_ms": report.get("latency_ms.p99"),
+                "nodes": {name: figures for name, figures in nodes.items() if figures is not None},
+            }
+        )
+        if len(samples) % 10 == 0:
+            say(f"{acquired}/{snapshots} snapshots")
+        time.sleep(_SAMPLE_S)
+    return samples
+
+
+def growths(samples: Sequence[Sample], settled: int) -> dict[str, dict[str, Any]]:
+    """Return by node what there was once ``settled`` snapshots were through, and at the end."""
+    later = [sample for sample in samples if sample["acquired"] >= settled]
+    if len(later) < 2:
+        return {}
+    out: dict[str, dict[str, Any]] = {}
+    for name in sorted(set(later[0]["nodes"]) & set(later[-1]["nodes"])):
+        first, last = later[0]["nodes"][name], later[-1]["nodes"][name]
+        out[name] = {
+            "rss_mib": [round(first["rss_mib"], 1), round(last["rss_mib"], 1)],
+            "rss_change": round(last["rss_mib"] / first["rss_mib"] - 1, 4),
+            "threads": [first["threads"], last["threads"]],
+            "handles": [first["handles"], last["handles"]],
+        }
+    return out
+
+
+def is_flat(node: Mapping[str, Any]) -> bool:
+    """Return whether a node's memory, threads and handles stayed what they were."""
+    more_threads = node["threads"][1] - node["threads"][0]
+    more_handles = node["handles"][1] - node["handles"][0]
+    return bool(node["rss_change"] <= _MOST_GROWTH and more_threads <= 0 and more_handles <= _MOST_HANDLES)
+
+
+def _latency_change(samples: Sequence[Sample], settled: int) -> dict[str, float | None]:
+    """Return the median p50 and p99 of the first and the last quarter after things had settled, ms."""
+    later = [sample for sample in samples if sample["acquired"] >= settled and sample["p50_ms"] is not None]
+    quarter = max(1, len(later) // 4)
+    out: dict[str, float | None] = {}
+    for name, part in (("first", later[:quarter]), ("last", later[-quarter:])):
+        for figure in ("p50_ms", "p99_ms"):
+            values = [sample[figure] for sample in part]
+            out[f"{name}_{figure}"] = round(statistics.median(values), 2) if values else None
+    return out
+
+
+def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path | None) -> None:
+    """Print a table; write the figures as JSON if asked to."""
+    ledger = figures["ledger"]
+    title = f"{ledger['acquired']} snapshots at {figures['rate_hz']:g}/s ({figures['machine']})"
+    table = Table(title=title)
+    for column in ("node", "memory MiB", "change", "threads", "handles", "flat"):
+        table.add_column(column, justify="left" if column == "node" else "right", no_wrap=True)
+    for name, node in figures["growth"].items():
+        pairs = [" → ".join(f"{value:g}" for value in node[what]) for what in ("rss_mib", "threads", "handles")]
+        table.add_row(name, pairs[0], f"{node['rss_change']:+.1%}", *pairs[1:], "yes" if is_flat(node) else "NO")
+    console.print(table)
+    latency = figures["latency_ms"]
+    dropped = sum(ledger["dropped"].values())
+    console.print(
+        f"latency, first and last quarter: p50 {latency['first_p50_ms']} → {latency['last_p50_ms']} ms, "
+        f"p99 {latency['first_p99_ms']} → {latency['last_p99_ms']} ms; "
+        f"{ledger['reconstructed']} reconstructed, {dropped} dropped, "
+        f"ledger {'closed' if ledger['closed'] else 'NOT CLOSED'}",
+        highlight=False,
+    )
+    if json_path is not None:
+        json_path.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def plot(figures: Mapping[str, Any], path: Path) -> None:
+    """Draw memory, threads and handles by node, and latency, over time.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed.
+    """
+    need("matplotlib", "plot", "--plot")
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and it takes its time
+
+    samples = figures["samples"]
+    drawing = Figure(figsize=(9, 9), layout="constrained")
+    rows = (("rss_mib", "memory, MiB"), ("threads", "threads"), ("handles", "open handles"))
+    axes = drawing.subplots(len(rows) + 1, 1, sharex=True)
+    nodes = sorted({name for sample in samples for name in sample["nodes"]})
+    for axis, (figure, words) in zip(axes, rows, strict=False):
+        for name in nodes:
+            points = [(sample["s"], sample["nodes"][name][figure]) for sample in samples if name in sample["nodes"]]
+            axis.plot(*zip(*points, strict=True), label=name)
+        axis.set_ylabel(words)
+        axis.set_ylim(bottom=0)
+    axes[0].legend(loc="lower right", ncols=len(nodes))
+    timed = [sample for sample in samples if sample["p50_ms"] is not None]
+    for figure in ("p50_ms", "p99_ms"):
+        axes[-1].plot([sample["s"] for sample in timed], [sample[figure] for sample in timed], label=figure[:3])
+    axes[-1].set_ylabel("camera to sink, ms")
+    axes[-1].set_ylim(bottom=0)
+    axes[-1].set_xlabel("s")
+    axes[-1].legend(loc="upper right")
+    drawing.suptitle(f"{figures['ledger']['acquired']} snapshots, {figures['machine']}")
+    drawing.savefig(path)

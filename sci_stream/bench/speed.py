@@ -1,0 +1,293 @@
+"""``sci-stream bench speed``: what an iteration and a snapshot cost, by size, beside what the device can do at most."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sci_stream.bench.machine import circumstances, matrix_rate
+from sci_stream.errors import ConfigError, DeviceError
+from sci_stream.model import BayerPhase, Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Denoiser
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.device import describe_device
+from sci_stream.recon.engine import Budget, Engine, SolverSettings
+from sci_stream.recon.transfers import Stopwatch
+from sci_stream.recon.weights import FfdnetWeights
+
+_SIZE = re.compile(r"(?P<height>\d+)x(?P<width>\d+)x(?P<frames>\d+)(?P<bayer>:bayer)?")
+
+CHUNKS = tuple(2**n for n in range(17, 25))
+"""Pixels that go through the network at once, as tried with `time_chunks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Rows, columns and frames of a snapshot, and whether it is a Bayer mosaic."""
+
+    height: int
+    width: int
+    n_frames: int
+    bayer: bool = False
+
+    @property
+    def pixels(self) -> int:
+        """Of the whole video."""
+        return self.height * self.width * self.n_frames
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}x{self.n_frames}{':bayer' if self.bayer else ''}"
+
+
+SIZES = (Size(256, 256, 8), Size(512, 512, 22, bayer=True), Size(1100, 850, 10), Size(1080, 1920, 24))
+
+
+def parse_sizes(text: str) -> tuple[Size, ...]:
+    """Read ``"256x256x8,512x512x22:bayer"``: rows × columns × frames.
+
+    Raises
+    ------
+    ConfigError
+        If it is something else.
+    """
+    sizes = []
+    for part in text.split(","):
+        match = _SIZE.fullmatch(part.strip())
+        numbers = [int(match[key]) for key in ("height", "width", "frames")] if match else [0]
+        odd = match is not None and match["bayer"] and any(n % 2 for n in numbers[:2])
+        if match is None or 0 in numbers or odd:
+            raise ConfigError(
+                f"--sizes {text!r} cannot be read",
+                expected="rows x columns x frames, separated by commas, a mosaic's rows and columns even: "
+                "256x256x8,512x512x22:bayer",
+                got=repr(part),
+            )
+        height, width, n_frames = numbers
+        sizes.append(Size(height, width, n_frames, bayer=bool(match["bayer"])))
+    return tuple(sizes)
+
+
+def flop_per_pixel(weights: FfdnetWeights) -> float:
+    """Return what a network costs for each pixel: two operations a tap, at half resolution each way."""
+    return sum(2.0 * kernel.numel() for kernel in weights.kernels) / 4
+
+
+def bench(
+    prior: Denoiser,
+    weights: FfdnetWeights | None,
+    settings: SolverSettings,
+    *,
+    device: torch.device,
+    sizes: Sequence[Size],
+    progress: Callable[[str], None],
+    most_seconds: float = 120.0,
+) -> dict[str, Any]:
+    """Time the engine on random scenes of several sizes.
+
+    Parameters
+    ----------
+    prior
+        On the device.
+    weights
+        What it was made of, to count its operations by; None if it is no network.
+    settings
+        ``iterations`` are those of a snapshot.
+    sizes
+        Tried in this order. One that is expected to take longer than ``most_seconds``, judged by the one before, or
+        for which memory is not enough, is skipped, saying so.
+    progress
+        Told about each size.
+
+    Returns
+    -------
+    ``{"sizes": [{"size", "iteration_ms", "snapshot_ms", "snapshots_per_s", "memory_mib", "flop_per_s",
+    "of_matrix_rate", "fault"} or {"size", "skipped"}], "matrix_flop_per_s", "arithmetic", "settings", …}``.
+    """
+    arithmetic, dtype = "float32", torch.float32
+    if isinstance(prior, FfdnetDenoiser):
+        arithmetic = prior.arithmetic
+        dtype = prior.half if prior.half is not None and arithmetic != "float32" else torch.float32
+    rate = matrix_rate(device, dtype)
+    progress(f"matrix product, {str(dtype).removeprefix('torch.')}: {rate / 1e12:.3g} TFLOP/s")
+    rows: list[dict[str, Any]] = []
+    iteration_s_per_pixel = 0.0
+    for size in sizes:
+        plan = _plan(settings, device, size)
+        expected_s = iteration_s_per_pixel * size.pixels * plan.iterations
+        if expected_s > most_seconds:
+            rows.append({"size": str(size), "skipped": f"would take about {expected_s:.0f} s"})
+        else:
+            try:
+                rows.append(_time_size(prior, weights, settings, device=device, size=size, rate=rate, plan=plan))
+                iteration_s_per_pixel = rows[-1]["iteration_ms"] / 1e3 / size.pixels
+            except DeviceError as error:
+                rows.append({"size": str(size), "skipped": str(error)})
+        progress(f"{size}: {_in_words(rows[-1])}")
+    return {
+        "sizes": rows,
+        "matrix_flop_per_s": rate,
+        "matrix_dtype": str(dtype).removeprefix("torch."),
+        "arithmetic": arithmetic,
+        "settings": {"denoiser": prior.name, **dataclasses.asdict(settings)},
+        **circumstances(describe_device(device)),
+    }
+
+
+def _in_words(row: dict[str, Any]) -> str:
+    if "skipped" in row:
+        return f"skipped: {row['skipped']}"
+    return f"{row['iteration_ms']:.3g} ms an iteration, {row['snapshots_per_s']:.3g} snapshots/s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Solves of few and of many iterations, so many times each; then a stream of snapshots; iterations of it all."""
+
+    few: int
+    many: int
+    times: int
+    snapshots: int
+    iterations: int
+
+
+def _plan(settings: SolverSettings, device: torch.device, size: Size) -> _Plan:
+    few, many, times, snapshots = 1, 3, 1, 1
+    if device.type == "cuda":
+        few, many, times, snapshots = 4, 12, 5, 50 if size.pixels < 10**7 else 8
+    warming_up = 2 * settings.min_iterations
+    iterations = warming_up + (few + many) * times + (snapshots + 1) * settings.iterations
+    return _Plan(few, many, times, snapshots, iterations)
+
+
+def _time_size(
+    prior: Denoiser,
+    weights: FfdnetWeights | None,
+    settings: SolverSettings,
+    *,
+    device: torch.device,
+    size: Size,
+    rate: float,
+    plan: _Plan,
+) -> dict[str, Any]:
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    engine, snapshots = _scene(prior, settings, device, size)
+    few_s, many_s = (_solve_s(engine, snapshots[0], n, plan.times) for n in (plan.few, plan.many))
+    iteration_s = max(many_s - few_s, 1e-9) / (plan.many - plan.few)
+    snapshot_s = _stream_s(engine, snapshots, plan.snapshots)
+    row: dict[str, Any] = {
+        "size": str(size),
+        "iteration_ms": 1e3 * iteration_s,
+        "iterations": settings.iterations,
+        "snapshot_ms": 1e3 * snapshot_s,
+        "snapshots_per_s": 1 / snapshot_s,
+        "memory_mib": _memory_mib(device),
+        "fault": engine.fault,
+    }
+    if weights is not None:
+        row["flop_per_iteration"] = flop_per_pixel(weights) * size.pixels
+        row["flop_per_s"] = row["flop_per_iteration"] / iteration_s
+        row["of_matrix_rate"] = row["flop_per_s"] / rate
+    return row
+
+
+def _scene(
+    prior: Denoiser, settings: SolverSettings, device: torch.device, size: Size
+) -> tuple[Engine, list[Snapshot]]:
+    """Make an engine with random binary masks, warm it up, and take snapshots of smooth random scenes."""
+    random = np.random.default_rng(0)
+    shape = (size.n_frames, size.height, size.width)
+    phi = random.integers(0, 2, shape, dtype=np.uint8).astype(np.float32)
+    calibration = Calibration(phi=phi, full_scale_dn=4095.0, bayer=BayerPhase.RGGB if size.bayer else None)
+    engine = Engine(calibration, prior, device, settings, video_dtype=torch.float16)
+    snapshots = []
+    rows, columns = np.mgrid[: size.height, : size.width].astype(np.float32)
+    for seq in range(2):
+        waves = 0.5 + 0.4 * np.sin(rows / (9 + seq)) * np.cos(columns / 13)
+        noise = 20 * random.standard_normal((size.height, size.width), dtype=np.float32)
+        counts = np.clip(4095 * waves * phi.sum(0) + noise, 0, 65535).astype(np.uint16)
+        snapshots.append(
+            Snapshot(
+                id=SnapshotId("bench", 0, seq),
+                counts=counts,
+                calibration_hash=calibration.hash,
+                n_frames=size.n_frames,
+                host_time_ns=0,
+                bayer=calibration.bayer,
+            )
+        )
+    engine.warm_up()
+    return engine, snapshots
+
+
+def _solve_s(engine: Engine, snapshot: Snapshot, iterations: int, times: int) -> float:
+    """Return the median seconds of a solve, by the device's clock."""
+    budget = Budget(iterations)
+    return float(np.median([engine.reconstruct(snapshot, budget)[1].solve_ns / 1e9 for _ in range(times)]))
+
+
+def _stream_s(engine: Engine, snapshots: list[Snapshot], count: int) -> float:
+    """Return the seconds per snapshot of a stream of them, begun one ahead as a reconstruct node does."""
+    budget = Budget(engine.settings.iterations)
+    under_way = deque([engine.begin(snapshots[0], budget)])
+    under_way.popleft().finish()
+    began = time.perf_counter()
+    for n in range(count):
+        under_way.append(engine.begin(snapshots[n % len(snapshots)], budget))
+        if len(under_way) > 1:
+            under_way.popleft().finish()
+    while under_way:
+        under_way.popleft().finish()
+    return (time.perf_counter() - began) / count
+
+
+def _memory_mib(device: torch.device) -> float:
+    """Return the most memory used: on the device for this size, or of the process so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@torch.inference_mode()
+def time_chunks(
+    make: Callable[[int], Denoiser], device: torch.device, size: Size, progress: Callable[[str], None]
+) -> list[dict[str, float]]:
+    """Time the network alone with chunks of several sizes, by which `PIXELS_PER_CHUNK` is chosen for a device.
+
+    Parameters
+    ----------
+    make
+        Makes the denoiser for a number of pixels per chunk.
+
+    Returns
+    -------
+    ``[{"pixels_per_chunk", "ms"}]``.
+    """
+    planes = 4 if size.bayer else 1
+    frame = (size.height // 2, size.width // 2) if size.bayer else (size.height, size.width)
+    x = torch.rand(planes * size.n_frames, *frame, generator=torch.Generator().manual_seed(0)).to(device)
+    rows = []
+    for pixels in CHUNKS:
+        denoise, watch = make(pixels), Stopwatch(device)
+        denoise(x, 0.1)
+        seconds = []
+        for _ in range(10 if device.type == "cuda" else 1):
+            watch.lap()
+            denoise(x, 0.1)
+            watch.lap()
+            seconds.append(watch.seconds())
+        rows.append({"pixels_per_chunk": pixels, "ms": 1e3 * float(np.median(seconds))})
+        progress(f"{size}, {pixels} pixels at once: {rows[-1]['ms']:.3g} ms")
+    return rows

@@ -1,0 +1,291 @@
+"""``sci-stream calibrate`` and ``sci-stream calibration …``: masks measured, brought in, judged and shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sci_stream.cli.common import JsonPath, RigPath, app, state, table_console
+from sci_stream.errors import CalibrationError, ConfigError, StorageError
+from sci_stream.model import BayerPhase
+
+if TYPE_CHECKING:
+    from sci_stream.optics.calibration import Calibration
+    from sci_stream.optics.calibration_check import Figure
+    from sci_stream.optics.measuring import Measured
+
+calibration_app = typer.Typer(help="Calibration files: brought in, judged, shown.", no_args_is_help=True)
+app.add_typer(calibration_app, name="calibration")
+
+CalibrationPath = Annotated[Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")]
+OutPath = Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where to write the calibration.")]
+Force = Annotated[bool, typer.Option(help="Overwrite existing files.")]
+ReportPath = Annotated[
+    Path | None, typer.Option(help="Where to draw the picture; beside the calibration if not given.")
+]
+
+_INTERRUPTED = 130
+
+
+@app.command()
+def calibrate(
+    rig: RigPath,
+    output: OutPath,
+    frames: Annotated[int, typer.Option(min=1, max=10_000, help="Frames averaged for each pattern.")] = 32,
+    settle: Annotated[int, typer.Option(min=0, help="Frames thrown away after each change of pattern.")] = 2,
+    masks: Annotated[int, typer.Option(min=0, help="Number of masks B; 0 for what the camera says.")] = 0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Never ask: the camera must show patterns itself.")] = False,
+    manual: Annotated[bool, typer.Option(help="Ask for each pattern, even if the camera could show it.")] = False,
+    white_field: Annotated[str, typer.Option(help="even: an integrating sphere; uneven: anything else.")] = "even",
+    brightness: Annotated[
+        float, typer.Option(min=0.0, help="Of the white field, 1 = what is to be white; 0 for what the camera says.")
+    ] = 0.0,
+    held: Annotated[bool, typer.Option(help="Patterns are held for whole exposures, not for 1/B of one.")] = True,
+    reverse: Annotated[bool, typer.Option(help="Patterns are asked for from the last exposed to the first.")] = False,
+    exposure_us: Annotated[float, typer.Option(min=0.0, help="Exposure time, for the record, µs.")] = 0.0,
+    gain_db: Annotated[float | None, typer.Option(help="Gain, for the record, dB.")] = None,
+    report: ReportPath = None,
+    force: Force = False,
+) -> None:
+    """Measure the masks of a rig: darkness, white, and each pattern in turn."""
+    from sci_stream.config import load_rig
+    from sci_stream.files.calibration_file import save_calibration
+    from sci_stream.nodes.calibrate import Plan
+    from sci_stream.nodes.calibrate import calibrate as take
+    from sci_stream.nodes.drivers import make_camera
+    from sci_stream.nodes.runner import set_up_logging
+    from sci_stream.optics.calibration_check import judge
+    from sci_stream.optics.measuring import Field
+    from sci_stream.ports import PatternCamera
+
+    set_up_logging("calibrate", verbose=state["verbose"])
+    if white_field not in set(Field):
+        raise ConfigError("Unknown --white-field", expected=" or ".join(Field), got=repr(white_field))
+    _must_be_new(output, force=force)
+    camera = make_camera(load_rig(rig))
+    if yes and (manual or not isinstance(camera, PatternCamera)):
+        raise ConfigError(
+            "--yes needs a camera that shows patterns by itself",
+            got=f"--manual or the driver of {rig}, which cannot",
+            hint="Without --yes you are asked to set up each pattern.",
+        )
+    plan = Plan(
+        frames=frames,
+        settle=settle,
+        n_frames=masks or None,
+        automatic=not manual,
+        field=Field(white_field),
+        brightness=brightness or None,
+        held=held,
+        reverse=reverse,
+        exposure_ns=round(exposure_us * 1000) or None,
+        gain_db=gain_db,
+    )
+    console = Console(stderr=True)
+    with _Operator(console) as operator:
+        try:
+            calibration, measured = take(camera, plan, operator.ask, operator.progress)
+        except (KeyboardInterrupt, EOFError):
+            operator.stop()
+            console.print("stopped; the camera is closed and nothing was written")
+            raise typer.Exit(_INTERRUPTED) from None
+    save_calibration(output, calibration, measured, overwrite=force)
+    figures = judge(calibration, measured)
+    _finish(output, calibration, measured, figures, report)
+
+
+class _Operator:
+    """Asks on the terminal, and shows there how far the camera is."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        )
+        self._task = self._bar.add_task("", visible=False, total=1)
+        self._running = False
+
+    def __enter__(self) -> _Operator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def ask(self, words: str) -> None:
+        """Wait for someone to set something up."""
+        self.stop()
+        self._console.print(f"[bold]{escape(words)}[/], then press Enter (Ctrl-C to stop) ", end="", highlight=False)
+        self._console.input()
+
+    def progress(self, words: str, done: int, total: int) -> None:
+        """Move the bar."""
+        if not self._running:
+            self._bar.start()
+            self._running = True
+        name = words.partition(":")[0]
+        self._bar.update(self._task, description=escape(name), completed=done, total=total, visible=True)
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        if self._running:
+            self._bar.stop()
+            self._running = False
+
+
+@calibration_app.command("import")
+def calibration_import(
+    source: Annotated[Path, typer.Argument(help=".mat, .npy, multi-page TIFF, or a folder of images.")],
+    output: OutPath,
+    variable: Annotated[str, typer.Option(help="Name of the array in a .mat file.")] = "mask",
+    axis: Annotated[
+        int | None, typer.Option(min=0, max=2, help="Axis that counts the masks; else the shortest.")
+    ] = None,
+    reverse: Annotated[bool, typer.Option(help="The last mask is exposed first.")] = False,
+    dark: Annotated[Path | None, typer.Option(help="Dark frame to subtract: .npy, image, folder.")] = None,
+    white: Annotated[Path | None, typer.Option(help="All-open frame to divide by; else the maximum is 1.")] = None,
+    full_scale_dn: Annotated[
+        float,
+        typer.Option(min=0.0, help="DN of a frame of brightness 1 through an open mask; 0: white fills the range."),
+    ] = 0.0,
+    black_level_dn: Annotated[float | None, typer.Option(help="Of snapshots; else the dark frame, or 0, DN.")] = None,
+    bit_depth: Annotated[int, typer.Option(min=0, max=32, help="Of the snapshots, bits; 0 if unknown.")] = 0,
+    bayer: Annotated[str, typer.Option(help="RGGB, GRBG, GBRG, BGGR or none.")] = "none",
+    serial: Annotated[str, typer.Option(help="Serial number of the camera it belongs to.")] = "",
+    report: ReportPath = None,
+    force: Force = False,
+) -> None:
+    """Make a calibration of masks that were published, or measured otherwise."""
+    from sci_stream.files.calibration_file import save_calibration
+    from sci_stream.files.mask_import import ImportOptions, import_masks
+    from sci_stream.optics.calibration_check import judge
+
+    if bayer.upper() not in {*BayerPhase, "NONE"}:
+        raise ConfigError("Unknown --bayer", expected=f"{', '.join(BayerPhase)} or none", got=repr(bayer))
+    _must_be_new(output, force=force)
+    options = ImportOptions(
+        variable=variable,
+        axis=axis,
+        reverse=reverse,
+        dark=dark,
+        white=white,
+        full_scale_dn=full_scale_dn or None,
+        black_level_dn=black_level_dn,
+        bit_depth=bit_depth or None,
+        bayer=None if bayer.lower() == "none" else BayerPhase(bayer.upper()),
+        camera_serial=serial,
+    )
+    calibration = import_masks(source, options)
+    save_calibration(output, calibration, overwrite=force)
+    _finish(output, calibration, None, judge(calibration), report)
+
+
+@calibration_app.command("check")
+def calibration_check(
+    path: CalibrationPath,
+    strict: Annotated[bool, typer.Option(help="Fail on warnings too.")] = False,
+    json_path: JsonPath = None,
+) -> None:
+    """Judge a calibration; exit status 2 if it is not fit for use."""
+    from sci_stream.optics.calibration_check import Verdict, judge, worst
+
+    calibration, measured = _load(path)
+    figures = judge(calibration, measured)
+    verdict = worst(figures)
+    _print(figures)
+    if json_path is not None:
+        content = {
+            "file": str(path),
+            "hash": calibration.hash,
+            "verdict": verdict.value,
+            "figures": [figure.as_dict() for figure in figures],
+        }
+        _write_json(json_path, content)
+    failed = verdict is Verdict.BAD or (strict and verdict is Verdict.WARN)
+    raise typer.Exit(CalibrationError.exit_status if failed else 0)
+
+
+@calibration_app.command("show")
+def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
+    """Print what a calibration is, and draw it."""
+    from rich.table import Table
+
+    from sci_stream.optics.calibration_check import judge
+
+    calibration, measured = _load(path)
+    height, width = calibration.shape
+    facts: dict[str, object] = {
+        "hash": calibration.hash,
+        "masks": f"{calibration.n_frames} of {height}×{width}",
+        "Bayer phase": calibration.bayer or "none",
+        "bit depth": calibration.bit_depth,
+        "full scale": f"{calibration.full_scale_dn:.2f} DN",
+        "camera": calibration.camera_serial,
+        "exposure": f"{calibration.exposure_ns / 1000:g} µs" if calibration.exposure_ns else "",
+        "gain": f"{calibration.gain_db:g} dB" if calibration.gain_db is not None else "",
+        "made": calibration.created,
+        "source": calibration.source,
+        "order": " ".join(map(str, measured.mask_order)) if measured is not None else "",
+    }
+    table = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        if value not in (None, ""):
+            table.add_row(name, escape(str(value)))
+    table_console().print(table, highlight=False)
+    _finish(path, calibration, measured, judge(calibration, measured), report, wrote=False)
+
+
+def _load(path: Path) -> tuple[Calibration, Measured | None]:
+    from sci_stream.files.calibration_file import load_calibration, load_measured
+
+    return load_calibration(path), load_measured(path)
+
+
+def _must_be_new(path: Path, *, force: bool) -> None:
+    """Refuse before an operator has spent half an hour."""
+    if path.exists() and not force:
+        raise StorageError(f"{path} exists", hint="Choose another name, or use --force to overwrite it.")
+    if not path.parent.is_dir():
+        raise StorageError(f"{path} cannot be written", expected="an existing folder", got=path.parent)
+
+
+def _finish(
+    path: Path,
+    calibration: Calibration,
+    measured: Measured | None,
+    figures: list[Figure],
+    report: Path | None,
+    *,
+    wrote: bool = True,
+) -> None:
+    """Say how good it is, and draw it."""
+    from sci_stream.files.calibration_report import write_report
+
+    _print(figures)
+    picture = report or path.with_suffix(".png")
+    write_report(picture, path.name, calibration, figures, measured)
+    written = f"{path} and {picture}; [calibration] file = {json.dumps(str(path))}" if wrote else str(picture)
+    Console().print(f"wrote {escape(written)}", highlight=False, soft_wrap=True)
+
+
+def _print(figures: list[Figure]) -> None:
+    colours = {"ok": "green", "warn": "yellow", "bad": "bold red"}
+    console = Console()
+    for figure in figures:
+        word = figure.verdict.value
+        console.print(
+            f"[{colours[word]}]{word:<5}[/]{figure.name:<16}{escape(figure.text)}", highlight=False, soft_wrap=True
+        )
+
+
+def _write_json(path: Path, content: object) -> None:
+    try:
+        path.write_text(json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", got=error.strerror) from error

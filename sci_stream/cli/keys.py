@@ -1,0 +1,62 @@
+"""``sci-stream keys``: the keys by which the hosts of a rig know each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sci_stream.cli.common import app
+
+keys_app = typer.Typer(help="Keys by which the hosts of a rig know each other.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+
+KeyFile = Annotated[Path | None, typer.Option("--file", help="Where this host's key is; [security] key of the rig.")]
+
+
+def _key_file(given: Path | None) -> Path:
+    from sci_stream.config.sections import SecuritySection
+
+    return (given or SecuritySection().key).expanduser()
+
+
+@keys_app.command("new")
+def new(file: KeyFile = None) -> None:
+    """Make this host's key pair and print the public key."""
+    from sci_stream.files.keys import make_key_pair
+
+    path = _key_file(file)
+    public = make_key_pair(path)
+    Console(stderr=True).print(
+        f"secret key: {escape(str(path))}, for this user only. The public key, to be told to the other hosts:",
+        highlight=False,
+    )
+    typer.echo(public)
+
+
+@keys_app.command("show")
+def show(file: KeyFile = None) -> None:
+    """Print this host's public key."""
+    from sci_stream.files.keys import read_key_pair
+
+    typer.echo(read_key_pair(_key_file(file)).public.decode())
+
+
+@keys_app.command("allow")
+def allow(
+    key: Annotated[str, typer.Argument(help="Public key of another host, as its `keys show` prints it.")],
+    name: Annotated[str, typer.Argument(help="Whose it is, for people.")],
+    allowed: Annotated[
+        Path | None, typer.Option("--list", help="The list of allowed keys; [security] allowed of the rig.")
+    ] = None,
+) -> None:
+    """Let the nodes of another host connect to this one's. Takes effect at once, without a restart."""
+    from sci_stream.config.sections import SecuritySection
+    from sci_stream.files.keys import allow_key
+
+    path = (allowed or SecuritySection().allowed).expanduser()
+    words = "may connect" if allow_key(path, key, name) else "was on the list already"
+    Console(stderr=True).print(f"{escape(name)} {words}: {escape(str(path))}", highlight=False)

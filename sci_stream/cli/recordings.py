@@ -1,0 +1,207 @@
+"""Commands for after the run: ``inspect``, ``replay``, ``export``, ``repair``, ``compare``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sci_stream.cli.common import Device, app, state, table_console
+from sci_stream.errors import InputError
+
+RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
+First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")]
+Last = Annotated[int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.command()
+def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
+    """Say what is in a recording: snapshots, ledger, gaps, rates, how it was solved, calibration."""
+    from sci_stream.cli.recording_words import describe
+    from sci_stream.files.inspection import inspect_recording
+
+    found = inspect_recording(file)
+    if as_json:
+        typer.echo(json.dumps(_finite(found), indent=2))
+        return
+    console = Console()
+    for name, value in describe(found):
+        console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def replay(
+    file: RecordingPath,
+    out: Annotated[
+        Path | None, typer.Option(help="The new recording; NAME_replay.h5 beside FILE if not given.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")] = None,
+    denoiser: Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")] = None,
+    sigma_first: Annotated[float | None, typer.Option(min=1e-6, max=1, help="First noise level, 0–1 scale.")] = None,
+    sigma_last: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Last noise level, 0–1 scale.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded one.")] = None,
+    first: First = None,
+    last: Last = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="At the recorded pace, with the iterations that fit it.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a replay that was stopped.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Reconstruct a recording anew from its raw snapshots, into a new recording; Ctrl-C keeps what is done."""
+    from sci_stream.nodes.replay import ReplayPlan
+    from sci_stream.nodes.replay import replay as replay_recording
+    from sci_stream.nodes.replay_solver import SolverChanges
+    from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+
+    set_up_logging("replay", verbose=state["verbose"])
+    plan = ReplayPlan(
+        out=out,
+        solver=SolverChanges(denoiser, weights, iterations, sigma_first, sigma_last),
+        calibration=calibration,
+        device=device,
+        first=first,
+        last=last,
+        live=live,
+        resume=resume,
+    )
+    with stop_on_signals() as stop, _bar("replay") as tell:
+        result = replay_recording(
+            file,
+            plan,
+            progress=lambda done, total, _report: tell(done, total),
+            stop=lambda: bool(stop),
+        )
+    now = result.done - result.before
+    rate = f", {now / result.seconds:.2f} snapshots/s" if result.seconds > 0 and now else ""
+    further = "" if result.complete else "; go on with --resume"
+    _say(f"{result.done} of {result.total} snapshots in {result.path}{rate}{further}")
+
+
+@app.command()
+def export(
+    file: RecordingPath,
+    out: Annotated[Path, typer.Argument(help=".mp4, .mkv, .tif, .zarr, or a folder.", show_default=False)],
+    form: Annotated[str, typer.Option("--as", help="mp4, mkv, ffv1, tiff, zarr, png; by the name's ending.")] = "",
+    coded: Annotated[bool, typer.Option("--coded", help="The coded snapshots instead of the video.")] = False,
+    pictures: Annotated[bool, typer.Option("--pictures", help="TIFF, Zarr: 8-bit pictures, not the values.")] = False,
+    first: First = None,
+    last: Last = None,
+    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Frames a second of a film.")] = 25.0,
+    gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 2.2,
+    exposure: Annotated[float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")] = 0.0,
+    black: Annotated[float, typer.Option(min=0, max=0.95, help="Of pictures: light that is shown as black.")] = 0.0,
+    grey_world: Annotated[bool, typer.Option("--grey-world", help="Balance colours to a grey mean.")] = False,
+    demosaic: Annotated[str, typer.Option(help="bilinear, edge_aware, malvar or directional.")] = "directional",
+    false_colour: Annotated[str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")] = "none",
+    force: Annotated[bool, typer.Option(help="Replace what is there.")] = False,
+) -> None:
+    """Write a recording as MP4, Matroska (H.264 or lossless FFV1), OME-TIFF, OME-Zarr or PNG pictures."""
+    from sci_stream.sinks.export import ExportOptions, Form
+    from sci_stream.sinks.export import export as export_recording
+    from sci_stream.sinks.tone import ToneSettings
+
+    if form and form not in set(Form):
+        raise InputError(f"--as {form} is not known", expected="one of " + ", ".join(Form))
+    options = ExportOptions(
+        form=Form(form) if form else None,
+        coded=coded,
+        pictures=pictures,
+        first=first,
+        last=last,
+        fps=fps,
+        tone=ToneSettings().changed(
+            {
+                "exposure_ev": exposure,
+                "black": black,
+                "gamma": gamma,
+                "white_balance": "grey_world" if grey_world else "none",
+                "false_colour": false_colour,
+                "demosaic": demosaic,
+            }
+        ),
+        replace=force,
+    )
+    with _bar("export") as tell:
+        done = export_recording(file, out, options, tell)
+    left_out = f"; {done.left_out} in between are not in the recording" if done.left_out else ""
+    _say(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
+
+
+@app.command()
+def repair(file: RecordingPath) -> None:
+    """Make clean files of the segments that a crash left; the old ones are kept beside them."""
+    from sci_stream.files.recording_segments import existing_segments
+    from sci_stream.files.recording_whole import write_whole
+    from sci_stream.files.repair import repair_recording
+
+    mended = 0
+    segments = list(existing_segments(file)) or [file]
+    for segment in segments:
+        with _bar(f"repair {segment.name}") as tell:
+            done = repair_recording(segment, tell)
+        if done is not None:
+            mended += 1
+            _say(f"{done.path} is clean: {_account(done.ledger)}; as it was: {done.kept}")
+    if not mended:
+        _say(f"nothing to repair: {file} was closed in order")
+    if len(segments) > 1:
+        _say(f"{write_whole(file)} holds all {len(segments)} segments")
+
+
+@app.command()
+def compare(
+    reference: Annotated[Path, typer.Argument(metavar="A", help="The recording to compare with.", show_default=False)],
+    other: Annotated[Path, typer.Argument(metavar="B", help="Another of the same series.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Say how alike the video of two recordings is: PSNR and SSIM, snapshot by snapshot."""
+    from sci_stream.cli.recording_words import comparison_figures, comparison_table
+    from sci_stream.files.comparison import compare_recordings
+
+    with _bar("compare") as tell:
+        found = compare_recordings(reference, other, tell)
+    if as_json:
+        typer.echo(json.dumps(_finite(comparison_figures(found)), indent=2))
+    else:
+        table_console().print(comparison_table(found, str(reference), str(other)))
+
+
+def _account(ledger: dict[str, Any]) -> str:
+    dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
+    return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"
+
+
+def _say(line: str) -> None:
+    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far it has come, where a person watches; yields what is to be told: done, of how many."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _finite(value: Any) -> Any:
+    """Return plain values that JSON can hold: what is infinite or not a number becomes null."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,80 @@
+"""The long run tells what grew from what did not."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sci_stream.bench.soak import growths, is_flat, process_figures
+from tests.e2e.kit import sci_stream
+
+
+def sample(acquired: int, **node: float) -> dict[str, Any]:
+    return {"s": acquired / 100, "acquired": acquired, "nodes": {"sink": node}}
+
+
+def test_what_a_process_has_is_read_from_the_system() -> None:
+    before = process_figures(os.getpid())
+    assert before is not None
+    held = bytearray(os.urandom(1 << 20) * 32)
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    with Path(os.devnull).open():
+        after = process_figures(os.getpid())
+    release.set()
+    thread.join()
+    assert after is not None
+    assert after["threads"] == before["threads"] + 1
+    assert after["handles"] == before["handles"] + 1
+    assert after["rss_mib"] > before["rss_mib"] + 20
+    assert len(held) == 32 << 20
+
+
+def test_a_process_that_is_gone_has_no_figures() -> None:
+    assert process_figures(2**22 + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "flat"),
+    [
+        ({"rss_mib": 104.0, "threads": 5, "handles": 21}, True),
+        ({"rss_mib": 90.0, "threads": 4, "handles": 20}, True),
+        ({"rss_mib": 106.0, "threads": 5, "handles": 20}, False),
+        ({"rss_mib": 100.0, "threads": 6, "handles": 20}, False),
+        ({"rss_mib": 100.0, "threads": 5, "handles": 23}, False),
+    ],
+)
+def test_only_what_comes_after_it_has_settled_counts_as_growth(last: dict[str, float], flat: bool) -> None:
+    samples = [
+        sample(10, rss_mib=50.0, threads=2, handles=9),
+        sample(2100, rss_mib=100.0, threads=5, handles=20),
+        sample(9000, rss_mib=300.0, threads=9, handles=99),
+        sample(20_000, **last),
+    ]
+    grown = growths(samples, settled=2000)["sink"]
+    assert grown["rss_mib"] == [100.0, last["rss_mib"]]
+    assert is_flat(grown) == flat
+
+
+def test_too_few_samples_say_nothing() -> None:
+    assert growths([sample(3000, rss_mib=1.0, threads=1, handles=1)], settled=2000) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_short_soak_is_measured_and_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    size = ("--snapshots", "1500", "--rate", "100")
+    done = sci_stream("bench", "soak", *size, "--json", "out.json", "--plot", "out.png", cwd=tmp_path, timeout_s=240.0)
+    assert done.status == 0, done.output
+    figures = json.loads((tmp_path / "out.json").read_text())
+    assert set(figures["growth"]) == {"acquire", "reconstruct-0", "sink"}
+    assert figures["ledger"]["closed"]
+    assert figures["restarts"] == 0
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,157 @@
+"""The speed benchmark: its figures fit together, and it says what it could not measure. No figure is judged here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from typer.testing import CliRunner
+
+from sci_stream.bench.machine import matrix_rate
+from sci_stream.bench.reach import LADDER, read_shots, time_to_reach
+from sci_stream.bench.speed import SIZES, Size, flop_per_pixel, parse_sizes
+from sci_stream.bench.speed_report import plot_figures
+from sci_stream.cli import app
+from sci_stream.errors import ConfigError
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.settings import SolverSettings
+from sci_stream.recon.variants import VARIANTS, shipped_weights
+from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
+
+LITE = str(shipped_weights("ffdnet-lite"))
+
+
+def _run(tmp_path: Path, *arguments: str) -> dict[str, object]:
+    out = tmp_path / "out.json"
+    result = CliRunner().invoke(
+        app, ["bench", "speed", "--device", "cpu", "--json", str(out), *arguments], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    figures: dict[str, object] = json.loads(out.read_text())
+    return figures
+
+
+def test_sizes_are_read_as_they_are_written() -> None:
+    text = "256x256x8,512x512x22:bayer"
+    assert parse_sizes(text) == (Size(256, 256, 8), Size(512, 512, 22, bayer=True))
+    assert ",".join(str(size) for size in parse_sizes(text)) == text
+    assert parse_sizes(",".join(str(size) for size in SIZES)) == SIZES
+
+
+@pytest.mark.parametrize("text", ["256x256", "256x256x0", "axbxc", "255x256x8:bayer", "256x256x8;1x1x1"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="rows x columns x frames"):
+        parse_sizes(text)
+
+
+def test_operations_are_counted_as_the_model_card_counts_them() -> None:
+    lite = load_ffdnet(Path(LITE))
+    assert flop_per_pixel(lite) == VARIANTS["ffdnet-lite"].flop_per_pixel
+
+
+def test_a_matrix_product_has_a_rate() -> None:
+    assert matrix_rate(torch.device("cpu"), torch.float32, size=64, products=2) > 0
+
+
+def test_every_size_has_its_figures_and_they_fit_together(tmp_path: Path) -> None:
+    figures = _run(
+        tmp_path, "--sizes", "32x32x3,32x36x2:bayer", "--denoiser", "ffdnet-lite", "--iterations", "3", "--chunks"
+    )
+    rows: list[dict[str, float]] = figures["sizes"]  # type: ignore[assignment]  # JSON
+    assert [row["size"] for row in rows] == ["32x32x3", "32x36x2:bayer"]
+    for row in rows:
+        assert row["iterations"] == 3
+        assert row["snapshots_per_s"] == pytest.approx(1e3 / row["snapshot_ms"])
+        assert row["flop_per_s"] == pytest.approx(1e3 * row["flop_per_iteration"] / row["iteration_ms"])
+        assert row["of_matrix_rate"] == pytest.approx(row["flop_per_s"] / figures["matrix_flop_per_s"])  # type: ignore[operator]
+        assert row["memory_mib"] > 1
+        assert row["fault"] == ""
+    assert {chunk["pixels_per_chunk"] for chunk in figures["chunks"]} >= {2**20}  # type: ignore[attr-defined]
+    assert figures["device"]
+    assert figures["versions"]["torch"]  # type: ignore[index]
+
+
+def test_a_prior_without_a_network_is_timed_without_operations(tmp_path: Path) -> None:
+    (row,) = _run(tmp_path, "--sizes", "16x16x2", "--denoiser", "tv", "--iterations", "2")["sizes"]  # type: ignore[misc]
+    assert "flop_per_s" not in row
+    assert row["iteration_ms"] > 0
+
+
+def test_a_size_that_would_take_too_long_is_skipped_and_said_so(tmp_path: Path) -> None:
+    rows = _run(
+        tmp_path, "--sizes", "16x16x2,512x512x64", "--denoiser", "tv", "--iterations", "1", "--most-seconds", "0.0001"
+    )["sizes"]
+    assert "would take about" in rows[1]["skipped"]  # type: ignore[index]
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    # Fine texture that moves a pixel a frame: as hard as real scenes are.
+    texture = np.random.default_rng(1).integers(20, 235, (24, 24)).repeat(2, 0).repeat(2, 1).astype(np.float64)
+    orig = np.stack([texture[:, n : n + 40] for n in range(8)], axis=-1)
+    mask = np.random.default_rng(0).integers(0, 2, (48, 40, 4)).astype(np.float64)
+    meas = np.stack([(mask * orig[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(2)], axis=-1)
+    path = tmp_path / "small.mat"
+    scipy.io.savemat(path, {"meas": meas, "mask": mask, "orig": orig})
+    return path
+
+
+def test_the_published_loop_is_timed_beside_the_instrument_until_it_is_matched(tmp_path: Path, published: Path) -> None:
+    plot = tmp_path / "out.png"
+    figures = _run(
+        tmp_path, "--sizes", "", "--denoiser", "ffdnet-lite", "--weights", LITE, "--against", str(published), "--shots",
+        "2", "--plot", str(plot),
+    )  # fmt: skip
+    reach: dict[str, object] = figures["reach"]  # type: ignore[assignment]  # JSON
+    baseline: dict[str, list[float]] = reach["baseline"]  # type: ignore[assignment]
+    ours: list[dict[str, float]] = reach["ours"]  # type: ignore[assignment]
+    assert reach["shots"] == 2
+    assert len(baseline["seconds"]) == len(baseline["psnr_db"]) == 40
+    assert baseline["seconds"] == sorted(baseline["seconds"])
+    assert [row["iterations"] for row in ours] == list(LADDER[: len(ours)])
+    # The instrument is as good in fewer iterations: that is no timing, and holds on any machine.
+    assert ours[-1]["psnr_db"] >= baseline["psnr_db"][-1]
+    assert ours[-1]["iterations"] < 40
+    assert reach["ratio"] == pytest.approx(ours[-1]["seconds"] / baseline["seconds"][-1])
+    assert plot.stat().st_size > 1000
+
+
+def test_odd_sizes_for_which_nothing_was_published_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "odd.mat"
+    mask = np.ones((5, 6, 2))
+    scipy.io.savemat(path, {"meas": mask.sum(-1), "mask": mask, "orig": mask})
+    with pytest.raises(ConfigError, match=r"even number of rows and columns.*5×6 pixels"):
+        read_shots(path, 1)
+
+
+def test_a_comparison_needs_weights(tmp_path: Path, published: Path) -> None:
+    with pytest.raises(ConfigError, match="--against needs a trained network"):
+        _run(tmp_path, "--sizes", "", "--denoiser", "tv", "--against", str(published))
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figures = {"sizes": [{"size": "1x1x1", "snapshots_per_s": 1.0, "iterations": 1}], "device": "none"}
+    with pytest.raises(ConfigError, match=r"a name ending in \.png"):
+        plot_figures(figures, tmp_path / "out.nothing")
+
+
+def test_weights_with_which_the_published_start_diverges_are_compared_from_the_right_one(published: Path) -> None:
+    explosive = torch.zeros(4, 5, 3, 3)
+    explosive[range(4), range(4), 1, 1] = 1.0
+    # Leaves images alone, but amplifies what is below black.
+    hidden = torch.zeros(8, 5, 3, 3)
+    hidden[:4], hidden[4:] = explosive, -explosive
+    out = torch.zeros(4, 8, 3, 3)
+    out[range(4), range(4), 1, 1], out[range(4), range(4, 8), 1, 1] = 1.0, -3.0
+    weights = FfdnetWeights((hidden, out), (torch.zeros(8), torch.zeros(4)), gives_noise=False, origin="own")
+    cpu, said = torch.device("cpu"), []
+    prior, settings = FfdnetDenoiser(weights, cpu), SolverSettings(iterations=4)
+    figures = time_to_reach(read_shots(published, 1), weights, prior, settings, device=cpu, progress=said.append)
+    assert figures["baseline"]["start"] == "still image"
+    assert figures["baseline"]["psnr_db"][-1] > 10
+    assert any("worse than the still image" in line for line in said)

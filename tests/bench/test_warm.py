@@ -1,0 +1,86 @@
+"""The warm-start benchmark measures what it says, on a moving scene and its cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+from rich.console import Console
+
+from sci_stream.bench import footage, warm
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import FileFormatError
+
+TV = ReconstructSection(denoiser="tv")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows, columns, time = np.mgrid[:40, :48, :16].astype(float)
+    c = columns - 0.8 * time
+    orig = 127 + 60 * np.sin(0.4 * c + 0.2 * rows) + 50 * np.sin(0.25 * rows - 0.5 * c)
+    orig[:10] += 15
+    mask = np.random.default_rng(0).integers(0, 2, (40, 48, 4)).astype(np.float64)
+    meas = np.stack([(mask * orig[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(4)], axis=-1)
+    path = tmp_path_factory.mktemp("published")
+    scipy.io.savemat(path / "moving.mat", {"meas": meas, "mask": mask, "orig": orig})
+    single = {"meas": meas[..., :1], "mask": mask, "orig": orig[..., :4]}
+    scipy.io.savemat(path / "single.mat", single)
+    (path / "broken.mat").write_bytes(b"not a mat file")
+    return path
+
+
+def test_cold_and_warm_are_compared_at_every_number_of_iterations(folder: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    figures = warm.bench(footage.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
+    (row,) = figures["sets"]
+    assert (row["name"], row["shots"]) == ("moving", 4)
+    assert [run["iterations"] for run in row["runs"]] == [3, 6]
+    assert any("broken.mat" in line for line in said)
+    assert any("single" in line for line in said)
+    for run in row["runs"]:
+        followed = run["per_shot"][1:]
+        gains = [shot["warm_db"] - shot["cold_db"] for shot in followed]
+        assert run["gain_db"] == pytest.approx(np.mean(gains))
+        assert run["gain_db"] > 0.5
+        assert run["worst_gain_db"] == pytest.approx(min(gains))
+        warm_starts = sum(shot["start"] == "warm: warm" for shot in (*run["per_shot"], run["after_cut"]))
+        assert run["starts"]["warm: warm"] == warm_starts >= 3
+        assert run["per_shot"][0]["start"] == "cold: first"
+        assert run["per_shot"][0]["warm_db"] == run["per_shot"][0]["cold_db"]
+        assert 0 < run["start_share"] < 1
+        assert run["cut_gain_db"] == run["after_cut"]["warm_db"] - run["after_cut"]["cold_db"]
+    assert row["reaches_reference"]["warm"] in (3, 6, None)
+
+    out = tmp_path / "out.json"
+    with (tmp_path / "table.txt").open("w") as file:
+        console = Console(width=140, record=True, file=file)
+        warm.print_figures(figures, console, out)
+    assert "moving" in console.export_text()
+    assert json.loads(out.read_text())["sets"] == figures["sets"]
+
+
+def test_the_plot_is_a_picture(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figures = warm.bench(footage.published(folder), TV, "cpu", lambda _: None, iterations=(2,), reference=0)
+    warm.plot(figures, tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cut_shows_another_scene_through_the_same_masks(folder: Path) -> None:
+    (moving,) = (item for item in footage.published(folder) if not isinstance(item, str) and item.name == "moving")
+    cut = moving.cut()
+    assert cut.id.seq == len(moving.snapshots)
+    assert cut.truth is not None
+    first = footage.unit_scale(moving.snapshots[0].truth)
+    np.testing.assert_allclose(cut.truth, first[:, ::-1, ::-1])
+    y = moving.calibration.measurement(cut.counts)
+    np.testing.assert_allclose(y, (moving.calibration.phi * cut.truth).sum(0), atol=1e-5)
+
+
+def test_nothing_to_measure_is_one_clear_error() -> None:
+    with pytest.raises(FileFormatError, match="Nothing to measure"):
+        warm.bench(["passed over: x"], TV, "cpu", lambda _: None)

@@ -1,0 +1,105 @@
+"""The commands for after the run say what they did, and one message and a status where they cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from sci_stream.cli import main
+from sci_stream.files.recording import RecordingWriter
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run a command in this process; return its status, and what it wrote to standard output and error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sci-stream", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = int(end.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, series) -> Path:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in (0, 1, 4):
+            writer.write_reconstruction(series.reconstruction(seq))
+        ledger = {"acquired": 5, "reconstructed": 3, "raw_only": 0, "dropped": {"queue_full": 2}, "closed": True}
+        writer.close(ledger)
+    return tmp_path / "run.h5"
+
+
+def test_inspect_prints_words_and_json(command, recorded: Path) -> None:
+    status, words, _ = command("inspect", recorded)
+    assert status == 0
+    assert "5 acquired = 3 reconstructed + 0 raw only + 2 dropped (queue_full): closes" in words
+    status, text, _ = command("inspect", recorded, "--json")
+    assert (status, json.loads(text)["stored"]["video"]) == (0, 3)
+
+
+def test_compare_prints_a_table_and_json(command, recorded: Path, tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "other.h5", series.info, series.calibration, raw=False) as writer:
+        writer.write_reconstruction(series.reconstruction(0, video=(series.video(0) * 0.5)))
+        writer.write_reconstruction(series.reconstruction(1))
+    status, table, _ = command("compare", recorded, tmp_path / "other.h5")
+    assert status == 0
+    assert "equal" in table
+    assert "not compared: 1 only in the first, 0 only in the second" in " ".join(table.split())
+    status, text, _ = command("compare", recorded, tmp_path / "other.h5", "--json")
+    figures = json.loads(text)
+    assert (figures["snapshots"], figures["equal"], figures["only_first"]) == (2, 1, 1)
+    mean_square = float(((series.video(0).astype(float) * 0.5) ** 2).mean())
+    assert figures["psnr_db"]["min"] == pytest.approx(-10 * math.log10(mean_square), abs=0.05)
+    assert figures["per_snapshot"][1]["psnr_db"] is None, "infinite has no JSON"
+
+
+def test_export_says_what_it_wrote_and_what_was_not_there(command, recorded: Path, tmp_path: Path) -> None:
+    status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
+    assert status == 0
+    assert "3 snapshots, 9 frames, png; 2 in between are not in the recording" in said
+    status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
+    assert status == 3
+    assert "pictures exists. Choose another name, or --force to replace it." in said
+    status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "jpeg2000")
+    assert status == 2
+    assert "--as jpeg2000 is not known; expected one of mp4, mkv, ffv1, tiff, zarr, png." in said
+
+
+def test_repair_says_when_there_is_nothing_to_do(command, recorded: Path) -> None:
+    status, _, said = command("repair", recorded)
+    assert status == 0
+    assert "nothing to repair" in said
+
+
+@pytest.mark.parametrize("name", ["inspect", "export", "repair", "compare"])
+@pytest.mark.parametrize("content", [b"no HDF5 at all", b""])
+def test_what_is_no_recording_gets_one_message(command, tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / "foreign.h5"
+    path.write_bytes(content)
+    more = {"export": [tmp_path / "out.mp4"], "compare": [path]}.get(name, [])
+    status, out, said = command(name, path, *more)
+    assert (status, out) == (2, "")
+    assert said.count("error:") == 1
+    assert "foreign.h5 cannot be opened as a recording" in said
+
+
+@pytest.mark.parametrize("name", ["inspect", "export", "repair", "compare"])
+def test_a_file_that_is_not_there_is_named(command, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "nothing.h5"
+    more = {"export": [tmp_path / "out.mp4"], "compare": [path]}.get(name, [])
+    status, _, said = command(name, path, *more)
+    assert status == 2
+    assert "There is no recording file" in said
+    assert "nothing.h5" in said

@@ -1,0 +1,102 @@
+"""What a rig recorded, taken up by the commands for after the run, each a process as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from sci_stream.files.comparison import compare_recordings
+from sci_stream.files.recording import Recording
+from sci_stream.files.recording_segments import existing_segments
+from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """The folder of a run with two nodes, segments and a film; its recording is ``run.h5``."""
+    folder = tmp_path_factory.mktemp("run")
+    record = {"segment_minutes": 0.01, "movie": "mkv", "movie_fps": 10.0}
+    with RunningRig(folder, {"record": record, "reconstruct": {"nodes": 2}}, "--snapshots", "16") as rig:
+        summary = rig.finish()
+        assert assert_accounted_for(summary)["reconstructed"] == 16
+        film = summary["recording"]["movie"]
+        assert film["snapshots"] + film["left_out"] == 16
+        assert len(rig.segments()) >= 2
+        first = rig.segments()[0]
+    for path in sorted(first.parent.iterdir()):
+        path.rename(folder / path.name.replace(first.stem, "run"))
+    return folder
+
+
+def test_live_equals_offline_through_all_processes(run: Path) -> None:
+    said = sci_stream("replay", "run.h5", cwd=run)
+    assert said.status == 0, said.output
+    assert "16 of 16 snapshots in run_replay.h5" in said.output
+    found = compare_recordings(run / "run.h5", run / "run_replay.h5")
+    assert [one.seq for one in found.snapshots] == list(range(16))
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+
+
+def test_inspect_tells_the_run(run: Path) -> None:
+    said = sci_stream("inspect", "run.h5", "--json", cwd=run)
+    found = json.loads(said.output)
+    assert found["state"] == "complete"
+    assert found["stored"]["raw"] == found["stored"]["video"] == 16
+    assert found["ledger"]["closed"]
+    assert found["gaps"] == {"raw": [], "video": []}
+    assert {told["denoiser"] for told in found["solving"]["solvers"].values()} == {"tv"}
+    words = sci_stream("inspect", "run.h5", cwd=run).output
+    assert "16 acquired = 16 reconstructed + 0 raw only: closes" in words
+
+
+def test_the_live_film_and_an_exported_one_play(run: Path) -> None:
+    av = pytest.importorskip("av")
+    said = sci_stream("export", "run.h5", "film.mp4", cwd=run)
+    assert "16 snapshots, 64 frames, mp4" in said.output
+    frames = {}
+    for name in ("run.mkv", "film.mp4"):
+        with av.open(str(run / name)) as film:
+            frames[name] = sum(1 for _ in film.decode(video=0))
+    assert frames["film.mp4"] == 64
+    assert 0 < frames["run.mkv"] <= 64
+    again = sci_stream("export", "run.h5", "film.mp4", cwd=run)
+    assert again.status == 3
+    assert "film.mp4 exists" in again.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sink_killed_over_and_over_costs_nothing_and_is_repaired(tmp_path: Path) -> None:
+    changes = {
+        "camera": {"options": {"snapshot_rate_hz": 20.0}},
+        "policy": {"mode": "record"},
+        "record": {"segment_minutes": 0.02},
+    }
+    chance = random.Random(0)
+    with RunningRig(tmp_path, changes, "--snapshots", "400") as rig:
+        rig.wait_for_count("reconstructed", 5)
+        for _ in range(5):
+            before = rig.wait_until("it is up", lambda report: "ledger.acquired" in report)["ledger.reconstructed"]
+            rig.wait_for_count("reconstructed", int(before) + 1)
+            time.sleep(chance.uniform(0.0, 1.0))
+            rig.kill("sink")
+        ledger = assert_accounted_for(rig.finish(timeout_s=300.0))
+        first = rig.segments()[0]
+    assert ledger["acquired"] == ledger["reconstructed"] == 400
+    unfinished = [path for path in existing_segments(first) if not is_finished(path)]
+    assert 1 <= len(unfinished) <= 6
+    said = sci_stream("repair", first, cwd=tmp_path)
+    assert said.status == 0, said.output
+    found = json.loads(sci_stream("inspect", first.with_suffix(".nxs"), "--json", cwd=tmp_path).output)
+    assert found["state"] == "complete"
+    assert found["stored"]["raw"] == found["stored"]["video"] == 400
+    assert found["gaps"] == {"raw": [], "video": []}
+
+
+def is_finished(path: Path) -> bool:
+    with Recording(path) as recording:
+        return recording.finished

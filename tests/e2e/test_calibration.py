@@ -1,0 +1,109 @@
+"""From masks that nobody knows to a run that says where they are: the commands, as an operator gives them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sci_stream.files.calibration_file import load_calibration, save_calibration
+from sci_stream.optics.calibration import Calibration
+from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
+
+CAMERA = {"options": {"snapshot_rate_hz": 0.0, "loop_snapshots": 0}}
+
+
+def test_a_rig_is_calibrated_judged_and_shown_without_anyone(tmp_path: Path) -> None:
+    rig = write_rig(tmp_path, {"camera": CAMERA})
+    made = sci_stream("calibrate", rig, "-o", "masks.h5", "--yes", "--frames", "8", cwd=tmp_path)
+    assert made.status == 0, made.output
+    assert "Traceback" not in made.output
+    assert load_calibration(tmp_path / "masks.h5").n_frames == 4
+    assert (tmp_path / "masks.png").read_bytes().startswith(b"\x89PNG")
+
+    judged = sci_stream("calibration", "check", "masks.h5", "--json", "told.json", cwd=tmp_path)
+    assert judged.status == 0, judged.output
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["verdict"] == "ok"
+    assert {figure["name"] for figure in told["figures"]} >= {"blind", "contrast", "likeness", "read_noise_dn"}
+
+    shown = sci_stream("calibration", "show", "masks.h5", "--report", "again.png", cwd=tmp_path)
+    assert shown.status == 0, shown.output
+    assert "SIM-0" in shown.output
+    assert (tmp_path / "again.png").exists()
+
+    again = sci_stream("calibrate", rig, "-o", "masks.h5", "--yes", cwd=tmp_path)
+    assert again.status == 3
+    assert "--force" in again.output
+
+
+def test_published_masks_are_imported_and_bad_ones_judged_so(tmp_path: Path) -> None:
+    masks = np.random.default_rng(0).random((6, 32, 32))
+    masks[3] = masks[2]
+    np.save(tmp_path / "masks.npy", masks)
+    made = sci_stream("calibration", "import", "masks.npy", "-o", "masks.h5", "--bit-depth", "12", cwd=tmp_path)
+    assert made.status == 0, made.output
+    judged = sci_stream("calibration", "check", "masks.h5", cwd=tmp_path)
+    assert judged.status == 2
+    assert "masks 2 and 3 are duplicates" in judged.output
+
+
+def test_stopping_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+    rig = write_rig(tmp_path, {"camera": CAMERA})
+    with (
+        (tmp_path / "said.txt").open("wb") as said,
+        subprocess.Popen(
+            [*COMMAND, "calibrate", str(rig), "-o", "masks.h5", "--manual"],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        wait_for(lambda: b"press Enter" in (tmp_path / "said.txt").read_bytes(), "the first question")
+        # Python misses a signal that comes between its last look and the wait for input: a person would press again.
+        for _ in range(int(PATIENCE_S / 10)):
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda: b"stopped" in (tmp_path / "said.txt").read_bytes(), "the word that it stopped", 10.0)
+                break
+        assert process.wait(PATIENCE_S) == 130
+    output = (tmp_path / "said.txt").read_text()
+    assert "nothing was written" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "masks.h5").exists()
+
+
+def test_a_run_tells_where_its_masks_are_and_moves_them_where_it_may(tmp_path: Path) -> None:
+    options = {"width_px": 128, "height_px": 128, "bayer": "none", "mask_shift_px": [0.4, -0.2], "loop_snapshots": 0}
+    changes = {
+        "camera": {"options": options},
+        "calibration": {"correct_shift": True, "health_every": 4},
+        "record": {"enabled": False},
+    }
+    with RunningRig(tmp_path, changes, "--snapshots", "10") as rig:
+        summary = rig.finish()
+    told = summary["calibration"]
+    assert told["shift_x_px"] == pytest.approx(0.4, abs=0.1)
+    assert told["shift_y_px"] == pytest.approx(-0.2, abs=0.1)
+    assert told["corrected"]
+    assert told["match"] > 0.6
+    assert "from where they were calibrated" in rig.output
+    by_seq = [entry["psnr_db"] for entry in summary["psnr_db"]["per_snapshot"]]
+    assert min(by_seq[2:]) > by_seq[0] + 1  # only the first was taken for well calibrated
+
+
+def test_the_calibration_of_another_camera_is_refused_by_name(tmp_path: Path) -> None:
+    phi = np.random.default_rng(0).random((4, 64, 64), dtype=np.float32)
+    save_calibration(tmp_path / "other.h5", Calibration(phi, camera_serial="DMD-17"))
+    rig = write_rig(tmp_path, {"calibration": {"file": "other.h5"}})
+    checked = sci_stream("check", rig, cwd=tmp_path)
+    assert checked.status == 2
+    assert "SIM-0" in checked.output
+    assert "DMD-17" in checked.output

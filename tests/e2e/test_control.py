@@ -1,0 +1,163 @@
+"""A running rig is changed from outside: by the command line and from Python, by two at once, and all of it is kept."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sci_stream as package
+from sci_stream.errors import InputError, TransportError
+from sci_stream.files.journal import read_journal
+from sci_stream.files.recording import Recording
+from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream, wait_for
+
+CONTROLLED = {
+    "preview": {"enabled": True, "token": "s3cret"},
+    "camera": {"options": {"snapshot_rate_hz": 20.0, "truth": False}},
+}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
+    with RunningRig(tmp_path_factory.mktemp("control"), CONTROLLED) as rig:
+        rig.wait_for_count("reconstructed", 3)
+        yield rig
+
+
+def client(rig: RunningRig, who: str = "eva") -> Any:
+    return package.control(f"http://127.0.0.1:{rig.rig.preview.port}", token="s3cret", who=who)
+
+
+def command(rig: RunningRig, *words: str) -> tuple[int, str]:
+    ended = sci_stream("control", rig.path, *words, cwd=rig.folder)
+    return ended.status, ended.output
+
+
+def solved_with(rig: RunningRig, iterations: int) -> None:
+    rig.wait_until(f"{iterations} iterations", lambda report: report.get("iterations") == iterations)
+
+
+def test_iterations_set_from_the_command_line_are_those_of_the_next_reports(rig: RunningRig) -> None:
+    assert command(rig, "set", "reconstruct.iterations", "3") == (0, "reconstruct-0.iterations = 3\n")
+    solved_with(rig, 3)
+
+
+def test_another_denoiser_comes_with_the_iterations_that_suit_it(rig: RunningRig) -> None:
+    running = client(rig)
+    assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {"reconstruct-0": {"denoiser": "ffdnet-lite"}}
+    wait_for(lambda: parameter(running, "reconstruct-0", "iterations") == 30, "what suits the denoiser is declared")
+    running.set("reconstruct", denoiser="tv", iterations=5)
+    solved_with(rig, 5)
+
+
+def actions(running: Any, node: str) -> tuple[str, ...]:
+    found = running.nodes().get(node)
+    return () if found is None else found.actions
+
+
+def parameter(running: Any, node: str, name: str) -> Any:
+    return running.nodes()[node].parameters[name].value
+
+
+def test_what_cannot_be_set_is_one_clear_message(rig: RunningRig) -> None:
+    for words, said in {
+        ("set", "reconstruct.iterations", "0"): "expected an integer from 1 to 10000; got 0.",
+        ("set", "reconstruct.iterations"): "set NODE.NAME VALUE",
+    }.items():
+        status, output = command(rig, *words)
+        assert status == 2, words
+        assert output.startswith("error: ")
+        assert said in output
+        assert output.count("\n") == 1
+    with pytest.raises(InputError, match=r"min_iterations \(5000\) is more than iterations \(\d+\)"):
+        client(rig).set("reconstruct", min_iterations=5000)
+    with pytest.raises(InputError, match="one of next_series, stop_series"):
+        client(rig).do("acquire", "start_series")
+    with pytest.raises(InputError, match="one of denoiser, iterations, min_iterations, adapt_budget"):
+        client(rig).set("reconstruct", iteration=5)
+    with pytest.raises(InputError, match=r"exposure.*expected a number from 0\.01 to 10; got 50\."):
+        client(rig).set("acquire", exposure=50.0)
+    for token in (None, "wrong"):
+        with pytest.raises(TransportError, match="does not let us in"):
+            package.control(f"http://127.0.0.1:{rig.rig.preview.port}", token=token).nodes()
+
+
+def test_two_at_once_are_both_answered_and_one_of_them_is_in_force(rig: RunningRig) -> None:
+    wrong: list[object] = []
+
+    def insist(who: str, value: int) -> None:
+        running = client(rig, who)
+        for _ in range(10):
+            answer = running.set("reconstruct-0", iterations=value)
+            if answer != {"reconstruct-0": {"iterations": value}}:
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=insist, args=pair) for pair in (("adam", 4), ("eva", 6))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert parameter(client(rig), "reconstruct-0", "iterations") in {4, 6}
+
+
+def test_series_are_ended_and_begun_and_everything_changed_is_in_their_recordings(rig: RunningRig) -> None:
+    running = client(rig)
+    running.set("reconstruct", iterations=7)
+    solved_with(rig, 7)
+    running.set("acquire", exposure=0.45, snapshot_rate_hz=25.0)
+    first = running.status()["series"]
+    assert command(rig, "do", "acquire", "next_series")[0] == 0
+    second = another_series(rig, first)
+    wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares what may be set")
+    assert parameter(running, "acquire", "snapshot_rate_hz") == 25.0, "what was set on the camera stays"
+    running.do("acquire", "stop_series")
+    wait_for(lambda: "start_series" in actions(running, "acquire"), "it stands by")
+    assert rig.process.poll() is None, "the rig goes on"
+    running.do("acquire", "start_series")
+    another_series(rig, first, second)
+    rig.process.send_signal(signal.SIGTERM)
+    summary = rig.finish()
+    assert_accounted_for(summary)
+
+    in_force = {(change["node"], change["name"]): change["new"] for change in summary["changes"]}
+    assert in_force["reconstruct-0", "iterations"] == 7
+    assert in_force["acquire", "exposure"] == 0.45
+    assert len(rig.segments()) == 3
+    one = next(path for path in rig.segments() if first in path.name)
+    journal = [line for line in read_journal(one.with_suffix(".journal.jsonl")) if line["event"] == "changed"]
+    told = next(line for line in journal if line["name"] == "exposure")
+    assert (told["node"], told["who"], told["old"], told["new"]) == ("acquire", "eva from 127.0.0.1", 0.9, 0.45)
+    assert journal[-1]["name"] == "next_series"
+    with Recording(one) as recording:
+        times = {line["time_ns"] for line in journal}
+        changes = recording.notes["changes"]
+        assert {change["time_ns"] for change in changes} == times
+        plain = [{key: value for key, value in line.items() if key != "event"} for line in journal]
+        assert changes[-1] in plain
+    with package.open(one) as opened:
+        assert set(opened.table["iterations"]) > {7}, "those before, and those that were set"
+
+
+def another_series(rig: RunningRig, *before: str) -> str:
+    report = rig.wait_until(
+        "another series", lambda report: report.get("series") not in before and report.get("ledger.acquired", 0) > 2
+    )
+    return str(report["series"])
+
+
+def test_a_rig_without_a_page_or_that_does_not_run_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text("[preview]\nenabled = false\n")
+    ended = sci_stream("control", path, "list", cwd=tmp_path)
+    assert ended.status == 2
+    assert "no live page, and is controlled through it; expected [preview] enabled = true" in ended.output
+    path.write_text("[preview]\nport = 1\n")
+    ended = sci_stream("control", path, cwd=tmp_path)
+    assert ended.status == 3
+    assert "The live page at http://127.0.0.1:1/ does not answer" in ended.output

@@ -1,0 +1,87 @@
+"""A whole rig whose nodes speak encrypted, and strangers at its doors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from sci_stream.files.keys import read_key_pair
+from sci_stream.transport.curve import present
+from sci_stream.transport.sockets import make_socket
+from sci_stream.transport.taps import subscribe_status
+from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
+from tests.hostile import hostile_messages
+
+
+def keys(folder: Path) -> dict[str, Any]:
+    """Make this host's keys by the command, as a person does."""
+    made = sci_stream("keys", "new", "--file", folder / "key", cwd=folder)
+    assert made.status == 0, made.output
+    public = sci_stream("keys", "show", "--file", folder / "key", cwd=folder).output.strip()
+    assert public in made.output
+    return {
+        "encryption": "on",
+        "key": str(folder / "key"),
+        "allowed": str(folder / "allowed_keys"),
+        "acquire_key": public,
+        "sink_key": public,
+    }
+
+
+@contextlib.contextmanager
+def strangers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    """Connect without encryption to everything that a rig listens on: one that sends, one that listens."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 10_000, "receive_queue": 8}
+    sender = make_socket(context, zmq.DEALER, **options)
+    sender.setsockopt(zmq.IMMEDIATE, 0)
+    for endpoint in (rig.rig.network.dispatch, rig.rig.network.results):
+        sender.connect(endpoint)
+    listener = make_socket(context, zmq.SUB, **options)
+    listener.setsockopt(zmq.SUBSCRIBE, b"")
+    listener.connect(rig.rig.network.taps)
+    try:
+        yield sender, listener
+    finally:
+        context.destroy(linger=0)
+
+
+def test_an_encrypted_rig_runs_and_strangers_get_nothing(tmp_path: Path) -> None:
+    security = keys(tmp_path)
+    with RunningRig(tmp_path, {"security": security}, "--snapshots", "30") as rig:
+        own = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
+        for report in subscribe_status(rig.rig.network.taps, timeout_s=60.0, dress=own):
+            if report.status.get("ledger.reconstructed", 0) >= 2:
+                break
+        with strangers(rig) as (sender, listener):
+            for case in hostile_messages():
+                sender.send_multipart(case.frames or [b""])
+            summary = rig.finish()
+            assert not listener.poll(0), "the taps told a stranger something"
+    ledger = assert_accounted_for(summary)
+    assert ledger["reconstructed"] == 30
+    assert set(summary["wire_errors"]) <= {"handshake"}, "a stranger's message came through"
+    assert security["acquire_key"] in (tmp_path / "rig.toml").read_text()
+    assert read_key_pair(tmp_path / "key").secret.decode() not in rig.output
+
+
+def test_a_rig_without_its_key_does_not_start_and_says_how_to_make_one(tmp_path: Path) -> None:
+    security = {**keys(tmp_path), "key": str(tmp_path / "elsewhere")}
+    with RunningRig(tmp_path, {"security": security}, "--snapshots", "3") as rig:
+        assert rig.wait() == 2
+        assert "sci-stream keys new" in rig.output
+        assert "Traceback" not in rig.output
+
+
+@pytest.mark.parametrize("command", ["run", "acquire", "sink", "reconstruct", "check"])
+def test_a_rig_on_a_public_address_without_keys_refuses_to_start(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text('[network]\nresults = "tcp://10.0.0.2:5702"\n')
+    refused = sci_stream(command, path, cwd=tmp_path)
+    assert refused.status == 2
+    assert "unprotected_network" in refused.output

@@ -1,0 +1,31 @@
+"""Series after series while all processes stay: each complete, each with a recording of its own."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.e2e.kit import RunningRig, assert_accounted_for
+
+
+def test_a_signal_ends_the_series_and_begins_another_until_the_rig_is_stopped(tmp_path: Path) -> None:
+    changes = {"policy": {"mode": "record"}, "camera": {"options": {"truth": False}}}
+    with RunningRig(tmp_path, changes) as run:
+        series = [run.wait_for_count("acquired", 3)["series"]]
+        nodes = {name: process.pid for name, process in run.nodes().items()}
+        for _ in range(2):
+            run.process.send_signal(signal.SIGUSR1)
+            report = run.wait_until(
+                "another series", lambda report: report.get("series") not in series and report.get("ledger.acquired")
+            )
+            series.append(report["series"])
+        assert {name: process.pid for name, process in run.nodes().items()} == nodes, "no process was started anew"
+        run.process.send_signal(signal.SIGTERM)
+        assert_accounted_for(run.finish())
+        with run.recordings() as recordings:
+            # Two of one second are told apart by a word drawn at random, which is no order.
+            assert sorted(recording.info.series for recording in recordings) == sorted(series)
+            for recording in recordings:
+                assert recording.clean
+                assert recording.ledger is not None
+                assert recording.raw_seqs == list(range(recording.ledger["acquired"])), "each begins at 0, complete"

@@ -1,0 +1,343 @@
+"""The live page in a real browser, while a real rig runs: what an operator sees and does there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sci_stream.files.recording import Recording
+from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
+
+playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("no chromium in PATH (Debian: apt-get install chromium)", allow_module_level=True)
+
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+PAGE = {
+    "preview": {"enabled": True},
+    "record": {"enabled": False},
+    "camera": {"options": {"snapshot_rate_hz": 5.0}},
+}
+WAIT_MS = 30_000
+NAMED_S = 4.0
+"""Until a loss is on the page: two seconds are promised, and a busy machine gets as much again."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
+    """Yield a rig that shows video, records nothing yet, and runs until the tests of this file are over."""
+    with RunningRig(tmp_path_factory.mktemp("page"), PAGE) as rig:
+        rig.wait_for_count("reconstructed", 1)
+        yield rig
+
+
+class Viewer:
+    """A page, and everything it complained of or asked of other hosts."""
+
+    def __init__(self, browser: Any, rig: RunningRig, **options: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(WAIT_MS)
+        self.complaints: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in {"error", "warning"} else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+        self.address = f"127.0.0.1:{rig.rig.preview.port}"
+        self.page.goto(f"http://{self.address}/")
+
+    def text(self, name: str) -> str:
+        return str(self.page.inner_text(f"#{name}"))
+
+    def until(self, script: str, what: str = "", timeout_s: float = 30.0) -> None:
+        """Wait until an expression holds in the page; asked from here, since its policy lets no page evaluate text."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self.page.evaluate(script):
+            assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what or script}"
+            time.sleep(0.02)
+
+    def until_live(self) -> None:
+        self.until("document.querySelector('#state').textContent === 'live'")
+
+    def picture(self, name: str) -> str:
+        return str(self.page.evaluate(f"document.querySelector('#{name}').toDataURL()"))
+
+    def brightness(self, name: str = "video") -> float:
+        return float(
+            self.page.evaluate(
+                f"""() => {{ const c = document.querySelector('#{name}');
+                const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+                let sum = 0; for (let i = 0; i < d.length; i += 4) sum += d[i] + d[i + 1] + d[i + 2];
+                return sum / (d.length / 4 * 3); }}"""
+            )
+        )
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def open_viewer(browser: Any, rig: RunningRig) -> Iterator[Callable[..., Viewer]]:
+    opened: list[Viewer] = []
+
+    def open_one(**options: Any) -> Viewer:
+        viewer = Viewer(browser, rig, **options)
+        opened.append(viewer)
+        viewer.until_live()
+        return viewer
+
+    yield open_one
+    for viewer in opened:
+        viewer.close()
+
+
+def status(rig: RunningRig) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=20) as answer:
+        told: dict[str, Any] = json.loads(answer.read())
+    return told
+
+
+def test_it_opens_moves_shows_the_coded_snapshot_and_asks_no_other_host(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    seen = set()
+    deadline_s = time.monotonic() + 20
+    while len(seen) < 6:
+        assert time.monotonic() < deadline_s, "the video does not move"
+        seen.add(viewer.picture("video"))
+    assert viewer.brightness("video") > 20
+    assert viewer.brightness("coded") > 20
+    first = viewer.text("seq")
+    viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(first)}")
+    viewer.until("document.querySelectorAll('#latency tbody tr').length >= 6")
+    for name in ("rate-in", "fps", "total", "age", "iterations", "queue", "psnr", "saturated", "counts-told"):
+        assert viewer.text(name) not in {"", "–"}, name
+    for name in ("strip", "levels", "counts"):
+        drawn = "(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].some(v => v > 60))"
+        viewer.until(f"{drawn}(document.querySelector('#{name}'))", f"{name} is drawn")
+    assert viewer.hosts == {viewer.address}
+    assert viewer.complaints == []
+
+
+def test_pausing_scrubbing_stepping_and_looping_by_mouse_and_keyboard(open_viewer) -> None:
+    viewer = open_viewer()
+    page = viewer.page
+    page.keyboard.press("Space")
+    viewer.until("document.querySelector('#state').textContent === 'paused here'")
+    snapshot = viewer.text("seq")
+    page.keyboard.press("Home")
+    assert viewer.text("frame") == "1/4"
+    first = viewer.picture("video")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert viewer.text("frame") == "3/4"
+    third = viewer.picture("video")
+    assert third != first
+    page.locator("#scrub").fill("0")
+    assert viewer.text("frame") == "1/4"
+    assert viewer.picture("video") == first
+    page.keyboard.press("End")
+    assert viewer.text("frame") == "4/4"
+    time.sleep(0.6)
+    assert viewer.text("seq") == snapshot, "paused, the newest does not take the place of what is looked at"
+    page.click("#pause")
+    viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(snapshot)}")
+    viewer.until_live()
+
+    page.keyboard.press("l")
+    assert page.is_checked("#loop")
+    page.select_option("#rate", "50")
+    viewer.until_live()
+    page.keyboard.press("v")
+    assert page.is_visible("#video")
+    assert not page.is_visible("#coded")
+    page.click("button[data-view=coded]")
+    assert not page.is_visible("#video")
+    page.keyboard.press("?")
+    assert page.is_visible("#help")
+    assert "start or stop recording" in viewer.text("shortcuts")
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#help")
+    assert viewer.complaints == []
+
+
+def test_the_recording_starts_and_stops_from_the_page_and_the_files_are_there(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    folder = Path(rig.rig.record.folder)
+    assert not list(folder.glob("*.h5")) if folder.exists() else True
+    for number in (1, 2):
+        viewer.page.keyboard.press("r") if number == 1 else viewer.page.click("#record")
+        viewer.until("!document.querySelector('#rec').hidden")
+        before = status(rig)["recording"]["rows"]
+        wait_for(lambda before=before: status(rig)["recording"]["rows"] >= before + 2, "two snapshots in the recording")
+        viewer.page.click("#record")
+        viewer.until("document.querySelector('#recording-state').textContent === 'off'")
+        assert viewer.page.is_hidden("#rec")
+        files = sorted(folder.glob("*.h5"))
+        assert len(files) == number
+        with Recording(files[-1]) as recording:
+            assert recording.clean
+            assert len(list(recording.settled_seqs)) >= 2
+    told = status(rig)
+    assert [entry["on"] for entry in told["recording"]["switched"]] == [True, False, True, False]
+    assert told["ledger"]["unrecorded"] > 0
+    assert viewer.complaints == []
+
+
+def test_a_snapshot_is_saved_from_the_page(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    viewer.page.keyboard.press("s")
+    viewer.until("document.querySelector('#toast').textContent.startsWith('Saved to ')")
+    saved = Path(viewer.text("toast").removeprefix("Saved to "))
+    assert saved.is_dir()
+    assert len(list(saved.glob("frame_*.png"))) == 4
+
+
+def test_tone_set_by_one_viewer_is_seen_by_the_other(open_viewer) -> None:
+    one, other = open_viewer(), open_viewer()
+    # Live is said when the first picture has come, which is a moment before it is drawn.
+    wait_for(lambda: other.brightness() > 0, "the first picture is drawn")
+    before = other.brightness()
+    one.page.locator("#exposure").fill("-3")
+    other.until("document.querySelector('#exposure').value === '-3'")
+    wait_for(lambda: other.brightness() < 0.6 * before, "the other viewer's video is darker")
+    one.page.keyboard.press("w")
+    other.until("document.querySelector('#white-grey_world').getAttribute('aria-pressed') === 'true'")
+    one.page.keyboard.press("0")
+    other.until("document.querySelector('#exposure').value === '0'")
+    wait_for(lambda: abs(other.brightness() - before) < 0.2 * before, "it is as bright as before")
+    one.page.click("#white-fixed")
+    one.page.click("#video", position={"x": 2, "y": 2})  # black beside the picture, or a dark rim: nothing breaks
+    one.page.keyboard.press("Escape")
+    assert one.page.is_hidden("#pick-hint")
+
+
+def test_a_slow_viewer_slows_neither_the_other_nor_the_pipeline(open_viewer, rig: RunningRig) -> None:
+    slow, quick = open_viewer(), open_viewer()
+    # It busies its own thread so that it shows a picture a second at most.
+    slow.page.evaluate(
+        "setInterval(() => { const until = performance.now() + 900; while (performance.now() < until); }, 1000)"
+    )
+    before = status(rig)["ledger"]
+    seen = set()
+    deadline_s = time.monotonic() + 5
+    while time.monotonic() < deadline_s:
+        seen.add(quick.text("seq"))
+        time.sleep(0.05)
+    after = status(rig)["ledger"]
+    came = after["reconstructed"] - before["reconstructed"]
+    assert came > 0
+    assert after["dropped"] == before["dropped"]
+    assert len(seen) > 0.5 * came, "the quick viewer was shown most of what came"
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1440, 900)])
+def test_nothing_is_cut_off_on_phone_or_desk(open_viewer, width: int, height: int) -> None:
+    viewer = open_viewer(has_touch=True)
+    viewer.page.set_viewport_size({"width": width, "height": height})
+    assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+    record = viewer.page.locator("#record").bounding_box()
+    assert record["x"] >= 0
+    assert record["x"] + record["width"] <= width
+    assert record["y"] + record["height"] <= height, "the record button is in reach without scrolling"
+    least_px = 38 if width < 720 else 24
+    small = viewer.page.evaluate(
+        """least => [...document.querySelectorAll('.actions button, .keys button')].filter(b => b.offsetParent)
+        .filter(b => b.getBoundingClientRect().height < least).length""",
+        least_px,
+    )
+    assert small == 0, "buttons are large enough for a finger"
+
+
+def test_a_node_that_is_killed_is_named_within_two_seconds_and_the_page_recovers(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    rig.kill("reconstruct-0")
+    viewer.until(
+        "document.querySelector('#alerts').textContent.includes('reconstruct-0 does not answer')", timeout_s=NAMED_S
+    )
+    assert viewer.text("state") in {"live, a node is lost", "no data"}
+    viewer.until_live()
+
+    sink = rig.nodes()["sink"]
+    sink.send_signal(signal.SIGSTOP)  # it hangs: its connections stand, but nothing comes
+    viewer.until("document.querySelector('#overlay-title').textContent === 'NO CONNECTION'", timeout_s=NAMED_S)
+    assert viewer.page.is_visible("#overlay")
+    sink.send_signal(signal.SIGCONT)
+    viewer.until_live()
+
+    rig.kill("sink")
+    viewer.until("document.querySelector('#overlay-title').textContent === 'NO CONNECTION'", timeout_s=NAMED_S)
+    assert viewer.page.is_visible("#overlay")
+    viewer.until_live()
+
+
+def test_at_the_end_the_page_says_so_and_the_ledger_closes(browser, tmp_path: Path) -> None:
+    with RunningRig(tmp_path, PAGE) as rig:
+        rig.wait_for_count("reconstructed", 1)
+        viewer = Viewer(browser, rig)
+        viewer.until_live()
+        viewer.page.click("#record")
+        viewer.until("!document.querySelector('#rec').hidden")
+        os.kill(rig.process.pid, signal.SIGTERM)
+        viewer.until("document.querySelector('#overlay-title').textContent === 'ENDED'")
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["unrecorded"] > 0
+        assert [entry["on"] for entry in summary["recording"]["switched"]] == [True]
+        viewer.close()
+
+
+def test_what_the_nodes_declare_is_set_from_the_page_and_shown_as_it_is(open_viewer, rig: RunningRig) -> None:
+    one, other = open_viewer(), open_viewer()
+    field = "document.querySelector('#set-reconstruct-iterations')"
+    for viewer in (one, other):
+        viewer.until(f"{field} !== null && {field}.value === '6'", "it is declared")
+    one.page.fill("#set-reconstruct-iterations", "3")
+    one.page.press("#set-reconstruct-iterations", "Enter")
+    one.until("document.querySelector('#iterations').textContent === '3'", "video is made with them")
+    other.until(f"{field}.value === '3'", "the other viewer sees it")
+    one.page.fill("#set-reconstruct-iterations", "0")
+    one.page.press("#set-reconstruct-iterations", "Tab")
+    one.until("document.querySelector('#toast').textContent.includes('from 1 to 10000')", "refused with the range")
+    one.until(f"{field}.value === '3'", "it shows what is in force")
+    one.page.fill("#set-reconstruct-iterations", "6")
+    one.page.press("#set-reconstruct-iterations", "Enter")
+    other.until(f"{field}.value === '6'")
+    assert {entry["node"] for entry in status(rig)["controls"]} == {"acquire", "reconstruct-0", "sink"}
+
+
+def test_the_next_series_begins_from_the_page_and_it_can_be_stopped_and_started(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    before = viewer.text("series")
+    viewer.page.click("#doings button[data-action=next_series]")
+    viewer.until(
+        f"!['', 'no series yet', {json.dumps(before)}].includes(document.querySelector('#series').textContent)"
+    )
+    viewer.until_live()
+    viewer.page.click("#doings button[data-action=stop_series]")
+    start = "#doings button[data-action=start_series]"
+    viewer.until(f"document.querySelector('{start}') !== null", "it waits")
+    second = viewer.text("series")
+    viewer.page.click(start)
+    viewer.until(f"document.querySelector('#series').textContent !== {json.dumps(second)}", "a third series")
+    viewer.until_live()

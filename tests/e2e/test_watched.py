@@ -1,0 +1,162 @@
+"""A running rig is watched as a supervisor, Prometheus and a person at a terminal do it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.deploy.test_deploy import dashboard_queries
+from tests.e2e.kit import COMMAND, RunningRig, environment, free_ports, sci_stream, wait_for, write_rig
+
+KINDS = ("acquire", "sink", "reconstruct")
+
+
+def figures(url: str) -> dict[str, dict[str, float]]:
+    """Return samples by name and the value of their one label, if any."""
+    out: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(httpx.get(url + "/metrics").text):
+        for sample in family.samples:
+            out.setdefault(sample.name, {})[" ".join(sample.labels.values())] = sample.value
+    return out
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningRig, dict[str, str]]]:
+    ports = dict(zip(KINDS, free_ports(3), strict=True))
+    health = {"enabled": True, **{f"{kind}_port": port for kind, port in ports.items()}}
+    with RunningRig(tmp_path_factory.mktemp("watched"), {"health": health}) as rig:
+        urls = {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
+        wait_for(lambda: all(is_ready(url) for url in urls.values()), "every node is ready")
+        yield rig, urls
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(url + "/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+Watched = tuple[RunningRig, dict[str, str]]
+
+
+def test_the_ledger_that_prometheus_reads_adds_up_and_grows(watched: Watched) -> None:
+    _, urls = watched
+
+    def ledger() -> tuple[float, float]:
+        found = figures(urls["sink"])
+        settled = sum(found["sci_stream_snapshots_total"].values())
+        assert found["sci_stream_ledger_acquired_total"][""] == settled + found["sci_stream_ledger_in_flight"][""]
+        return settled, found["sci_stream_latency_seconds_count"].get("total", 0.0)
+
+    before, timed = ledger()
+    wait_for(lambda: ledger()[0] >= before + 3, "three more snapshots are in the ledger")
+    assert ledger()[1] > timed
+
+
+def test_every_node_says_what_it_does(watched: Watched) -> None:
+    _, urls = watched
+    acquire, reconstruct, sink = (figures(urls[kind]) for kind in ("acquire", "reconstruct", "sink"))
+    assert acquire["sci_stream_acquired_total"][""] > 0
+    assert acquire["sci_stream_reconstruct_nodes"][""] == 1
+    assert acquire["sci_stream_camera_events_total"]["missed"] == 0
+    assert reconstruct["sci_stream_solve_seconds_count"][""] > 0
+    assert reconstruct["sci_stream_iterations_sum"][""] == 6 * reconstruct["sci_stream_iterations_count"][""]
+    assert reconstruct["sci_stream_solver_busy_seconds_total"][""] > 0
+    assert sink["sci_stream_nodes"] == {"acquire up": 1.0, "reconstruct up": 1.0}
+    assert sink["sci_stream_disk_free_bytes"][""] > 0
+
+
+def test_top_shows_the_whole_rig(watched: Watched, tmp_path: Path) -> None:
+    rig, _ = watched
+    shown = sci_stream("top", rig.path, "--once", cwd=tmp_path)
+    assert shown.status == 0, shown.output
+    for words in ("reconstruct-0", "acquire", "ledger", "in flight", "video frames/s", "p99"):
+        assert words in shown.output
+
+
+def test_a_lost_reconstruct_node_makes_the_acquire_node_not_ready_until_one_is_back(watched: Watched) -> None:
+    rig, urls = watched
+    reasons: list[str] = []
+    rig.kill("reconstruct-0")
+
+    def unready() -> bool:
+        answer = httpx.get(urls["acquire"] + "/readyz")
+        reasons.append(answer.text)
+        return answer.status_code == 503
+
+    wait_for(unready, "the acquire node is not ready")
+    assert reasons[-1] == "no reconstruct node is ready\n"
+    assert httpx.get(urls["acquire"] + "/healthz").status_code == 200
+    wait_for(lambda: is_ready(urls["acquire"]), "the acquire node is ready again")
+
+
+def test_top_says_so_when_nobody_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text(f"[health]\nsink_port = {free_ports(1)[0]}\n")
+    shown = sci_stream("top", path, cwd=tmp_path)
+    assert shown.status == 3
+    assert "No sink answers" in shown.output
+    path.write_text("[health]\nenabled = false\n")
+    off = sci_stream("top", path, cwd=tmp_path)
+    assert off.status == 2
+    assert "sink_port" in off.output
+
+
+def test_a_rig_that_others_can_watch_without_a_token_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text('[health]\nhost = "0.0.0.0"\n')
+    refused = sci_stream("check", path, cwd=tmp_path)
+    assert refused.status == 2
+    assert "SCI_STREAM_RIG__HEALTH__TOKEN" in refused.output
+
+
+def status_of(url: str) -> dict[str, Any]:
+    return dict(httpx.get(url + "/status").json())
+
+
+def test_the_status_names_the_health_address_of_each_node(watched: Watched) -> None:
+    _, urls = watched
+    nodes = {node["kind"]: node["health"] for node in status_of(urls["sink"])["nodes"]}
+    assert nodes == {kind: urls[kind] for kind in ("acquire", "reconstruct")}
+
+
+def test_what_the_dashboard_asks_for_is_there_when_a_rig_runs(watched: Watched) -> None:
+    """All but what only some rigs have: a GPU, shifted masks, refused messages."""
+    _, urls = watched
+    live = {name for url in urls.values() for name in figures(url)}
+    asked = {name for query in dashboard_queries() for name in re.findall(r"(?:sci_stream|process)_\w+", query)}
+    rare = {"sci_stream_device_memory_bytes", "sci_stream_calibration_shift_px", "sci_stream_wire_errors_total"}
+    assert asked - live <= rare
+
+
+def test_a_node_that_a_service_manager_starts_reports_to_it(tmp_path: Path) -> None:
+    """As systemd would: ready once it is set up, and a word of progress again and again."""
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(60)
+    node = subprocess.Popen(
+        [*COMMAND, "sink", str(write_rig(tmp_path))],
+        env=environment(NOTIFY_SOCKET=str(tmp_path / "notify")),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        first = manager.recv(4096).decode().splitlines()
+        assert first == ["READY=1", "STATUS=no acquire node reports", "WATCHDOG=1"]
+        assert manager.recv(4096) == b"WATCHDOG=1"
+        node.terminate()
+        while manager.recv(4096) != b"STOPPING=1":
+            pass
+        assert node.wait(60) == 0
+    finally:
+        node.kill()
+        node.wait()
+        manager.close()

@@ -1,0 +1,119 @@
+"""``--window`` on a virtual screen: the video is on it, and closing it ends nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.e2e.kit import RunningRig, sci_stream, wait_for, write_rig
+
+SIZE = (1024, 768)
+
+
+class Screen:
+    """A virtual screen, whose picture can be read."""
+
+    def __init__(self, folder: Path) -> None:
+        read_end, write_end = os.pipe()
+        self._folder = folder
+        self.process = subprocess.Popen(
+            [
+                *("Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{SIZE[0]}x{SIZE[1]}x24"),
+                *("-fbdir", str(folder), "-nolisten", "tcp"),
+            ],
+            pass_fds=[write_end],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(write_end)
+        with os.fdopen(read_end) as told:
+            self.name = f":{told.readline().strip()}"
+
+    def picture(self) -> np.ndarray:
+        """Return what is on it, (H, W, 3) BGR; the file is in the format of xwd."""
+        data = (self._folder / "Xvfb_screen0").read_bytes()
+        header = struct.unpack(">25I", data[:100])
+        header_bytes, width, height, stride, colours = header[0], header[4], header[5], header[12], header[19]
+        pixels = np.frombuffer(data, np.uint8, height * stride, header_bytes + 12 * colours)
+        return pixels.reshape(height, stride)[:, : 4 * width].reshape(height, width, 4)[..., :3].copy()
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[Screen]:
+    if shutil.which("Xvfb") is None:
+        pytest.skip("no Xvfb in PATH (Debian: apt-get install xvfb)")
+    folder = tmp_path / "screen"
+    folder.mkdir()
+    screen = Screen(folder)
+    yield screen
+    screen.process.terminate()
+    screen.process.wait()
+
+
+def colours_on(screen: Screen) -> int:
+    return len(np.unique(screen.picture().reshape(-1, 3), axis=0))
+
+
+def window_of(rig: RunningRig) -> psutil.Process | None:
+    for process in psutil.Process(rig.process.pid).children(recursive=True):
+        try:
+            if "window" in process.cmdline():
+                return process
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
+def test_the_video_is_on_the_screen_and_closing_the_window_ends_nothing(
+    screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPLAY", screen.name)
+    monkeypatch.setenv("QT_LOGGING_RULES", "*=false")
+    with RunningRig(tmp_path, None, "--window") as rig:
+        wait_for(lambda: colours_on(screen) > 2000, "a picture on the screen, not only words")
+        before = screen.picture()
+        wait_for(lambda: not np.array_equal(screen.picture(), before), "it moves")
+        window = window_of(rig)
+        assert window is not None
+        window.send_signal(signal.SIGTERM)
+        wait_for(lambda: not window.is_running() or window.status() == psutil.STATUS_ZOMBIE, "the window is closed")
+        count = rig.wait_for_count("reconstructed", 1)["ledger.reconstructed"]
+        rig.wait_for_count("reconstructed", int(count) + 3)
+        rig.process.terminate()
+        assert rig.finish()["ledger"]["closed"]
+
+
+@pytest.mark.slow
+def test_the_window_goes_with_the_run(screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", screen.name)
+    with RunningRig(tmp_path, None, "--window", "--snapshots", "3") as rig:
+        wait_for(lambda: window_of(rig) is not None, "the window's process")
+        window = window_of(rig)
+        assert window is not None
+        rig.finish()
+        deadline_s = time.monotonic() + 10
+        while window.is_running():
+            assert time.monotonic() < deadline_s, "the window stayed"
+            time.sleep(0.05)
+
+
+def test_without_a_screen_nothing_is_started_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    rig = write_rig(tmp_path)
+    for command in ("run", "sink"):
+        ended = sci_stream(command, rig, "--window", cwd=tmp_path)
+        assert ended.status == 3
+        assert "There is no screen for a window" in ended.output
+        assert "live page" in ended.output
+        assert "Traceback" not in ended.output
