@@ -4,7 +4,7 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check lint types imports install clean
+.PHONY: demo test check lint types imports gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
@@ -24,6 +24,10 @@ types: install
 imports: install
 	$(BIN)/lint-imports
 
+gentl: install  ## Build the simulated camera that any GenICam program opens, and render what it films
+	$(BIN)/python -m drivers.gentl_sim build
+	$(BIN)/python -m drivers.gentl_sim render --rig deploy/rigs/simulated-live.toml
+
 install: $(VENV)/.installed
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
@@ -34,4 +38,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build/gentl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,6 +6,11 @@ What other programs need of a running instrument is here::
 
     for reconstruction in sci_stream.subscribe("tcp://127.0.0.1:5703"):
         print(reconstruction.id.seq, reconstruction.video.shape)
+
+    sci_stream.control("http://127.0.0.1:8765").set("reconstruct", iterations=12)
+
+    with sci_stream.open("recordings/run.h5") as recording:
+        print(recording.video.shape, recording.table["iterations"].mean())
 """
 
 from __future__ import annotations
@@ -13,9 +18,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sci_stream.files.recording_series import open_recording as open
+    from sci_stream.transport.control_client import control
     from sci_stream.transport.taps import subscribe
 
-__all__ = ["subscribe"]
+__all__ = ["control", "open", "subscribe"]
 
 
 def __getattr__(name: str) -> object:
@@ -24,4 +31,12 @@ def __getattr__(name: str) -> object:
         from sci_stream.transport.taps import subscribe
 
         return subscribe
+    if name == "control":
+        from sci_stream.transport.control_client import control
+
+        return control
+    if name == "open":
+        from sci_stream.files.recording_series import open_recording
+
+        return open_recording
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Fixtures that any test may ask for; those of a small recorded series are in `tests/series_fixtures.py`."""
+"""Fixtures that any test may ask for; others are in `tests/series_fixtures.py` and `tests/gentl_fixtures.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.series_fixtures"]
+pytest_plugins = ["tests.gentl_fixtures", "tests.series_fixtures"]
 
 # Deterministic, and without a deadline: a machine shared with other work is slow at times, which is no failure.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
