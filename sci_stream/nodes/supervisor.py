@@ -138,6 +138,7 @@ class Supervisor:
             while not self._over():
                 self._stop.wait(_POLL_S)
                 if self._stop:
+                    self._say("draining: what is under way is finished first; a second Ctrl-C stops at once")
                     break
             if not self._acquire.over:
                 self._end_acquire(self._rig.drain.timeout_s * 2 + _GRACE_S)
