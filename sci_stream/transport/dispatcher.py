@@ -16,7 +16,8 @@ from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER, answer
+from sci_stream.transport.dealer import UNKNOWN_PEER, answer
+from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import (
     CalibrationMissing,
@@ -80,6 +81,7 @@ class Dispatcher:
         self._current = ""
         self._series = ""
         self._said_s = float("-inf")
+        self._standstill = Standstill(heartbeat_s)
         self.period_ns = 0
         self.wire_errors: Counter[str] = Counter()
         self.socket = make_socket(
@@ -132,6 +134,9 @@ class Dispatcher:
     def turn(self, now_s: float) -> list[Settled]:
         """Receive, notice lost nodes, hand out what can go. Never blocks."""
         settled: list[Settled] = []
+        stood_still_s = self._standstill.lasted_s(now_s)
+        for peer in self._peers.values():
+            peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
         while (frames := receive_frames(self.socket)) is not None:
             settled += self._handle(bytes(frames[0]), frames[1:], now_s)
         refused_before = self.monitor.refused
