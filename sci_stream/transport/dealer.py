@@ -32,6 +32,11 @@ _REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0
 """A connection over which nothing comes is given up after this; each further one for which that holds lives longer."""
 
 
+def identity_of(hello: Hello) -> bytes:
+    """Return the identity under which a node connects."""
+    return f"{hello.node}@{hello.incarnation}".encode()
+
+
 def answer(ping: Ping) -> Pong:
     """Say what this host's clock says."""
     now_ns = time.time_ns()
@@ -88,7 +93,7 @@ class Dealer:
             send_queue=queue,
             receive_queue=queue,
         )
-        self.socket.setsockopt(zmq.IDENTITY, f"{hello.node}@{hello.incarnation}".encode())
+        self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))
         self.monitor = Monitor(self.socket)
         dress(self.socket)
         self.socket.connect(nearest(endpoint))
@@ -179,6 +184,8 @@ class Dealer:
                 events.append(event)
             if not isinstance(message, (Welcome, Heartbeat, Refused)):
                 messages.append(message)
+        if self._heard_s == now_s:
+            self._look_at_line(now_s)  # so that these bytes are not taken for news later
         return messages, events
 
     def _peer_event(self, message: Message) -> PeerEvent | None:

@@ -16,7 +16,7 @@ from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import UNKNOWN_PEER, answer
+from sci_stream.transport.dealer import UNKNOWN_PEER, answer, identity_of
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import (
@@ -110,6 +110,11 @@ class Dispatcher:
             "credit": max(0, self._queue.total_credit - self._queue.in_flight),
         }
 
+    def heard_s(self, name: str) -> float | None:
+        """When a node was last heard, monotonic; None if it is not there."""
+        peer = self._peers.get(name.encode())
+        return None if peer is None else peer.heard_s
+
     def announce(self, calibration: Calibration) -> None:
         """Make a calibration the current one and send it to every node that is there."""
         self._current = calibration.hash
@@ -173,6 +178,9 @@ class Dispatcher:
     def _obey(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
         name = identity.decode(errors="replace")
         match message:
+            case Hello() if identity != identity_of(message):
+                # From a connection that a newer one of the same node has replaced, or from nobody who may say so.
+                self.wire_errors["identity"] += 1
             case Hello():
                 self._greet(identity, message, now_s)
             case Done() if message.series != self._series:

@@ -11,7 +11,7 @@ import zmq
 
 from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import UNKNOWN_PEER, answer
+from sci_stream.transport.dealer import UNKNOWN_PEER, answer, identity_of
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Refused, Welcome, decode, encode
@@ -94,6 +94,10 @@ class ResultsServer:
             peer.heard_s = now_s
             peer.lost = False
         match message:
+            case Hello() if identity != identity_of(message):
+                # From a connection that a newer one of the same node has replaced, or from nobody who may say so.
+                self.wire_errors["identity"] += 1
+                return False
             case Hello():
                 if peer is None:
                     log.info("%s node %s reports in", message.kind_of_node, message.node)
