@@ -1,4 +1,4 @@
-"""``sci-stream bench faults`` and ``bench soak``: what a rig makes of being harmed, and of running for long."""
+"""``sci-stream bench faults``, ``soak``, ``scale``: a rig that is harmed, that runs for long, that gets more nodes."""
 
 from __future__ import annotations
 
@@ -81,6 +81,32 @@ def bench_soak(
         plot(figures, plot_path)
     if not figures["ledger"]["closed"]:
         raise LedgerError("Snapshots do not add up", got=figures["ledger"])
+
+
+@bench_app.command("scale")
+def bench_scale(
+    nodes: Annotated[int, typer.Option(min=1, max=16, help="Reconstruct nodes; they join one after the other.")] = 2,
+    snapshots: Annotated[int, typer.Option(min=20, help="For each node, before the next one joins.")] = 200,
+    solve_ms: Annotated[float, typer.Option(min=1.0, help="What a snapshot takes a node, ms: it sleeps.")] = 100.0,
+    folder: Folder = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Let reconstruct nodes join a running rig; say what each more is worth and how soon it takes its share."""
+    from sci_stream.bench.scale import bench, print_figures
+
+    _check(folder)
+    console = Console(stderr=True)
+    figures = bench(
+        nodes=nodes,
+        snapshots=snapshots,
+        solve_s=solve_ms / 1000,
+        folder=folder,
+        say=lambda line: console.print(line, highlight=False, markup=False),
+    )
+    print_figures(figures, table_console(), json_path)
+    wrong = {name: figures[name] for name in ("twice", "missing", "out_of_order") if figures[name]}
+    if wrong or not figures["ledger"]["closed"]:
+        raise LedgerError("Snapshots do not add up", got=wrong or "a ledger that is not closed")
 
 
 def _check(folder: Path | None) -> None:

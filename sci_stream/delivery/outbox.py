@@ -75,6 +75,10 @@ class Outbox(Generic[K]):
         self._unsent = OrderedDict.fromkeys(self._letters)
         self._progress_s = now_s
 
+    def still_sending(self, seen_s: float) -> None:
+        """Learn when the connection was last seen to carry what was sent: over a slow one that takes its time."""
+        self._progress_s = max(self._progress_s, seen_s)
+
     def stalled(self, now_s: float) -> bool:
         """Return whether sent messages have been waiting for a confirmation for longer than the patience."""
         waiting = len(self._letters) > len(self._unsent)

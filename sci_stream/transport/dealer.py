@@ -14,14 +14,13 @@ import zmq
 from sci_stream.delivery.clock import ClockOffset
 from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
+from sci_stream.transport.line import Moved
 from sci_stream.transport.neighbours import nearest
+from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.sockets import Monitor, make_socket, receive_frames, send_frames
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Pong, Refused, Welcome, decode, encode
 
 log = logging.getLogger(__name__)
-
-MISSED_HEARTBEATS = 3
-"""A peer silent for this many heartbeats is presumed lost."""
 
 UNKNOWN_PEER = Refused(reason="unknown_peer", text="say hello first: you were given up, or this is another process")
 """The answer to a heartbeat from a node that is not known (any more)."""
@@ -29,6 +28,13 @@ UNKNOWN_PEER = Refused(reason="unknown_peer", text="say hello first: you were gi
 _MESSAGES_A_TURN = 32
 _COMPLAIN_EVERY_S = 10.0
 _ASK_AGAIN_S = 1.0
+_REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0
+"""A connection over which nothing comes is given up after this; each further one for which that holds lives longer."""
+
+
+def identity_of(hello: Hello) -> bytes:
+    """Return the identity under which a node connects."""
+    return f"{hello.node}@{hello.incarnation}".encode()
 
 
 def answer(ping: Ping) -> Pong:
@@ -87,7 +93,7 @@ class Dealer:
             send_queue=queue,
             receive_queue=queue,
         )
-        self.socket.setsockopt(zmq.IDENTITY, f"{hello.node}@{hello.incarnation}".encode())
+        self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))
         self.monitor = Monitor(self.socket)
         dress(self.socket)
         self.socket.connect(nearest(endpoint))
@@ -98,6 +104,14 @@ class Dealer:
         self._complained_s = float("-inf")
         self._ask_again_s = float("inf")
         self._unsaid: deque[Message] = deque()
+        self._standstill = Standstill(heartbeat_s)
+        self._opened_s = 0.0
+        self._patience_s = self._first_patience_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
+        self._moved = Moved(0, 0, 0)
+        self.delivering_s = float("-inf")
+        """When more of what waits to be sent was last seen to arrive at the peer's host, monotonic."""
+        self.reopened = 0
+        """How often the connection was made anew because nothing came over it."""
 
     @property
     def connected(self) -> bool:
@@ -130,6 +144,9 @@ class Dealer:
         """Take in what has come: messages that are the node's business, and what became of the peer."""
         messages: list[Message] = []
         events: list[PeerEvent] = []
+        stood_still_s = self._standstill.lasted_s(now_s)
+        self._heard_s = min(now_s, self._heard_s + stood_still_s)
+        self._opened_s = min(now_s, self._opened_s + stood_still_s)
         connected, disconnected, refused = self.monitor.drain()
         if refused:
             self._ask_again_s = min(self._ask_again_s, now_s + _ASK_AGAIN_S)
@@ -144,6 +161,7 @@ class Dealer:
         if disconnected:
             self._interrupted = True
         if connected:
+            self._opened_s, self._moved = now_s, Moved(0, 0, 0)
             self.send(encode(self.hello))
         self._say_on()
         for _ in range(_MESSAGES_A_TURN):
@@ -151,6 +169,7 @@ class Dealer:
             if frames is None:
                 break
             self._heard_s = now_s
+            self._patience_s = self._first_patience_s
             try:
                 message = decode(frames, self._limits)
             except WireError as error:
@@ -165,6 +184,8 @@ class Dealer:
                 events.append(event)
             if not isinstance(message, (Welcome, Heartbeat, Refused)):
                 messages.append(message)
+        if self._heard_s == now_s:
+            self._look_at_line(now_s)  # so that these bytes are not taken for news later
         return messages, events
 
     def _peer_event(self, message: Message) -> PeerEvent | None:
@@ -191,20 +212,45 @@ class Dealer:
         if now_s >= self._ask_again_s:
             # ZeroMQ gives a connection up for good once its key was refused; by now it may be allowed.
             self._ask_again_s = float("inf")
-            with contextlib.suppress(zmq.ZMQError):
-                self.socket.disconnect(nearest(self.endpoint))
-            self.socket.connect(nearest(self.endpoint))
+            self._reopen()
+        beat_due = now_s - self._said_s >= self._heartbeat_s
+        if beat_due:
+            self._look_at_line(now_s)
         silent = now_s - self._heard_s > MISSED_HEARTBEATS * self._heartbeat_s
         if self._peer is not None and silent and not self._interrupted:
             self._interrupted = True
             events.append(PeerEvent.LOST)
-        if now_s - self._said_s >= self._heartbeat_s:
+        if self.monitor.open and now_s - max(self._heard_s, self._opened_s) > self._patience_s:
+            # The cable was cut, or an address is gone: nothing on this connection would ever tell.
+            log.warning("nothing comes from %s: connecting anew", self.endpoint)
+            self._patience_s = min(2 * self._patience_s, max(_REOPEN_MOST_S, self._first_patience_s))
+            self.reopened += 1
+            self._reopen()
+        if beat_due:
             self._said_s = now_s
             if self.connected:
                 self.send(encode(Ping(sent_ns=time.time_ns())))
             said = self.hello if not self.connected else Heartbeat(node=self.hello.node, status=self.status)
             self.send(encode(said))
         return events
+
+    def _look_at_line(self, now_s: float) -> None:
+        """Take bytes that move for a sign of life: a long message on a slow link takes longer than any patience."""
+        moved = self.monitor.line.moved()
+        if moved is None:
+            return
+        if moved.received > self._moved.received:
+            self._heard_s = max(self._heard_s, now_s)
+        if moved.acknowledged > self._moved.acknowledged and moved.unsent:
+            self.delivering_s = now_s
+        self._moved = moved
+
+    def _reopen(self) -> None:
+        self._interrupted = True
+        with contextlib.suppress(zmq.ZMQError):
+            self.socket.disconnect(nearest(self.endpoint))
+        self.monitor.gone()
+        self.socket.connect(nearest(self.endpoint))
 
     def close(self, *, say_goodbye: bool = True) -> None:
         """Leave; the peer need not wait for heartbeats that will not come."""

@@ -16,7 +16,8 @@ from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER, answer
+from sci_stream.transport.dealer import UNKNOWN_PEER, answer, identity_of
+from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import (
     CalibrationMissing,
@@ -80,6 +81,7 @@ class Dispatcher:
         self._current = ""
         self._series = ""
         self._said_s = float("-inf")
+        self._standstill = Standstill(heartbeat_s)
         self.period_ns = 0
         self.wire_errors: Counter[str] = Counter()
         self.socket = make_socket(
@@ -108,6 +110,11 @@ class Dispatcher:
             "credit": max(0, self._queue.total_credit - self._queue.in_flight),
         }
 
+    def heard_s(self, name: str) -> float | None:
+        """When a node was last heard, monotonic; None if it is not there."""
+        peer = self._peers.get(name.encode())
+        return None if peer is None else peer.heard_s
+
     def announce(self, calibration: Calibration) -> None:
         """Make a calibration the current one and send it to every node that is there."""
         self._current = calibration.hash
@@ -132,6 +139,9 @@ class Dispatcher:
     def turn(self, now_s: float) -> list[Settled]:
         """Receive, notice lost nodes, hand out what can go. Never blocks."""
         settled: list[Settled] = []
+        stood_still_s = self._standstill.lasted_s(now_s)
+        for peer in self._peers.values():
+            peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
         while (frames := receive_frames(self.socket)) is not None:
             settled += self._handle(bytes(frames[0]), frames[1:], now_s)
         refused_before = self.monitor.refused
@@ -168,6 +178,9 @@ class Dispatcher:
     def _obey(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
         name = identity.decode(errors="replace")
         match message:
+            case Hello() if identity != identity_of(message):
+                # From a connection that a newer one of the same node has replaced, or from nobody who may say so.
+                self.wire_errors["identity"] += 1
             case Hello():
                 self._greet(identity, message, now_s)
             case Done() if message.series != self._series:

@@ -11,7 +11,8 @@ import zmq
 
 from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import MISSED_HEARTBEATS, UNKNOWN_PEER, answer
+from sci_stream.transport.dealer import UNKNOWN_PEER, answer, identity_of
+from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Refused, Welcome, decode, encode
 
@@ -48,6 +49,7 @@ class ResultsServer:
         self._heartbeat_s = heartbeat_s
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._said_s = float("-inf")
+        self._standstill = Standstill(heartbeat_s)
         self.peers: dict[bytes, Peer] = {}
         self.wire_errors: Counter[str] = Counter()
         self.socket = make_socket(
@@ -92,6 +94,10 @@ class ResultsServer:
             peer.heard_s = now_s
             peer.lost = False
         match message:
+            case Hello() if identity != identity_of(message):
+                # From a connection that a newer one of the same node has replaced, or from nobody who may say so.
+                self.wire_errors["identity"] += 1
+                return False
             case Hello():
                 if peer is None:
                     log.info("%s node %s reports in", message.kind_of_node, message.node)
@@ -122,7 +128,9 @@ class ResultsServer:
         self._monitor.drain()
         if self._monitor.refused > refused_before:
             self.wire_errors["handshake"] += self._monitor.refused - refused_before
+        stood_still_s = self._standstill.lasted_s(now_s)
         for peer in self.peers.values():
+            peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
             if not peer.lost and now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
                 peer.lost = True
                 lost.append(peer)

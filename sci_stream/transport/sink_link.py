@@ -72,6 +72,7 @@ class SinkLink:
         """Receive, note what is safe, send what is due. Never blocks."""
         received, events = self.dealer.receive(now_s)
         events += self.dealer.tick(now_s)
+        self.outbox.still_sending(self.dealer.delivering_s)
         safe: list[Key] = []
         others: list[Message] = []
         for message in received:

@@ -15,12 +15,17 @@ from zmq.utils.monitor import recv_monitor_message
 
 from sci_stream.config.fields import tcp_address
 from sci_stream.errors import TransportError
+from sci_stream.transport.line import Line
 from sci_stream.transport.neighbours import shortcut
 
 ZERO_COPY_FROM_BYTES = 65536
 """Frames from this size up are handed to ZeroMQ without a copy; below, the bookkeeping costs more than the copy."""
 
 _LINGER_MS = 1000
+_CONNECT_MS = 3000
+_HANDSHAKE_MS = 10_000
+_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 5, 2, 5
+_DEAD_AFTER_MS = 30_000
 
 
 def make_socket(
@@ -34,18 +39,25 @@ def make_socket(
 ) -> zmq.Socket[bytes]:
     """Create a socket whose queues, message size and patience are all bounded.
 
-    ``send_queue`` and ``receive_queue`` are messages per peer. A peer that vanishes without a word is noticed by ZMTP
-    heartbeats, which ZeroMQ answers in its own thread even while Python is busy.
+    ``send_queue`` and ``receive_queue`` are messages per peer. That a peer has vanished without a word is found by the
+    nodes' own heartbeats, ``heartbeat_s`` apart, and in the end, to free what its connection holds, by the kernel's
+    probes. Not by ZeroMQ's heartbeats: libzmq aborts the process when one falls due on a connection that broke while
+    its reading was held up (docs/decisions/0028).
     """
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
     socket.setsockopt(zmq.SNDHWM, send_queue)
     socket.setsockopt(zmq.RCVHWM, receive_queue)
     socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
-    interval_ms = max(100, int(heartbeat_s * 1000))
-    socket.setsockopt(zmq.HEARTBEAT_IVL, interval_ms)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * interval_ms)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, 3 * interval_ms)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _PROBE_AFTER_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _PROBE_EVERY_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _PROBES)
+    # What is sent and not acknowledged keeps the probes away, and the kernel's own patience is a quarter of an hour.
+    socket.setsockopt(zmq.TCP_MAXRT, max(_DEAD_AFTER_MS, int(heartbeat_s * 10_000)))
+    # Each unanswered attempt waits twice as long as the one before: a cable that is back would go unnoticed for long.
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     if kind == zmq.DEALER:
@@ -164,23 +176,38 @@ class Monitor:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._watched = socket
-        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(
-            functools.reduce(operator.or_, _REFUSALS, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        )
+        seen = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(functools.reduce(operator.or_, _REFUSALS, seen))
         self.refused = 0
+        self.open = False
+        """Whether the latest connection stands, for a socket that has one at a time."""
+        self.line = Line()
+        """That connection, for a socket that has one at a time."""
 
     def drain(self) -> Seen:
         """Return what happened since last asked."""
         connected = disconnected = False
         refused = ""
         while readable(self.socket):
-            event = zmq.Event(recv_monitor_message(self.socket)["event"])
-            connected = connected or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            disconnected = disconnected or event == zmq.EVENT_DISCONNECTED
-            if event in _REFUSALS:
+            told = recv_monitor_message(self.socket)
+            event = zmq.Event(told["event"])
+            if event == zmq.EVENT_CONNECTED:
+                self.line.opened(int(told["value"]))
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                connected = self.open = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                disconnected = True
+                self.gone()
+            elif event in _REFUSALS:
                 refused = _REFUSALS[event]
                 self.refused += 1
+                self.gone()
         return Seen(connected, disconnected, refused)
+
+    def gone(self) -> None:
+        """Note that there is no connection (any more)."""
+        self.open = False
+        self.line.closed()
 
     def close(self) -> None:
         """Stop watching."""

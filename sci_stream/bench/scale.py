@@ -1,0 +1,219 @@
+"""``sci-stream bench scale``: what a second reconstruct node is worth, and how soon one that joins takes its share."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from sci_stream.bench.machine import circumstances
+from sci_stream.bench.scale_node import SLEEPING
+from sci_stream.bench.supervised import SupervisedRig, small_rig, supervised
+from sci_stream.errors import EnvironmentFault, TransportError
+from sci_stream.files.recording import Recording
+from sci_stream.transport.taps import subscribe
+
+_SIZE_PX = 32
+_CREDIT = 2
+_PATIENCE_S = 120.0
+
+Result = tuple[int, str]
+"""When a snapshot was reconstructed (Unix time, ns), and by which node."""
+
+
+def bench(
+    *,
+    nodes: int = 2,
+    snapshots: int = 200,
+    solve_s: float = 0.1,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> dict[str, Any]:
+    """Run a rig whose reconstruct nodes join one after the other while it runs, and go through what it recorded.
+
+    Reconstruction is the limit: the camera delivers more than all nodes together can take, into a queue that loses
+    nothing.
+
+    Parameters
+    ----------
+    nodes
+        How many join, the first one before all.
+    snapshots
+        How many each node reconstructs, about, before the next one joins.
+    solve_s
+        How long a denoiser sleeps for each snapshot, s.
+    folder
+        Where to record; a temporary folder if None, which is gone afterwards.
+    say
+        Told of each node that joins.
+
+    Returns
+    -------
+    ``phases``, one for each number of nodes: ``nodes``, ``per_s`` (snapshots a second), ``ratio`` to one node's,
+    ``share`` by node, ``first_result_s`` (from when the node was told to join to its first result). ``ledger``,
+    ``twice`` and ``missing`` in the recording, ``out_of_order`` at the taps, the exit ``status``.
+
+    Raises
+    ------
+    EnvironmentFault
+        If the rig or a node does not get on.
+    """
+    total = snapshots * nodes * (nodes + 1) // 2
+    with tempfile.TemporaryDirectory(prefix="sci-stream-scale-", dir=folder) as scratch:
+        path = _rig(Path(scratch), total, rate_hz=2 * nodes / solve_s)
+        with _waiting_nodes(path, nodes, solve_s) as waiting, supervised(path, snapshots=total) as rig:
+            joined_ns, seen = _run(rig, waiting, snapshots, say)
+            summary = rig.join(_PATIENCE_S + 2 * total * solve_s)
+        with Recording(next((Path(scratch) / "recordings").glob("*.h5"))) as recording:
+            seqs = recording.video_seqs
+            rows = recording.rows
+            results = sorted(
+                (int(rows["finished_ns"][seq]), str(bytes(rows["node"][seq]).decode("ascii"))) for seq in seqs
+            )
+    return {
+        **circumstances(),
+        "solve_s": solve_s,
+        "snapshots": total,
+        "phases": _phases(results, joined_ns),
+        "ledger": summary["ledger"],
+        "twice": len(seqs) - len(set(seqs)),
+        "missing": total - len(set(seqs)),
+        "out_of_order": sum(later <= earlier for earlier, later in itertools.pairwise(seen)),
+        "status": rig.status,
+    }
+
+
+def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
+    tables: dict[str, dict[str, Any]] = {
+        "policy": {"mode": "live", "queue_snapshots": total, "wait_for_nodes_s": 0.0},
+        "reconstruct": {
+            "nodes": 0,
+            "denoiser": SLEEPING,
+            "devices": ["cpu"],
+            "iterations": 1,
+            "threads": 1,
+            "credit": _CREDIT,
+            "warm_start": False,
+            "adapt_budget": False,
+        },
+        "calibration": {"health_every": 0},
+        "record": {"folder": "recordings", "raw": False, "min_free_mib": 0, "warn_free_mib": 0},
+    }
+    return small_rig(folder, rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)
+
+
+@contextlib.contextmanager
+def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subprocess.Popen[str]]]:
+    """Have nodes that are loaded and wait to be told to join; none is left behind."""
+    command = [sys.executable, "-m", "sci_stream.bench.scale_node", str(path)]
+    processes = [
+        subprocess.Popen([*command, str(index), str(solve_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for index in range(nodes)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != "loaded\n":
+                raise EnvironmentFault("A reconstruct node did not start", hint="It said why, above.")
+        yield processes
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10.0)
+            process.kill()
+            process.wait()
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    end.close()
+
+
+def _run(
+    rig: SupervisedRig, waiting: Sequence[subprocess.Popen[str]], snapshots: int, say: Callable[[str], None]
+) -> tuple[list[int], list[int]]:
+    """Let nodes join, each when those before it have done their part; return when, and the seqs at the taps."""
+    seen: list[int] = []
+    listener = threading.Thread(target=_listen, args=(rig, seen), daemon=True)
+    listener.start()
+    joined_ns: list[int] = []
+    for index, process in enumerate(waiting):
+        done = snapshots * index * (index + 1) // 2
+        if done:
+            rig.wait_for("ledger.reconstructed", done, _PATIENCE_S)
+        assert process.stdin is not None
+        joined_ns.append(time.time_ns())
+        process.stdin.write("join\n")
+        process.stdin.flush()
+        say(f"node {index} joins after {done} snapshots")
+    listener.join()
+    return joined_ns, seen
+
+
+def _listen(rig: SupervisedRig, seen: list[int]) -> None:
+    """Take down the order in which results come out, until the run is over."""
+    while rig.running:
+        with contextlib.suppress(TransportError):
+            results = subscribe(rig.rig.network.taps, timeout_s=1.0, every=True)
+            seen.extend(reconstruction.id.seq for reconstruction in results)
+
+
+def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the figures of each phase: from the first result of the node that began it to the next node's joining."""
+    times = np.array([finished_ns for finished_ns, _ in results], np.int64)
+    # At the end of all, nodes wait for each other's last ones.
+    last_ns = int(times[max(0, len(times) - 1 - _CREDIT * len(joined_ns))])
+    ends_ns = [*joined_ns[1:], last_ns]
+    phases: list[dict[str, Any]] = []
+    for index, (begin_ns, end_ns) in enumerate(zip(joined_ns, ends_ns, strict=True)):
+        first_ns = next((at_ns for at_ns, node in results if node == f"reconstruct-{index}"), None)
+        if first_ns is None:
+            raise EnvironmentFault(f"Node {index} reconstructed nothing", hint="Have more --snapshots in each phase.")
+        within = [node for at_ns, node in results if first_ns < at_ns <= end_ns]
+        counts = Counter(within)
+        per_s = len(within) / max((end_ns - first_ns) / 1e9, 1e-9)
+        phases.append(
+            {
+                "nodes": index + 1,
+                "per_s": round(per_s, 2),
+                "ratio": round(per_s / phases[0]["per_s"], 3) if phases and phases[0]["per_s"] else 1.0,
+                "share": {node: round(count / len(within), 3) for node, count in sorted(counts.items())},
+                "first_result_s": round((first_ns - begin_ns) / 1e9, 3),
+            }
+        )
+    return phases
+
+
+def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
+    """Print a table; write the figures as JSON if asked to."""
+    table = Table(
+        title=f"nodes that take {1000 * figures['solve_s']:g} ms a snapshot, joining one by one ({figures['machine']})"
+    )
+    for column in ("nodes", "snapshots/s", "of one node's", "share of each", "joining to first result"):
+        table.add_column(column, justify="right")
+    for phase in figures["phases"]:
+        share = " ".join(f"{part:.0%}" for part in phase["share"].values())
+        first = f"{phase['first_result_s']:.2f} s"
+        table.add_row(str(phase["nodes"]), f"{phase['per_s']:.1f}", f"{phase['ratio']:.2f}", share, first)
+    console.print(table)
+    ledger = figures["ledger"]
+    closed = "closed" if ledger["closed"] else "NOT CLOSED"
+    wrong = f"twice {figures['twice']}, missing {figures['missing']}, out of order {figures['out_of_order']}"
+    console.print(
+        f"{ledger['reconstructed']} of {ledger['acquired']} reconstructed, ledger {closed}; {wrong}", highlight=False
+    )
+    if json_path is not None:
+        json_path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,0 +1,65 @@
+"""A reconstruct node for `bench scale`: its denoiser sleeps, so that it takes as long where there are no cores for it.
+
+Run as ``python -m sci_stream.bench.scale_node RIG INDEX SECONDS``. It loads, writes ``loaded``, and joins the rig when
+it is sent a line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from sci_stream.config import load_rig
+from sci_stream.nodes.reconstruct import ReconstructNode
+from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+from sci_stream.nodes.solver_thread import SolverThread
+from sci_stream.recon.denoisers import DENOISERS
+
+SLEEPING = "sleeping"
+"""The denoiser's name, known to these processes only."""
+
+
+class SleepingDenoiser:
+    """Return a copy of what comes in, after a while in which no core is needed."""
+
+    name = SLEEPING
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def form(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
+        """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
+        return self.name
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:  # noqa: ARG002 - the port's signature
+        """Sleep, then return a clone of ``x``."""
+        time.sleep(self._seconds)
+        return x.clone()
+
+
+def register(seconds: float) -> None:
+    """Make the denoiser known by its name, as any other is."""
+    DENOISERS[SLEEPING] = dataclasses.replace(
+        DENOISERS["identity"], make=lambda _device, _weights, _precision: SleepingDenoiser(seconds)
+    )
+
+
+def main(rig_path: Path, index: int, seconds: float) -> None:
+    """Load, wait to be told, join, and work until asked to stop."""
+    register(seconds)
+    set_up_logging(f"reconstruct-{index}", verbose=False)
+    rig = load_rig(rig_path, overrides={})
+    with stop_on_signals() as stop:
+        solver = SolverThread(rig.reconstruct, "cpu", rig.calibration)
+        sys.stdout.write("loaded\n")
+        sys.stdout.flush()
+        if sys.stdin.readline():
+            ReconstructNode(rig, solver, stop, index=index).run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,57 @@
+"""How a TCP connection gets on beneath its messages: bytes received and acknowledged, as the kernel counts them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import NamedTuple
+
+_COUNTERS = struct.Struct("=QQ8xI")
+_COUNTERS_AT = 120
+"""``tcpi_bytes_acked``, ``tcpi_bytes_received`` and ``tcpi_notsent_bytes`` in Linux's ``struct tcp_info`` (4.6)."""
+
+
+class Moved(NamedTuple):
+    """Bytes over a connection since it was made, and those that wait for it."""
+
+    acknowledged: int
+    """Sent, and known to have arrived at the peer's host."""
+    received: int
+    unsent: int
+    """What the kernel has not been able to send yet: the link, or the peer, is what limits."""
+
+
+class Line:
+    """Looks at a connection of ZeroMQ's by its descriptor; never reads from it, nor changes anything of it.
+
+    A message of megabytes takes a slow link seconds, in which nothing is heard from the peer: whether bytes move tells
+    a slow link from a dead one. Where the kernel does not say (local sockets, other systems) nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def opened(self, fd: int) -> None:
+        """Look at this descriptor from now on."""
+        self._fd = fd
+
+    def closed(self) -> None:
+        """Look no more: the descriptor may soon be another's."""
+        self._fd = -1
+
+    def moved(self) -> Moved | None:
+        """Return what went over the connection so far; None where that is not known."""
+        if self._fd < 0 or not hasattr(socket, "TCP_INFO"):
+            return None
+        try:
+            looked_at = socket.socket(fileno=self._fd)
+        except OSError:
+            return None
+        try:
+            info = looked_at.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
+        except OSError:
+            return None
+        finally:
+            looked_at.detach()
+        known = len(info) >= _COUNTERS_AT + _COUNTERS.size
+        return Moved(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None

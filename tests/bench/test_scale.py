@@ -1,0 +1,47 @@
+"""A second reconstruct node that joins while the rig runs: it takes its share, and nothing is lost or out of order.
+
+What it is worth and how soon it works are figures of the machine: `sci-stream bench scale` prints them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sci_stream.bench.scale import bench, print_figures
+from sci_stream.bench.scale_node import SLEEPING, SleepingDenoiser, register
+from sci_stream.errors import ConfigError
+from sci_stream.ports import RecordableDenoiser
+from sci_stream.recon.denoisers import DENOISERS, denoiser_spec
+
+
+def test_a_node_that_joins_takes_its_share_in_order_and_the_ledger_closes(tmp_path: Path) -> None:
+    figures = bench(nodes=2, snapshots=30, solve_s=0.04, folder=tmp_path)
+    ledger = figures["ledger"]
+    assert ledger["closed"]
+    assert ledger["acquired"] == ledger["reconstructed"] == figures["snapshots"] == 90
+    assert ledger["dropped"] == {}
+    assert (figures["twice"], figures["missing"], figures["out_of_order"], figures["status"]) == (0, 0, 0, 0)
+    one, two = figures["phases"]
+    assert set(one["share"]) == {"reconstruct-0"}
+    # Neither waits for the other: whoever is free gets the next block of eight.
+    assert set(two["share"]) == {"reconstruct-0", "reconstruct-1"}
+    assert min(two["share"].values()) > 0.25
+    assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
+    shown = io.StringIO()
+    print_figures(figures, Console(file=shown, width=120), tmp_path / "figures.json")
+    assert "90 of 90 reconstructed, ledger closed" in shown.getvalue()
+    assert json.loads((tmp_path / "figures.json").read_text())["phases"] == figures["phases"]
+
+
+def test_the_sleeping_denoiser_is_known_only_where_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="Unknown denoiser"):
+        denoiser_spec(SLEEPING)
+    monkeypatch.setitem(DENOISERS, SLEEPING, DENOISERS["identity"])  # taken out again after the test
+    register(0.0)
+    assert isinstance(SleepingDenoiser(0.0), RecordableDenoiser)
+    assert denoiser_spec(SLEEPING).make is not DENOISERS["identity"].make

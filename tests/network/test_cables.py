@@ -1,0 +1,161 @@
+"""Nodes on hosts of their own, and what networks do to them: after each the run goes on and the ledger closes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.kit import PATIENCE_S, wait_for
+from tests.network.ether import missing
+from tests.network.rig import NetworkRig
+
+MISSING = missing()
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+RECORD = {"policy": {"mode": "record"}, "reconstruct": {"denoiser": "identity", "iterations": 1}}
+
+
+def reconstructed_by(status: dict[str, Any], node: str) -> int:
+    """Return how many snapshots a node says that it has reconstructed, as the sink knows."""
+    told: int = next((entry.get("reconstructed", 0) for entry in status.get("nodes", []) if entry["name"] == node), 0)
+    return told
+
+
+def wait_until_both_work(rig: NetworkRig) -> None:
+    """Wait until each reconstruct node has reconstructed something more."""
+    now = rig.status()
+    least = {node: reconstructed_by(now, node) + 1 for node in ("reconstruct-0", "reconstruct-1")}
+    rig.wait_for("both nodes work", lambda told: all(reconstructed_by(told, node) >= least[node] for node in least))
+
+
+def test_a_cable_that_is_cut_and_mended_costs_nothing_on_a_long_and_lossy_network(tmp_path: Path) -> None:
+    with NetworkRig(tmp_path, RECORD) as rig:
+        for host in rig.hosts.values():
+            host.cable.delay_s, host.cable.loss = 0.01, 0.005
+        rig.wait_for_count("reconstructed", 4)
+        rig.hosts["solver0"].cable.cut = True
+        rig.wait_for_words("camera", "is gone: it was silent for too long")
+        rig.wait_for_count("reconstructed", rig.count("reconstructed") + 4)
+        rig.hosts["solver0"].cable.cut = False
+        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was gone, and joined again
+        wait_until_both_work(rig)
+        rig.stop()
+        ledger = rig.assert_complete(rig.finish())
+        assert ledger["reconstructed"] == ledger["acquired"]
+        assert ledger["redelivered"] >= 1
+
+
+def acquired(rig: NetworkRig) -> int:
+    """Return how many snapshots the camera has delivered, as its own host knows."""
+    return int(rig.status_of("camera").get("acquired", 0))
+
+
+def wait_for_acquired(rig: NetworkRig, more: int) -> None:
+    """Wait until the camera has delivered so many more: the clock of these tests, 10 a second."""
+    least = acquired(rig) + more
+    wait_for(lambda: acquired(rig) >= least, f"{least} acquired\n{rig.output}", timeout_s=PATIENCE_S + more)
+
+
+def assert_nothing_lost(rig: NetworkRig) -> dict[str, Any]:
+    """Stop the rig and assert that every snapshot is recorded and reconstructed, once; return the ledger."""
+    rig.stop()
+    ledger = rig.assert_complete(rig.finish())
+    assert ledger["dropped"] == {}
+    assert ledger["reconstructed"] == ledger["acquired"]
+    return ledger
+
+
+SHORT, LONG = 8, 400
+"""Snapshots acquired while a cable is cut: less than heartbeats allow; longer than any patience of ours and TCP's."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("host", ["disk", "camera", "solver0"])
+@pytest.mark.parametrize("for_snapshots", [SHORT, LONG], ids=["short", "long"])
+def test_any_hosts_cable_may_be_cut_for_any_time(tmp_path: Path, host: str, for_snapshots: int) -> None:
+    with NetworkRig(tmp_path, RECORD) as rig:
+        rig.wait_for_count("reconstructed", 4)
+        rig.hosts[host].cable.cut = True
+        wait_for_acquired(rig, for_snapshots)
+        rig.hosts[host].cable.cut = False
+        rig.wait_for_count("reconstructed", acquired(rig) + 4, timeout_s=4 * PATIENCE_S)
+        wait_until_both_work(rig)
+        assert_nothing_lost(rig)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("host", ["disk", "camera", "solver0"])
+def test_an_interface_may_go_down_and_come_up(tmp_path: Path, host: str) -> None:
+    with NetworkRig(tmp_path, RECORD) as rig:
+        rig.wait_for_count("reconstructed", 4)
+        for for_snapshots in (SHORT, 60):
+            rig.hosts[host].ip("link", "set", "eth0", "down")
+            wait_for_acquired(rig, for_snapshots)
+            rig.hosts[host].ip("link", "set", "eth0", "up")
+            rig.wait_for_count("reconstructed", acquired(rig) + 4, timeout_s=4 * PATIENCE_S)
+        assert_nothing_lost(rig)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("host", ["disk", "camera", "solver0"])
+def test_an_address_may_go_away_and_return(tmp_path: Path, host: str) -> None:
+    with NetworkRig(tmp_path, RECORD) as rig:
+        rig.wait_for_count("reconstructed", 4)
+        address = rig.hosts[host].address
+        rig.hosts[host].ip("addr", "flush", "dev", "eth0")
+        wait_for_acquired(rig, 60)
+        rig.hosts[host].readdress(address)
+        rig.wait_for_count("reconstructed", acquired(rig) + 4, timeout_s=4 * PATIENCE_S)
+        assert_nothing_lost(rig)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_may_come_back_with_another_address(tmp_path: Path) -> None:
+    with NetworkRig(tmp_path, RECORD) as rig:
+        rig.wait_for_count("reconstructed", 4)
+        rig.hosts["solver0"].readdress("10.77.0.20")
+        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was gone, and joined again
+        wait_until_both_work(rig)
+        assert_nothing_lost(rig)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_long_way_and_much_loss_slow_it_down_and_no_more(tmp_path: Path) -> None:
+    with NetworkRig(tmp_path, RECORD) as rig:
+        for host in rig.hosts.values():
+            host.cable.delay_s, host.cable.loss = 0.05, 0.03
+        rig.wait_for_count("reconstructed", 60, timeout_s=4 * PATIENCE_S)
+        assert_nothing_lost(rig)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("host", ["solver0", "disk", "camera"])
+def test_a_link_so_slow_that_a_message_takes_longer_than_any_patience_is_not_taken_for_dead(
+    tmp_path: Path, host: str
+) -> None:
+    # 2 MiB of video or 0.5 MiB of counts, at 200 kB/s: ten and three seconds each, with two seconds of patience.
+    changes = {
+        **RECORD,
+        "camera": {
+            "options": {
+                "width_px": 512, "height_px": 512, "n_frames": 4, "snapshot_rate_hz": 0.2, "truth": False,
+            },
+        },
+    }  # fmt: skip
+    with NetworkRig(tmp_path, changes) as rig:
+        rig.wait_for_count("reconstructed", 2)
+        rig.hosts[host].cable.bytes_per_s = 200_000
+        rig.wait_for_count("reconstructed", 8, timeout_s=4 * PATIENCE_S)
+        rig.hosts[host].cable.bytes_per_s = 0
+        ledger = assert_nothing_lost(rig)
+        assert "connecting anew" not in rig.output, "bytes came all the time"
+        assert "silent for too long" not in rig.output
+        assert ledger["duplicates"] == 0, "what was on its way was not sent again"

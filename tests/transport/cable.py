@@ -1,0 +1,93 @@
+"""A cable between a socket and an address, by TCP: cut without a word, or let through byte by byte, as a test says."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class _Lane:
+    """One connection: ``near`` is who connected to the cable, ``far`` the address behind it."""
+
+    near: socket.socket
+    far: socket.socket
+    dead: bool = False
+    waiting: bytearray = field(default_factory=bytearray)
+
+
+class Cable:
+    """Carries connections from `endpoint` to an address, in a thread of its own.
+
+    ``allowance`` is how many bytes may still come back from the address, None for any number.
+    """
+
+    def __init__(self, to: str) -> None:
+        host, _, port = to.removeprefix("tcp://").rpartition(":")
+        self._to = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lanes: list[_Lane] = []
+        self._closing = False
+        self.allowance: int | None = None
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._carry, daemon=True)
+        self._thread.start()
+
+    @property
+    def connections(self) -> int:
+        """How many connections were ever made."""
+        return len(self._lanes)
+
+    def cut(self) -> None:
+        """Let nothing pass on the connections that there are; they stay open, and neither end is told."""
+        for lane in self._lanes:
+            lane.dead = True
+
+    def close(self) -> None:
+        """Take the cable away."""
+        self._closing = True
+        self._thread.join()
+        self._listener.close()
+        for lane in self._lanes:
+            lane.near.close()
+            lane.far.close()
+
+    def _carry(self) -> None:
+        while not self._closing:
+            alive = {end: lane for lane in self._lanes if not lane.dead for end in (lane.near, lane.far)}
+            ready, _, _ = select.select([self._listener, *alive], [], [], 0.01)
+            for end in ready:
+                if end is self._listener:
+                    near, _ = self._listener.accept()
+                    self._lanes.append(_Lane(near, socket.create_connection(self._to)))
+                else:
+                    self._take(alive[end], end)
+            for lane in self._lanes:
+                if not lane.dead and lane.waiting:
+                    self._give_back(lane)
+
+    def _take(self, lane: _Lane, end: socket.socket) -> None:
+        try:
+            data = end.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            lane.dead = True
+            lane.near.close()
+            lane.far.close()
+        elif end is lane.far:
+            lane.waiting += data
+        else:
+            with contextlib.suppress(OSError):
+                lane.far.sendall(data)
+
+    def _give_back(self, lane: _Lane) -> None:
+        n = len(lane.waiting) if self.allowance is None else min(len(lane.waiting), self.allowance)
+        if self.allowance is not None:
+            self.allowance -= n
+        with contextlib.suppress(OSError):
+            lane.near.sendall(lane.waiting[:n])
+        del lane.waiting[:n]

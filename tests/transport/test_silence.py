@@ -1,0 +1,212 @@
+"""What silence means: a cut cable, a slow one, a peer that hangs, or a process that stood still itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import zmq
+
+from sci_stream.delivery.dispatch import DispatchQueue
+from sci_stream.transport.dealer import Dealer, PeerEvent
+from sci_stream.transport.dispatcher import Dispatcher
+from sci_stream.transport.line import Line, Moved
+from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
+from sci_stream.transport.results import ResultsServer
+from sci_stream.wire import Heartbeat, Limits, Message, encode
+from tests.transport.cable import Cable
+from tests.transport.peers import hello, snapshot, until
+
+BEAT_S = 0.5
+
+
+class Bench:
+    """A server, a cable and a dealer at its end, turned by the test with a clock that the test moves."""
+
+    def __init__(self, context: zmq.Context, endpoint: str) -> None:
+        self.server = ResultsServer(
+            context, endpoint, node="sink", incarnation="s", heartbeat_s=BEAT_S, limits=Limits()
+        )
+        self.cable = Cable(endpoint)
+        self.dealer = Dealer(context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
+        self.now_s = 100.0
+        self.got: list[Message] = []
+        self.events: list[PeerEvent] = []
+
+    def turn(self) -> None:
+        """Let both sides do what there is to do, without time going by."""
+        self.server.receive(self.now_s)
+        self.server.tick(self.now_s)
+        messages, events = self.dealer.receive(self.now_s)
+        self.got += messages
+        self.events += events + self.dealer.tick(self.now_s)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by, in steps as a node's loop takes them."""
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s += BEAT_S / 5
+            self.turn()
+
+    def close(self) -> None:
+        self.dealer.close()
+        self.server.close()
+        self.cable.close()
+
+
+@pytest.fixture
+def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Bench]:
+    made = Bench(context, free_endpoint())
+    until(lambda: made.dealer.connected, made.turn)
+    yield made
+    made.close()
+
+
+def test_a_connection_that_was_cut_without_a_word_is_made_anew(bench: Bench) -> None:
+    bench.events.clear()
+    bench.cable.cut()
+    until(lambda: PeerEvent.BACK in bench.events, lambda: bench.pass_time(BEAT_S / 5))
+    assert bench.dealer.reopened == 1
+    assert bench.cable.connections == 2
+    assert bench.events == [PeerEvent.LOST, PeerEvent.BACK]
+    assert len(bench.server.peers) == 1
+
+
+def test_a_peer_that_hangs_behind_a_good_connection_is_not_connected_to_again_and_again(bench: Bench) -> None:
+    # Its host answers, the process does not: each connection is given longer than the one before.
+    for _ in range(1000):
+        bench.now_s += BEAT_S / 5
+        bench.dealer.receive(bench.now_s)
+        bench.dealer.tick(bench.now_s)
+        if bench.dealer.reopened:
+            until(lambda: bench.dealer.monitor.open, lambda: bench.dealer.receive(bench.now_s))
+    assert 2 <= bench.dealer.reopened <= 7, "in 100 s, after 1.5, 3, 6, 12, 24, 30 and 30 s"
+
+
+def test_a_message_that_takes_longer_than_any_patience_is_no_silence(bench: Bench) -> None:
+    bench.cable.allowance = 0
+    large = dataclasses.replace(snapshot(0), counts=np.ones((256, 256), np.uint16))
+    (identity,) = bench.server.peers
+    assert bench.server.forward(identity, encode(large))
+    bench.events.clear()
+    line = bench.dealer.monitor.line
+    for _ in range(4 * MISSED_HEARTBEATS):
+        before = line.moved()
+        assert before is not None
+        bench.cable.allowance = 1000
+        until(lambda before=before: (line.moved() or before).received > before.received, lambda: None)
+        bench.pass_time(BEAT_S)
+    assert bench.events == []
+    assert bench.got == []
+    assert bench.dealer.reopened == 0
+    bench.cable.allowance = None
+    until(lambda: bench.got, bench.turn)
+    # The same time without a byte is silence.
+    bench.cable.allowance = 0
+    until(lambda: bench.dealer.reopened, lambda: bench.pass_time(BEAT_S / 5))
+    assert bench.events == [PeerEvent.LOST]
+
+
+def test_a_node_that_stood_still_itself_does_not_blame_its_peers(bench: Bench) -> None:
+    bench.events.clear()
+    bench.now_s += 100 * BEAT_S
+    # First the dealer, which has not been told anything since.
+    bench.dealer.receive(bench.now_s)
+    assert bench.dealer.tick(bench.now_s) == []
+    assert bench.server.tick(bench.now_s) == []
+    assert bench.dealer.reopened == 0
+
+
+def test_a_standstill_is_a_pause_longer_than_a_heartbeat() -> None:
+    standstill = Standstill(heartbeat_s=1.0)
+    assert [standstill.lasted_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
+
+
+def test_a_hello_under_another_nodes_identity_changes_nothing(bench: Bench, context: zmq.Context) -> None:
+    stranger = context.socket(zmq.DEALER)
+    stranger.setsockopt(zmq.IDENTITY, b"left over")
+    stranger.connect(bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+    stranger.send_multipart(encode(hello(credit=2)))
+    before = dict(bench.server.peers)
+    until(lambda: bench.server.wire_errors["identity"], bench.turn)
+    assert set(bench.server.peers) == set(before)
+    stranger.close(linger=0)
+
+
+def test_a_line_says_what_went_over_it_and_nothing_where_that_is_not_known() -> None:
+    line = Line()
+    assert line.moved() is None
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+        far, _ = server.accept()
+        with far:
+            line.opened(near.fileno())
+            before = line.moved()
+            assert before is not None
+            near.sendall(b"12345")
+            far.sendall(b"123")
+            after = Moved(before.acknowledged + 5, 3, 0)
+            until(lambda: line.moved() == after, lambda: time.sleep(0.001))
+            assert near.recv(10) == b"123", "it only looked"
+            line.closed()
+            assert line.moved() is None
+    one, other = socket.socketpair()
+    with one, other:
+        line.opened(one.fileno())
+        assert line.moved() is None
+
+
+class Watchers:
+    """A dispatcher and two nodes, with a clock that the test moves."""
+
+    def __init__(self, context: zmq.Context, endpoint: str) -> None:
+        queue: DispatchQueue = DispatchQueue(capacity=8, block=4)
+        self.dispatcher = Dispatcher(
+            context, endpoint, queue, node="acquire", incarnation="d", heartbeat_s=BEAT_S, limits=Limits()
+        )
+        self.nodes = {
+            name: Dealer(context, endpoint, hello(name, 2), heartbeat_s=BEAT_S, limits=Limits()) for name in "ab"
+        }
+        self.now_s = 100.0
+
+    def turn(self) -> None:
+        self.dispatcher.turn(self.now_s)
+
+
+@pytest.fixture
+def watchers(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Watchers]:
+    made = Watchers(context, free_endpoint())
+
+    def all_turn() -> None:
+        made.turn()
+        for node in made.nodes.values():
+            node.receive(made.now_s)
+            node.tick(made.now_s)
+
+    until(lambda: made.dispatcher.ready_nodes == 2, all_turn)
+    yield made
+    for node in made.nodes.values():
+        node.close()
+    made.dispatcher.close()
+
+
+def test_a_frozen_node_is_given_up_after_three_heartbeats_and_no_sooner(watchers: Watchers) -> None:
+    watchers.dispatcher.offer(snapshot(0))
+    speaking = watchers.nodes["b"]
+    until(lambda: watchers.dispatcher.queue_figures["in_flight"] == 1, watchers.turn)
+    while any(speaking.receive(watchers.now_s)):
+        pass
+    frozen_s = watchers.now_s
+    beats = round(MISSED_HEARTBEATS * 4)
+    for quarter in range(1, beats + 1):
+        watchers.now_s = frozen_s + quarter * BEAT_S / 4
+        heard = watchers.dispatcher.heard_s("b@a")
+        speaking.send(encode(Heartbeat(node="b", status={})))
+        until(lambda heard=heard: watchers.dispatcher.heard_s("b@a") != heard, watchers.turn)
+        assert watchers.dispatcher.ready_nodes == 2, f"given up after {quarter / 4} heartbeats"
+    watchers.now_s += BEAT_S / 4
+    watchers.turn()
+    assert watchers.dispatcher.ready_nodes == 1
