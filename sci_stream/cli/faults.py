@@ -81,7 +81,10 @@ def bench_kills(
 @bench_app.command("soak")
 def bench_soak(
     snapshots: Annotated[int, typer.Option(min=100, help="How many snapshots.")] = 50_000,
-    rate: Annotated[float, typer.Option(min=1.0, help="Snapshots a second.")] = 200.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Snapshots a second; else what this machine keeps up with."),
+    ] = None,
     denoiser: Annotated[str, typer.Option(help="identity, or tv (one iteration).")] = "identity",
     record: Annotated[bool, typer.Option(help="Record meanwhile.")] = True,
     folder: Folder = None,
