@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from drivers.fields import BayerOption
 from drivers.pacing import Pacer
 from drivers.reels import Reel, Shot, open_reel
+from sci_stream.clock import unix_ns
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.optics.calibration import Calibration
 
@@ -138,7 +138,7 @@ class ReplayCamera:
             counts=shot.counts,
             frame_id=frame_id,
             camera_time_ns=None if self._options.loop else shot.camera_time_ns,
-            host_time_ns=time.time_ns(),
+            host_time_ns=unix_ns(),
             truth=shot.truth,
         )
 

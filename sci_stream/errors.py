@@ -12,6 +12,7 @@
     │   ├── CameraError           the camera cannot be opened, configured or read
     │   │   └── CameraLost            it was there and went away; opening it again may work
     │   ├── DeviceError           the compute device is missing or out of memory
+    │   │   └── DeviceMemoryError     it has too little memory now; with less to do at once it may work
     │   ├── StorageError          the disk is full, gone or not writable
     │   └── TransportError        an address is in use, unreachable or not allowed
     ├── WireError             a message that cannot be trusted; counted by ``reason``, never fatal to a node
@@ -93,6 +94,10 @@ class CameraLost(CameraError):
 
 class DeviceError(EnvironmentFault):
     """The compute device is missing or out of memory."""
+
+
+class DeviceMemoryError(DeviceError):
+    """The compute device has too little memory now; with less to do at once, or later, it may work."""
 
 
 class StorageError(EnvironmentFault):

@@ -174,6 +174,15 @@ class RecordableDenoiser(Denoiser, Protocol):
         ...
 
 
+@runtime_checkable
+class SparingDenoiser(Denoiser, Protocol):
+    """A denoiser that can do with less memory, at the price of speed. Optional."""
+
+    def spare_memory(self) -> bool:
+        """Take less memory from the next call on; False if it takes as little as it can."""
+        ...
+
+
 class Sink(Protocol):
     """Where results go: a recording, a preview, another program. Called from one thread, in this order."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from drivers.harvesters.chunks import ChunkReader, Chunks
 from drivers.harvesters.formats import PixelFormat, decode
 from drivers.harvesters.library import attribute, library, words
+from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import Array
 
@@ -139,7 +139,7 @@ class Stream:
         return int(attribute(self._source, "num_underrun", 0))
 
     def _copied(self, buffer: Any) -> Grabbed | None:
-        now_ns = time.time_ns()
+        now_ns = unix_ns()
         self._check(buffer)
         form, height_px, width_px = self._image
         padding = int(attribute(buffer, "padding_x", 0))

@@ -19,6 +19,7 @@ from drivers.simulated.masks import MaskOptics
 from drivers.simulated.options import SimulatedOptions
 from drivers.simulated.scenes import make_scene
 from drivers.simulated.sensor import Sensor
+from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
@@ -292,7 +293,7 @@ class SimulatedCamera:
             counts=counts,
             frame_id=ids.first + (self._k if span is None else self._k % span),
             camera_time_ns=self._pacer.stamp_ns(self._k),
-            host_time_ns=time.time_ns(),
+            host_time_ns=unix_ns(),
             truth=truth,
         )
         self._shot = None

@@ -1,180 +1,281 @@
-"""``sci-stream bench faults``: nodes of a running rig killed at random moments, and what became of every snapshot."""
+"""``sci-stream bench faults``: what a running rig makes of each thing that can befall it, and what it cost."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import random
-import signal
+import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from sci_stream.bench import harms, kills
+from sci_stream.bench.cable import Cable
+from sci_stream.bench.harmed import Control
+from sci_stream.bench.harms import PATIENCE_S, Victim
 from sci_stream.bench.machine import circumstances
-from sci_stream.bench.supervised import SupervisedRig, small_rig, supervised
-from sci_stream.errors import EnvironmentFault
-from sci_stream.files.recording import Recording
+from sci_stream.bench.supervised import small_rig, supervised
+from sci_stream.config import load_rig
+from sci_stream.errors import ConfigError, SciStreamError
+
+Tables = Mapping[str, Mapping[str, Any]]
 
 _SIZE_PX = 32
-_PATIENCE_S = 90.0
-_LONGEST_FREEZE_S = 2.0
-_HEARTBEAT_S = 0.3
+_LONGEST_MS = PATIENCE_S * 1e3
+_FROM_LEDGER = ("acquired", "redelivered", "duplicates", "dropped", "camera_missed")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that befalls a rig.
+
+    ``done`` says it in words; ``harm`` does it in mid-run and returns what came of it. ``tables`` is what is special
+    about the rig, ``rate_hz`` and ``size_px`` of its camera; ``snapshots`` ends the run, 0 if it is to be stopped.
+    ``status`` is the exit status that is due, ``may_drop`` why snapshots may be dropped. With ``masks`` the calibration
+    is in a file; with ``mend``, called with the folder, the run has ended, and goes on afterwards.
+    """
+
+    done: str
+    harm: Callable[[Victim], str]
+    tables: Tables = field(default_factory=dict)
+    rate_hz: float = 20.0
+    size_px: int = _SIZE_PX
+    snapshots: int = 0
+    status: int = 0
+    may_drop: frozenset[str] = frozenset()
+    cabled: bool = False
+    masks: bool = False
+    mend: Callable[[Path], None] | None = None
+
+
+def _camera(**faults: float) -> Tables:
+    return {"camera": {"options": {"faults": faults}}}
+
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    **{
+        f"{node} killed": Fault(f"SIGKILL to {process}", partial(harms.kill, node=process))
+        for node, process in (("acquire", "acquire"), ("reconstruct", "reconstruct-0"), ("sink", "sink"))
+    },
+    **{
+        f"{node} frozen": Fault(f"SIGSTOP to {process}, SIGCONT", partial(harms.freeze, node=process))
+        for node, process in (("acquire", "acquire"), ("reconstruct", "reconstruct-0"), ("sink", "sink"))
+    },
+    "network cut": Fault("cables of the reconstruct nodes pulled", harms.cut, cabled=True),
+    "sink slow": Fault("the sink runs a tenth of the time", partial(harms.slow_down, node="sink")),
+    "disk slow": Fault("each flush takes a second longer", harms.slow_disk),
+    "disk full": Fault("no file may grow any more", harms.fill_disk, status=3, may_drop=frozenset({"not_recorded"})),
+    "out of memory": Fault(
+        "a reconstruct node gets none any more",
+        harms.take_memory,
+        {"reconstruct": {"denoiser": "tv"}, "camera": {"options": {"n_frames": 24}}},
+        rate_hz=2.0,
+        size_px=640,
+    ),
+    "camera stalls": Fault(
+        "it halts for a second, again and again", harms.wait_for_end, _camera(stall_every=15, stall_s=1.0), snapshots=50
+    ),
+    "camera unplugged": Fault(
+        "it is gone twice, and returns",
+        harms.wait_for_end,
+        _camera(disconnect_after=12, disconnects=2, return_after_s=0.5),
+        snapshots=50,
+    ),
+    "camera repeats": Fault(
+        "a third of the frames come twice", harms.wait_for_end, _camera(duplicate_probability=0.3), snapshots=50
+    ),
+    "camera skips": Fault(
+        "a third of the frames do not come", harms.wait_for_end, _camera(drop_probability=0.3), snapshots=50
+    ),
+    "clock set back": Fault("by an hour, in mid-run", harms.set_clock_back),
+    "calibration broken": Fault(
+        "its file cut in half, read again", harms.break_masks, masks=True, mend=harms.mend_masks
+    ),
+    "broken messages": Fault("1000 to each address", harms.besiege),
+}
+"""Everything that `bench` does to a rig, by name; ``random kills`` comes on top."""
+
+RANDOM_KILLS = "random kills"
 
 
 def bench(
+    names: Sequence[str] = (),
     *,
-    kills: int,
+    n_kills: int = 20,
     seed: int = 0,
-    policy: str = "record",
-    rate_hz: float = 20.0,
-    nodes: int = 2,
-    pause_s: float = 2.0,
-    freeze: float = 0.0,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
-    """Run a rig, kill its nodes at random moments, and go through what it recorded.
+    """Have one rig after the other befallen by a fault each.
 
     Parameters
     ----------
-    kills, seed
-        How many, and from which seed moments and nodes are drawn.
-    policy, rate_hz, nodes
-        Of the rig: what it does when it cannot keep up, snapshots a second, reconstruct nodes.
-    pause_s
-        Mean time between two kills; drawn from an exponential distribution.
-    freeze
-        Fraction of them that are not killed but stopped (SIGSTOP) for up to two seconds and continued.
+    names
+        Which of `FAULTS` and ``random kills``; all if empty.
+    n_kills, seed
+        For the random kills: how many, and from which seed nodes and moments are drawn.
     folder
-        Where to record; a temporary folder if None, which is gone afterwards.
+        Where to record; a temporary folder if None. What is recorded is gone afterwards.
     say
-        Told of each kill.
+        Told what comes next.
 
     Returns
     -------
-    ``kills`` and ``freezes`` by node, ``restarts``, the ``ledger`` as in the summary, ``lost`` snapshots without an
-    outcome, ``twice`` ones of which the recording holds more than one, ``missing_raw`` ones that ought to be recorded
-    raw and are not, the exit ``status``.
+    ``faults``: a row each, as `suffer` returns it, by name; and the circumstances.
 
     Raises
     ------
-    EnvironmentFault
-        If the rig does not get on by itself.
+    ConfigError
+        If there is no fault of a name.
     """
-    with tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder) as scratch:
-        tables: dict[str, dict[str, Any]] = {
-            "policy": {"mode": policy, "queue_snapshots": 10_000},
-            "reconstruct": {"nodes": nodes, "adapt_budget": False},
-            "network": {"heartbeat_s": _HEARTBEAT_S},
-        }
-        path = small_rig(Path(scratch), rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)
-        began_s = time.monotonic()
-        with supervised(path) as rig:
-            rig.wait_for("ledger.reconstructed", 1, _PATIENCE_S)
-            killed, frozen = _harm(rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, say=say)
-            rig.wait_for("ledger.reconstructed", rig.latest.get("ledger.reconstructed", 0) + 1, _PATIENCE_S)
-            summary = rig.finish(_PATIENCE_S * 2)
-        videos, raws = _recorded(Path(scratch) / "recordings", summary["series"])
-        ledger = summary["ledger"]
-        recorded_raw = policy == "record"
-        return {
-            **circumstances(),
-            "seed": seed,
-            "policy": policy,
-            "seconds": round(time.monotonic() - began_s, 1),
-            "kills": dict(sorted(killed.items())),
-            "freezes": dict(sorted(frozen.items())),
-            "restarts": rig.supervisor.restarts,
-            "ledger": ledger,
-            "lost": ledger["acquired"] - ledger["reconstructed"] - ledger["raw_only"] - sum(ledger["dropped"].values()),
-            "twice": sum(count > 1 for count in videos.values()) + sum(count > 1 for count in raws.values()),
-            "missing_raw": len(set(range(ledger["acquired"])) - set(raws)) if recorded_raw else 0,
-            "missing_video": ledger["reconstructed"] - len(videos),
-            "status": rig.status,
-        }
+    every = [*FAULTS, RANDOM_KILLS]
+    for name in names:
+        if name not in every:
+            raise ConfigError("There is no such fault", expected=f"one of {', '.join(every)}", got=repr(name))
+    rows: dict[str, dict[str, Any]] = {}
+    for name in names or every:
+        say(f"{name} …")
+        if name == RANDOM_KILLS:
+            rows[name] = _random_kills(n_kills, seed, folder)
+        else:
+            rows[name] = suffer(FAULTS[name], folder)
+    return {**circumstances(), "seed": seed, "faults": rows}
 
 
-def _harm(
-    rig: SupervisedRig, draw: random.Random, *, kills: int, pause_s: float, freeze: float, say: Callable[[str], None]
-) -> tuple[Counter[str], Counter[str]]:
-    """Kill and freeze; return how often, by node. One that is down at that moment is spared, and another drawn."""
-    killed: Counter[str] = Counter()
-    frozen: Counter[str] = Counter()
-    while killed.total() + frozen.total() < kills:
-        time.sleep(draw.expovariate(1 / pause_s))
-        if not rig.running:
-            raise EnvironmentFault(
-                "The rig gave up", got=f"exit status {rig.status}", hint="It said last: " + " | ".join(rig.lines)
-            )
-        there = sorted(rig.supervisor.processes.items())
-        if not there:
-            continue
-        node, pid = draw.choice(there)
-        if draw.random() < freeze:
-            if _signal(pid, signal.SIGSTOP):
-                time.sleep(draw.uniform(0, _LONGEST_FREEZE_S))
-                _signal(pid, signal.SIGCONT)
-                frozen[node] += 1
-        elif _signal(pid, signal.SIGKILL):
-            killed[node] += 1
-            say(f"{killed.total() + frozen.total()}/{kills} {node}: {rig.latest.get('ledger.acquired', 0)} acquired")
-    return killed, frozen
+def suffer(fault: Fault, folder: Path | None = None) -> dict[str, Any]:
+    """Run a rig, do something to it, and go through what it says and what it recorded.
+
+    Returns
+    -------
+    ``done`` and ``happened`` in words; ``restarts``; ``redelivered``, ``duplicates``, ``lost`` (without an outcome),
+    ``dropped`` by reason; ``twice`` and ``missing`` in the recording; ``latency_ms``, the least and the largest median
+    of a stage; ``closed``; ``status``; and ``wrong``: what ought not to be, in words, empty if all is well.
+    """
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder)))
+        control = stack.enter_context(Control(place / "control"))
+        path = _write_rig(fault, place)
+        program = (sys.executable, "-m", "sci_stream.bench.harmed", str(control.path))
+        happened = ""
+        problem = ""
+        summary: dict[str, Any] | None = None
+        restarts = 0
+        # Twice, if it is to end by what befalls it.
+        for harm in (fault.harm, None) if fault.mend else (fault.harm,):
+            cables = _lay_cables(stack, path, control) if fault.cabled else ()
+            rig = stack.enter_context(supervised(path, snapshots=fault.snapshots, program=program))
+            victim = Victim(rig, control, cables, place)
+            try:
+                rig.wait_for("ledger.reconstructed", 2, PATIENCE_S)
+                happened = harm(victim) if harm else happened
+                if harm and fault.mend:
+                    fault.mend(place)
+                else:
+                    summary = rig.finish(PATIENCE_S * 2)
+            except SciStreamError as error:
+                problem = str(error)
+                break
+            finally:
+                restarts += rig.supervisor.restarts
+        row = {"done": fault.done, "happened": happened, "restarts": restarts}
+        if summary is None:
+            return {**row, "closed": False, "status": rig.status, "wrong": problem or "no summary"}
+        return {**row, **account(fault, summary, place / "recordings", rig.status)}
 
 
-def _signal(pid: int, number: signal.Signals) -> bool:
-    """Send a signal; False if the process has ended already."""
+def _write_rig(fault: Fault, place: Path) -> Path:
+    tables: dict[str, dict[str, Any]] = {
+        "policy": {"mode": "record", "queue_snapshots": 10_000, "spool": str(place / "spool")},
+        "reconstruct": {"nodes": 2, "adapt_budget": False, **fault.tables.get("reconstruct", {})},
+        "network": {"heartbeat_s": harms.HEARTBEAT_S},
+    }
+    options = fault.tables.get("camera", {}).get("options", {})
+    path = small_rig(place, rate_hz=fault.rate_hz, size_px=fault.size_px, tables=tables, camera=options)
+    if fault.masks:
+        harms.make_masks(path)
+        path.write_text(f'{path.read_text()}\n[calibration]\nfile = "{harms.MASKS}"\n')
+    return path
+
+
+def _lay_cables(stack: contextlib.ExitStack, path: Path, control: Control) -> tuple[Cable, ...]:
+    network = load_rig(path, overrides={}).network
+    ports = [int(address.rpartition(":")[2]) for address in (network.dispatch, network.results)]
+    cables = tuple(stack.enter_context(Cable(port)) for port in ports)
+    control.detour = (cables[0].near, cables[1].near)
+    return cables
+
+
+def account(fault: Fault, summary: Mapping[str, Any], recordings: Path, status: int | None) -> dict[str, Any]:
+    """Return the figures of a row from a run's summary and its recordings, and what is wrong with them."""
+    ledger = summary["ledger"]
+    videos, raws = kills.recorded(recordings, summary["series"])
+    dropped = sum(ledger["dropped"].values())
+    medians = [stage["p50"] for stage in summary["latency_ms"].values()]
+    figures = {
+        **{name: ledger[name] for name in _FROM_LEDGER},
+        "lost": ledger["acquired"] - ledger["reconstructed"] - ledger["raw_only"] - dropped,
+        "twice": sum(count > 1 for count in [*videos.values(), *raws.values()]),
+        "missing": max(0, ledger["acquired"] - dropped - len(raws)) + max(0, ledger["reconstructed"] - len(videos)),
+        "latency_ms": [min(medians, default=0.0), max(medians, default=0.0)],
+        "closed": ledger["closed"],
+        "status": status,
+    }
+    wrong = [f"{figures[name]} {name}" for name in ("lost", "twice", "missing") if figures[name]]
+    wrong += [] if ledger["closed"] else ["the ledger is not closed"]
+    wrong += [] if status == fault.status else [f"exit status {status}, not {fault.status}"]
+    wrong += [f"{count} dropped: {why}" for why, count in ledger["dropped"].items() if why not in fault.may_drop]
+    if figures["latency_ms"][0] < 0 or figures["latency_ms"][1] > _LONGEST_MS:
+        wrong.append(f"latencies from {figures['latency_ms'][0]:g} to {figures['latency_ms'][1]:g} ms")
+    return {**figures, "wrong": "; ".join(wrong)}
+
+
+def _random_kills(n_kills: int, seed: int, folder: Path | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"done": f"{n_kills} nodes killed at random moments", "happened": ""}
     try:
-        # One that is dead and not yet buried takes signals, and would be counted twice.
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state in "ZX":
-            return False
-        os.kill(pid, number)
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return True
+        told = kills.bench(kills=n_kills, seed=seed, pause_s=1.0, folder=folder)
+    except SciStreamError as error:
+        return {**row, "restarts": 0, "closed": False, "status": None, "wrong": str(error)}
+    ledger = told["ledger"]
+    wrong = {name: told[name] for name in ("lost", "twice", "missing_raw", "missing_video", "status") if told[name]}
+    killed = Counter[str]()
+    for node, count in told["kills"].items():
+        killed[node.partition("-")[0]] += count
+    row["happened"] = "started again"
+    return {
+        **row,
+        "restarts": told["restarts"],
+        "killed": dict(killed),
+        **{name: ledger[name] for name in _FROM_LEDGER},
+        "closed": ledger["closed"],
+        "lost": told["lost"],
+        "twice": told["twice"],
+        "missing": told["missing_raw"] + told["missing_video"],
+        "status": told["status"],
+        "wrong": str(wrong) if wrong else "",
+    }
 
 
-def _recorded(folder: Path, series: str) -> tuple[Counter[int], Counter[int]]:
-    """Return in how many places over all segments video and raw counts of each snapshot are."""
-    videos: Counter[int] = Counter()
-    raws: Counter[int] = Counter()
-    for path in folder.glob(f"{series}*.h5"):
-        with Recording(path) as recording:
-            videos.update(recording.video_seqs)
-            raws.update(recording.raw_seqs)
-    return videos, raws
-
-
-def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if asked to."""
-    ledger = figures["ledger"]
-    table = Table(title=f"nodes killed at random moments ({figures['machine']}, seed {figures['seed']})")
-    table.add_column("what", no_wrap=True)
-    table.add_column("how many", justify="right", no_wrap=True)
-    rows: list[tuple[str, object]] = [
-        *((f"killed: {node}", count) for node, count in figures["kills"].items()),
-        *((f"frozen: {node}", count) for node, count in figures["freezes"].items()),
-        ("node restarts", figures["restarts"]),
-        ("snapshots acquired", ledger["acquired"]),
-        ("reconstructed", ledger["reconstructed"]),
-        ("raw only", ledger["raw_only"]),
-        *((f"dropped: {reason}", count) for reason, count in ledger["dropped"].items()),
-        ("redelivered", ledger["redelivered"]),
-        ("duplicates, recognised", ledger["duplicates"]),
-        ("without an outcome", figures["lost"]),
-        ("twice in the recording", figures["twice"]),
-        ("missing in the recording", figures["missing_raw"] + figures["missing_video"]),
-        ("ledger", "closed" if ledger["closed"] else "NOT CLOSED"),
-        ("exit status", figures["status"]),
-    ]
-    for what, count in rows:
-        table.add_row(what, str(count))
+def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path | None) -> None:
+    """Print a row for each fault; write the figures as JSON if asked to."""
+    table = Table(title=f"what befell a rig, and what it cost ({figures['machine']})")
+    for column in ("fault", "done", "what happened", "restarts", "redelivered", "lost", "twice", "dropped", "ledger"):
+        words = column in {"fault", "done", "what happened", "ledger", "dropped"}
+        table.add_column(column, justify="left" if words else "right", no_wrap=column == "fault")
+    for name, row in figures["faults"].items():
+        dropped = ", ".join(f"{count} {why}" for why, count in row.get("dropped", {}).items()) or "0"
+        ledger = "closed" if row["closed"] else "NOT CLOSED"
+        cells = [name, row["done"], row["happened"], *(row.get(key, "?") for key in ("restarts", "redelivered"))]
+        cells += [row.get("lost", "?"), row.get("twice", "?"), dropped, ledger]
+        table.add_row(*map(str, cells), style="bold red" if row["wrong"] else "")
+        if row["wrong"]:
+            table.add_row("", "", f"WRONG: {row['wrong']}", style="bold red")
     console.print(table)
     if json_path is not None:
         json_path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.bench.stream import LoopCamera, bench_rig, neighbours, part_figures, run_once
+from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError
 from sci_stream.files.recording import Compression
@@ -52,7 +53,7 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
         began_s, before_s = time.perf_counter(), time.process_time()
         for seq in range(snapshots):
             counts = frames[seq % len(frames)]
-            recorder.raw(Snapshot(SnapshotId("bench", 0, seq), counts, calibration.hash, 1, time.time_ns()))
+            recorder.raw(Snapshot(SnapshotId("bench", 0, seq), counts, calibration.hash, 1, unix_ns()))
         recorder.series_ended({"acquired": snapshots, "closed": True})
         seconds, used_s = time.perf_counter() - began_s, time.process_time() - before_s
         held = _held(Path(scratch))

@@ -23,6 +23,12 @@ _START_S = 120.0
 _SETTLED = 2000
 """Snapshots after which everything should have grown to its size."""
 _MOST_GROWTH = 0.05
+_MOST_DELAY = 1.5
+"""Of the median latency: what comes and goes on a machine that does other things as well."""
+_LEAST_DELAY_MS = 5.0
+_MORE_THAN_ANY_HZ = 5000.0
+_PROBE_S = 6.0
+_SPARE_FRACTION = 1 / 3
 _MOST_HANDLES = 2
 """A connection may be there twice for a moment when a page or a tap is opened."""
 
@@ -47,7 +53,7 @@ def process_figures(pid: int) -> dict[str, float] | None:
 def bench(
     *,
     snapshots: int,
-    rate_hz: float = 200.0,
+    rate_hz: float | None = None,
     denoiser: str = "identity",
     record: bool = True,
     folder: Path | None = None,
@@ -58,7 +64,8 @@ def bench(
     Parameters
     ----------
     snapshots, rate_hz
-        How many, and how many a second; those beyond what this machine keeps up with are dropped, and counted.
+        How many, and how many a second. None for a third of what this machine is found to keep up with: in a rig that
+        is overloaded, latency says how long its queues are, and nothing else. What is dropped is counted.
     denoiser
         ``"identity"``, or ``"tv"`` with one iteration.
     record, folder
@@ -69,23 +76,24 @@ def bench(
     Returns
     -------
     ``samples`` (seconds, snapshots, latency, and memory, threads and handles by node), ``growth`` by node from
-    the first sample with `_SETTLED` snapshots (a tenth of all if there are fewer) to the last one, ``flat``, and the
-    ``ledger`` as in the summary.
+    the first sample with `_SETTLED` snapshots (a tenth of all if there are fewer) to the last one, ``verdicts``:
+    whether memory, threads, handles and latency stayed flat, ``flat`` if the first three did, and the ``ledger`` as in
+    the summary.
     """
+    if rate_hz is None:
+        say("finding out what this machine keeps up with …")
+        rate_hz = _sustainable_hz(denoiser, record=record, folder=folder)
+        say(f"{rate_hz:g} snapshots/s: {snapshots / rate_hz / 60:.0f} minutes")
     with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
-        tables: dict[str, dict[str, Any]] = {
-            "policy": {"queue_snapshots": 64},
-            # A snapshot is not done before it is recorded: many under way, or waiting for the disk sets the pace.
-            "reconstruct": {"denoiser": denoiser, "credit": 32},
-            "record": {"enabled": record},
-        }
-        path = small_rig(Path(scratch), rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)
+        path = _write_rig(Path(scratch), rate_hz, denoiser, record=record)
         with supervised(path, snapshots=snapshots) as rig:
             rig.wait_for("ledger.acquired", 1, _START_S)
             samples = _watch(rig, snapshots, say)
             summary = rig.join(_START_S)
     settled = min(_SETTLED, snapshots // 10)
     growth = growths(samples, settled)
+    latency = _latency_change(samples, settled)
+    judged = verdicts(growth, latency)
     return {
         **circumstances(),
         "snapshots": snapshots,
@@ -95,12 +103,38 @@ def bench(
         "settled_after": settled,
         "samples": samples,
         "growth": growth,
-        "flat": all(is_flat(node) for node in growth.values()),
-        "latency_ms": _latency_change(samples, settled),
+        "verdicts": judged,
+        "flat": all(judged[what] for what in ("memory", "threads", "handles")),
+        "latency_ms": latency,
         "restarts": rig.supervisor.restarts,
         "ledger": summary["ledger"],
         "status": rig.status,
     }
+
+
+def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> Path:
+    tables: dict[str, dict[str, Any]] = {
+        "policy": {"queue_snapshots": 64},
+        # A snapshot is not done before it is recorded: many under way, or waiting for the disk sets the pace.
+        "reconstruct": {"denoiser": denoiser, "credit": 32},
+        "record": {"enabled": record},
+    }
+    return small_rig(folder, rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)
+
+
+def _sustainable_hz(denoiser: str, *, record: bool, folder: Path | None) -> float:
+    """Return a rate at which nothing has to wait: a fraction of what comes through when there is always more."""
+    with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
+        path = _write_rig(Path(scratch), _MORE_THAN_ANY_HZ, denoiser, record=record)
+        with supervised(path) as rig:
+            rig.wait_for("ledger.reconstructed", 1, _START_S)
+            began_s, before = time.monotonic(), int(rig.latest["ledger.reconstructed"])
+            time.sleep(_PROBE_S)
+            rig.wait_for("ledger.reconstructed", before + 1, _START_S)
+            through = int(rig.latest["ledger.reconstructed"]) - before
+            per_s = through / (time.monotonic() - began_s)
+            rig.kill()
+    return float(max(1, int(per_s * _SPARE_FRACTION)))
 
 
 def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> list[Sample]:
@@ -146,11 +180,22 @@ def growths(samples: Sequence[Sample], settled: int) -> dict[str, dict[str, Any]
     return out
 
 
-def is_flat(node: Mapping[str, Any]) -> bool:
+def is_flat(node: Mapping[str, Any]) -> dict[str, bool]:
     """Return whether a node's memory, threads and handles stayed what they were."""
-    more_threads = node["threads"][1] - node["threads"][0]
-    more_handles = node["handles"][1] - node["handles"][0]
-    return bool(node["rss_change"] <= _MOST_GROWTH and more_threads <= 0 and more_handles <= _MOST_HANDLES)
+    return {
+        "memory": node["rss_change"] <= _MOST_GROWTH,
+        "threads": node["threads"][1] <= node["threads"][0],
+        "handles": node["handles"][1] - node["handles"][0] <= _MOST_HANDLES,
+    }
+
+
+def verdicts(growth: Mapping[str, Mapping[str, Any]], latency_ms: Mapping[str, float | None]) -> dict[str, bool]:
+    """Return by figure whether it stayed flat in all nodes; what was not measured did not."""
+    nodes = [is_flat(node) for node in growth.values()]
+    told = {what: bool(nodes) and all(node[what] for node in nodes) for what in ("memory", "threads", "handles")}
+    first, last = latency_ms["first_p50_ms"], latency_ms["last_p50_ms"]
+    flat = first is not None and last is not None and last <= max(first * _MOST_DELAY, first + _LEAST_DELAY_MS)
+    return {**told, "latency": flat}
 
 
 def _latency_change(samples: Sequence[Sample], settled: int) -> dict[str, float | None]:
@@ -174,7 +219,9 @@ def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path 
         table.add_column(column, justify="left" if column == "node" else "right", no_wrap=True)
     for name, node in figures["growth"].items():
         pairs = [" → ".join(f"{value:g}" for value in node[what]) for what in ("rss_mib", "threads", "handles")]
-        table.add_row(name, pairs[0], f"{node['rss_change']:+.1%}", *pairs[1:], "yes" if is_flat(node) else "NO")
+        table.add_row(
+            name, pairs[0], f"{node['rss_change']:+.1%}", *pairs[1:], "yes" if all(is_flat(node).values()) else "NO"
+        )
     console.print(table)
     latency = figures["latency_ms"]
     dropped = sum(ledger["dropped"].values())
@@ -185,6 +232,8 @@ def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path 
         f"ledger {'closed' if ledger['closed'] else 'NOT CLOSED'}",
         highlight=False,
     )
+    words = (f"{what} {'flat' if flat else 'NOT FLAT'}" for what, flat in figures["verdicts"].items())
+    console.print("; ".join(words), highlight=False)
     if json_path is not None:
         json_path.write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sci_stream.bench.machine import circumstances
+from sci_stream.clock import unix_ns
 from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
 from sci_stream.nodes.acquire import AcquireNode
@@ -83,7 +84,7 @@ class LoopCamera:
                 return None
             time.sleep(_PATIENCE_S)
         counts: Array = self._frames[self._next % _MADE]
-        frame = CameraFrame(counts, self._next, None, time.time_ns())
+        frame = CameraFrame(counts, self._next, None, unix_ns())
         self._next += 1
         return frame
 
@@ -129,7 +130,7 @@ class IdentitySolver:
 
     def submit(self, snapshot: Snapshot) -> None:
         """Hand through."""
-        now_ns = time.time_ns()
+        now_ns = unix_ns()
         report = SolveReport(
             iterations=1, start=Start.COLD, start_reason="identity", budget_limited=False, solve_ns=0, residual=0.0
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,29 @@ from sci_stream.nodes.supervisor import Supervisor
 from sci_stream.transport.taps import subscribe_status
 
 _LINES = 2000
+_PROGRAM = (sys.executable, "-m", "sci_stream")
 
 
-def small_rig(folder: Path, *, rate_hz: float, size_px: int, tables: Mapping[str, Mapping[str, Any]]) -> Path:
+def small_rig(
+    folder: Path,
+    *,
+    rate_hz: float,
+    size_px: int,
+    tables: Mapping[str, Mapping[str, Any]],
+    camera: Mapping[str, Any] | None = None,
+) -> Path:
     """Write the rig of a simulated camera with small frames, made ahead, and a denoiser that costs next to nothing.
 
-    ``tables`` are laid over it.
+    ``tables`` are laid over it, and ``camera`` over the options of the camera.
     """
     options = {"width_px": size_px, "height_px": size_px, "n_frames": 4, "snapshot_rate_hz": rate_hz}
     rig: dict[str, dict[str, Any]] = {
         "rig": {"name": "bench"},
-        "camera": {"driver": "simulated", "read_timeout_s": 0.1, "options": {**options, "loop_snapshots": 16}},
+        "camera": {
+            "driver": "simulated",
+            "read_timeout_s": 0.1,
+            "options": {**options, "loop_snapshots": 16, **(camera or {})},
+        },
         "reconstruct": {"denoiser": "identity", "devices": ["cpu"], "iterations": 1, "threads": 1},
         "network": {name: f"tcp://127.0.0.1:{free_port()}" for name in ("dispatch", "results", "taps")},
         "record": {"folder": "recordings", "min_free_mib": 0, "warn_free_mib": 0},
@@ -47,7 +60,7 @@ def small_rig(folder: Path, *, rate_hz: float, size_px: int, tables: Mapping[str
 class SupervisedRig:
     """A rig that runs in a thread of this process's, its nodes in processes of their own."""
 
-    def __init__(self, path: Path, *, snapshots: int = 0) -> None:
+    def __init__(self, path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM) -> None:
         self.rig = load_rig(path, overrides={})
         self._summary = path.with_name("summary.json")
         self._stop = StopRequest()
@@ -56,7 +69,10 @@ class SupervisedRig:
         self.latest: dict[str, Any] = {}
         """What the sink reported last."""
         self.supervisor = Supervisor(
-            self.rig, path, self._stop, self.lines.append, snapshots=snapshots, summary=self._summary
+            *(self.rig, path, self._stop, self.lines.append),
+            snapshots=snapshots,
+            summary=self._summary,
+            program=program,
         )
         self.status: int | None = None
         """Exit status, once it is over."""
@@ -131,9 +147,9 @@ class SupervisedRig:
 
 
 @contextlib.contextmanager
-def supervised(path: Path, *, snapshots: int = 0) -> Iterator[SupervisedRig]:
+def supervised(path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM) -> Iterator[SupervisedRig]:
     """Run a rig; whatever happens, no process of it is left."""
-    running = SupervisedRig(path, snapshots=snapshots)
+    running = SupervisedRig(path, snapshots=snapshots, program=program)
     try:
         yield running
     finally:

@@ -18,6 +18,34 @@ Folder = Annotated[Path | None, typer.Option(help="Where to record meanwhile; a 
 
 @bench_app.command("faults")
 def bench_faults(
+    only: Annotated[
+        list[str] | None, typer.Argument(help="Which faults, as the table calls them; all of them.")
+    ] = None,
+    kills: Annotated[int, typer.Option(min=1, help="How many nodes to kill at random moments.")] = 20,
+    seed: Annotated[int, typer.Option(help="From which nodes and moments are drawn.")] = 0,
+    folder: Folder = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Have a running rig befallen by one fault after the other; say what became of every snapshot."""
+    from sci_stream.bench.faults import bench, print_figures
+
+    _check(folder)
+    console = Console(stderr=True)
+    figures = bench(
+        only or (),
+        n_kills=kills,
+        seed=seed,
+        folder=folder,
+        say=lambda line: console.print(line, highlight=False, markup=False),
+    )
+    print_figures(figures, table_console(), json_path)
+    wrong = {name: row["wrong"] for name, row in figures["faults"].items() if row["wrong"]}
+    if wrong:
+        raise LedgerError("Not everything is as it should be after these faults", got=wrong)
+
+
+@bench_app.command("kills")
+def bench_kills(
     kills: Annotated[int, typer.Option(min=1, help="How many nodes to kill, one after the other.")] = 20,
     seed: Annotated[int, typer.Option(help="From which nodes and moments are drawn.")] = 0,
     policy: Annotated[Policy, typer.Option(help="live or record.")] = Policy.RECORD,
@@ -29,7 +57,7 @@ def bench_faults(
     json_path: JsonPath = None,
 ) -> None:
     """Kill nodes of a running rig at random moments; say what became of every snapshot."""
-    from sci_stream.bench.faults import bench, print_figures
+    from sci_stream.bench.kills import bench, print_figures
 
     _check(folder)
     console = Console(stderr=True)
@@ -53,7 +81,10 @@ def bench_faults(
 @bench_app.command("soak")
 def bench_soak(
     snapshots: Annotated[int, typer.Option(min=100, help="How many snapshots.")] = 50_000,
-    rate: Annotated[float, typer.Option(min=1.0, help="Snapshots a second.")] = 200.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Snapshots a second; else what this machine keeps up with."),
+    ] = None,
     denoiser: Annotated[str, typer.Option(help="identity, or tv (one iteration).")] = "identity",
     record: Annotated[bool, typer.Option(help="Record meanwhile.")] = True,
     folder: Folder = None,

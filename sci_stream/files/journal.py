@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sci_stream.clock import unix_ns
 from sci_stream.errors import FileFormatError, StorageError
 
 
@@ -50,7 +50,7 @@ class Journal:
 
     def append(self, event: str, fields: Mapping[str, Any] | None = None) -> None:
         """Add an event to the batch; nothing is written before `sync`."""
-        line = {"event": event, "time_ns": time.time_ns(), **(fields or {})}
+        line = {"event": event, "time_ns": unix_ns(), **(fields or {})}
         self._pending.append(json.dumps(line, separators=(",", ":"), default=str))
 
     def sync(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.seqset import SeqSet
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.files.hdf5 import LIBVER
@@ -279,7 +279,7 @@ class RecordingWriter:
 
         ``clean`` marks an orderly end; ``continued`` names the segment in which the series goes on.
         """
-        document = {"clean": clean, "time_ns": time.time_ns(), "ledger": None if ledger is None else dict(ledger)}
+        document = {"clean": clean, "time_ns": unix_ns(), "ledger": None if ledger is None else dict(ledger)}
         document |= self.notes | ({} if continued is None else {"continued": continued})
         padded = ledger_document(document)
         with self._guard("written"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.clock import unix_ns
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.files.calibration_file import write_calibration
 from sci_stream.files.hdf5 import LIBVER, open_for_reading
@@ -79,7 +79,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
                 _write_columns(out, {name: values[:used] for name, values in columns.items()})
                 _copy_frames(out, source, columns["state"], used, progress)
                 out["ledger"][:] = ledger_document(
-                    {"clean": True, "time_ns": time.time_ns(), "ledger": ledger, "repaired": True, **old.notes}
+                    {"clean": True, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
                 )
             _verify(partial, old)
             path.rename(kept)

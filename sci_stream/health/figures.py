@@ -65,6 +65,7 @@ CATALOGUE: Final[Mapping[str, Figure]] = {
     "solve_seconds": Figure(Kind.HISTOGRAM, "Time to solve a snapshot, s.", buckets=_SECONDS),
     "iterations": Figure(Kind.HISTOGRAM, "Iterations spent on a snapshot.", buckets=_ITERATIONS),
     "solver_busy_seconds": Figure(Kind.COUNTER, "Time that the solver computed, s: its rate is the utilisation."),
+    "out_of_memory": Figure(Kind.COUNTER, "Times that the device had too little memory for a solve."),
     "device_memory_bytes": Figure(Kind.GAUGE, "Memory of the device, by use, bytes.", "use"),
     # Sink.
     "snapshots": Figure(Kind.COUNTER, "Snapshots of this series by outcome: the ledger.", "outcome"),

@@ -11,6 +11,7 @@ from typing import Literal
 
 import zmq
 
+from sci_stream.clock import read_again
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch import DispatchQueue
 from sci_stream.errors import EnvironmentFault
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _POLL_MS = 20
 _SLOW_CAMERA_NS = 10 * 10**9
+_NOTEWORTHY_STEP_S = 1.0
 _STOPPED = "stopped"
 """Why a series ended that was asked to."""
 
@@ -92,6 +94,9 @@ class AcquireNode:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._doors = open_doors(rig, self._context)
         limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        stepped_s = read_again() / 1e9
+        if abs(stepped_s) > _NOTEWORTHY_STEP_S:
+            log.warning("this host's clock was set by %+.1f s since the last series", stepped_s)
         incarnation = new_incarnation()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._safe = Safekeeping(rig.policy.spool, rig.rig.name)
@@ -330,9 +335,9 @@ class AcquireNode:
                 )
             self._pump.start()
             self._started_s = now_s
-            ran_s = (time.time_ns() - left.running_ns) / 1e9 if left is not None and left.running_ns else 0.0
+            ran_s = (time.monotonic_ns() - left.running_ns) / 1e9 if left is not None and left.running_ns else 0.0
             if ran_s <= 0:
-                self._safe.run_since(time.time_ns())
+                self._safe.run_since(time.monotonic_ns())
             self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
             self._enter(Phase.RUNNING, now_s)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError
 from sci_stream.model import CameraCapabilities
 from sci_stream.optics.calibration import Calibration
@@ -141,7 +142,7 @@ def _average(camera: Camera, plan: Plan, words: str, saturation_dn: float, progr
     """Average the next frames that were exposed after now."""
     mean = FrameMean()
     to_settle = plan.settle
-    asked_ns = time.time_ns()
+    asked_ns = unix_ns()
     heard_s = time.monotonic()
     progress(words, 0, plan.frames)
     while mean.n < plan.frames:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from sci_stream.clock import unix_ns
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.nodes.sink_controls import SinkControls
 from sci_stream.parameters import SET_KEY, Parameter, Value, checked_changes, declarations
@@ -158,7 +158,7 @@ class ControlDesk:
             # Who asks next is told what is in force now, not what the node last said.
             peer.status = {**peer.status, **_redeclared(peer, result.values)}
         elif asked.action != "set":
-            self._note(Change(time.time_ns(), asked.who, sent.node, asked.action))
+            self._note(Change(unix_ns(), asked.who, sent.node, asked.action))
         if result.values:
             asked.values[sent.node] = dict(result.values)
         if result.text:
@@ -213,7 +213,7 @@ class ControlDesk:
         for name, value in values.items():
             old = known[name].value if name in known else None
             if old != value:
-                self._note(Change(time.time_ns(), asked.who, node, name, old, value))
+                self._note(Change(unix_ns(), asked.who, node, name, old, value))
 
     # --- what can be asked for
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import zmq
 
+from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
+from sci_stream.errors import EnvironmentFault
 from sci_stream.model import Reconstruction, Snapshot
 from sci_stream.nodes.doors import open_doors
 from sci_stream.nodes.obeying import Obedient
@@ -94,6 +96,7 @@ class ReconstructNode:
         self._orphans: dict[str, deque[Snapshot]] = {}
         self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
         self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
+        self._trouble = ""
 
     def run(self) -> None:
         """Run until asked to stop; what is in hand is finished first, within the drain time."""
@@ -193,7 +196,7 @@ class ReconstructNode:
             return f"the acquire node does not answer at {network.dispatch}"
         if not self._link.dealer.connected:
             return f"the sink does not answer at {network.results}"
-        return "" if self._hello.credit else "the engine is being made ready with the calibration"
+        return self._trouble if self._hello.credit else "the engine is being made ready with the calibration"
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -214,7 +217,7 @@ class ReconstructNode:
             return
         if identity in self._doing:
             return
-        self._doing[identity] = _Doing(snapshot, time.time_ns())
+        self._doing[identity] = _Doing(snapshot, unix_ns())
         if self._solver.has(snapshot.calibration_hash):
             self._solver.submit(snapshot)
             return
@@ -237,6 +240,7 @@ class ReconstructNode:
         doing = self._doing.get((snapshot.id.series, snapshot.id.seq))
         if doing is None:
             return
+        self._trouble = ""
         self._counts["reconstructed"] += 1
         self._counts["budget_limited"] += solved.report.budget_limited
         self._counts["warm"] += solved.report.start == "warm"
@@ -272,6 +276,8 @@ class ReconstructNode:
             # Without an engine this node can do nothing: the reason is all that it has to give.
             raise failed.error
         log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error)
+        if isinstance(failed.error, EnvironmentFault):
+            self._trouble = str(failed.error)  # of the device: it will be the same for the next ones
         self._tell_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
 
     def _tell_failed(self, identity: Identity, reason: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import SeriesInfo
 from sci_stream.optics.calibration import Calibration
@@ -85,7 +85,7 @@ class RecordingSwitch:
 
     def note(self, *, on: bool, file: str) -> None:
         """Take note that the operator did this."""
-        self.switched.append({"on": on, "file": file, "time_ns": time.time_ns()})
+        self.switched.append({"on": on, "file": file, "time_ns": unix_ns()})
         log.info("recording %s from the page: %s", "started" if on else "stopped", file)
 
     def close(self, ledger: Mapping[str, Any] | None) -> dict[str, Any]:

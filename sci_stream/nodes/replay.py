@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
 from sci_stream.files.calibration_file import load_calibration
@@ -275,7 +276,7 @@ class _Run:
         if self._recorded_cold(seq):
             # Another node may have had the snapshot before it, or none: then it was not begun from there.
             self._engine.forget()
-        started_ns = time.time_ns()
+        started_ns = unix_ns()
         video, report = self._engine.reconstruct(snapshot, budget)
         self._controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         return Reconstruction(
@@ -283,7 +284,7 @@ class _Run:
             video=video,
             calibration_hash=self._engine.calibration.hash,
             report=report,
-            times=StageTimes(acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=time.time_ns()),
+            times=StageTimes(acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()),
             node=_NODE,
             device=self._device,
             bayer=self._series.info.bayer,

@@ -99,10 +99,10 @@ class Safekeeping:
         if seq >= self._first and self._accounted.add(seq - self._first) and self.spool is not None:
             self.spool.confirmed(self._first + self._accounted.complete_below)
 
-    def run_since(self, unix_ns: int) -> None:
+    def run_since(self, monotonic_ns: int) -> None:
         """Note when the camera was started first."""
         if self.spool is not None:
-            self.spool.run_since(unix_ns)
+            self.spool.run_since(monotonic_ns)
 
     def end(self, reason: str) -> None:
         """Note that the series is being ended."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.model import Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.nodes.health_book import HealthBook
@@ -157,7 +157,7 @@ class SeriesBook:
 
     def recorded(self, reconstruction: Reconstruction) -> None:
         """Note that a reconstruction is safe in the recording."""
-        self._latency_ms["record"].append((time.time_ns() - reconstruction.times.accepted_ns) / 1e6)
+        self._latency_ms["record"].append((unix_ns() - reconstruction.times.accepted_ns) / 1e6)
 
     def latency_ms(self) -> dict[str, dict[str, float]]:
         """Return p50 and p99 by stage, in ms, over the most recent snapshots."""

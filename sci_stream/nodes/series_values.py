@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.model import CameraCapabilities, CameraFrame, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.camera_pump import Captured
@@ -15,7 +14,7 @@ def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibrati
     """Return what is known when a series starts."""
     return SeriesInfo(
         series=name,
-        started_ns=time.time_ns(),
+        started_ns=unix_ns(),
         rig=rig.rig.name,
         policy=Policy(rig.policy.mode),
         camera_model=capabilities.model,

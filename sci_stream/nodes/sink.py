@@ -15,6 +15,7 @@ from typing import Any
 
 import zmq
 
+from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.clock import significant_ns
 from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
@@ -187,7 +188,7 @@ class SinkNode:
         self._status_s = float("-inf")  # the page shows it at once
         if self._series is None:
             raise InputError("There is no series to record", hint="Wait for the camera to start.")
-        change = Change(time.time_ns(), who, "sink", "recording", self._is_recording(), on)
+        change = Change(unix_ns(), who, "sink", "recording", self._is_recording(), on)
         if change.old and not on:
             self._note_change(change)  # while there is a journal to tell it to
             return self._series.switch_recording(on)
@@ -306,7 +307,7 @@ class SinkNode:
             return
         series.waiting_for[("reconstruction", seq)] = [identity]
         accepted = dataclasses.replace(
-            reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=time.time_ns())
+            reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=unix_ns())
         )
         times = by_sink_clock(accepted.times, self._clock_of("acquire"), self._clock_of(accepted.node))
         series.book.take(accepted, times, now_s)

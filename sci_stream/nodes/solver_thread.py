@@ -8,16 +8,17 @@ import hashlib
 import logging
 import queue
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 import torch
 
+from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
-from sci_stream.errors import SciStreamError
+from sci_stream.errors import DeviceMemoryError, SciStreamError
 from sci_stream.files.matconvnet import read_matconvnet
 from sci_stream.model import Snapshot, StageTimes
 from sci_stream.nodes.calibration_watch import CalibrationWatch
@@ -33,6 +34,8 @@ from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSett
 from sci_stream.recon.pending import Pending
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 SOLVER_KEY = "solver."
 """Begins the names under which a node's status says how it solves; the sink records them."""
@@ -144,6 +147,7 @@ class SolverThread:
         self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
         self._iterations = 0
         self._busy_s = 0.0
+        self._out_of_memory = 0
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin; ``wake`` is called whenever there is a result to fetch."""
@@ -192,6 +196,7 @@ class SolverThread:
             "iterations": self._iterations,
             "denoised": self._denoised,
             "busy_s": round(self._busy_s, 3),
+            "out_of_memory": self._out_of_memory,
         }
         return {**found, **memory_in_use(self._device), **self._told, **self._watch_status}
 
@@ -265,7 +270,9 @@ class SolverThread:
             between=self._between_iterations,
         )
         # The first run loads kernels and allocates memory: better now than on the first snapshot.
-        return engine, engine.warm_up()
+        while (iteration_s := self._within_memory(engine, "the first run", engine.warm_up)) is None:
+            pass
+        return engine, iteration_s
 
     def _install(self, engine: Engine, iteration_s: float) -> None:
         if engine.fault:
@@ -283,7 +290,7 @@ class SolverThread:
 
     def _begin(self, snapshot: Snapshot) -> None:
         """Ask for a snapshot's video, and hand on the one before it."""
-        started_ns = time.time_ns()
+        started_ns = unix_ns()
         engine = self._engines[snapshot.calibration_hash]
         if self._last_engine is not None and self._last_engine is not engine:
             engine.forget("calibration")
@@ -293,11 +300,25 @@ class SolverThread:
             if self._section.adapt_budget
             else Budget(iterations=self._settings.iterations)
         )
+        what = f"snapshot {snapshot.id.seq}"
+        while (pending := self._within_memory(engine, what, lambda: engine.begin(snapshot, budget))) is None:
+            pass
+        self._under_way = _UnderWay(snapshot, pending, started_ns)
+
+    def _within_memory(self, engine: Engine, what: str, work: Callable[[], _T]) -> _T | None:
+        """Do some work, and hand on the video before; None if there was no memory: some is spared to try again."""
         try:
-            pending = engine.begin(snapshot, budget)
+            return work()
+        except DeviceMemoryError as error:
+            self._out_of_memory += 1
+            short = str(error)
         finally:
             self._deliver()
-        self._under_way = _UnderWay(snapshot, pending, started_ns)
+        # Only now is nothing of the attempt alive any more: the error held on to it.
+        if not engine.spare_memory():
+            raise DeviceMemoryError(f"There is no memory for {what}, and nothing left to spare", got=short)
+        log.warning("%s is begun again with less at once: %s", what, short)
+        return None
 
     def _between_iterations(self) -> None:
         """Give up if that is wanted; hand on the last video if it has come out meanwhile."""
@@ -323,5 +344,5 @@ class SolverThread:
         watch = self._watches[done.snapshot.calibration_hash]
         report = dataclasses.replace(report, health=watch.see(done.snapshot, video))
         self._watch_status = watch.status()
-        times = StageTimes(started_ns=done.started_ns, finished_ns=time.time_ns())
+        times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())
         self._put(Solved(done.snapshot, video, report, times))

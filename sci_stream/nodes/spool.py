@@ -53,7 +53,7 @@ class Left:
     """What an acquire node that died left behind.
 
     ``next_seq`` is the first number that was not given out; ``confirmed`` the number below which the sink has confirmed
-    every outcome; ``running_ns`` when the camera was first started, Unix time, 0 if it was not; ``ending`` why the
+    every outcome; ``running_ns`` when the camera was first started, monotonic time, 0 if it was not; ``ending`` why the
     series was being ended, ``""`` if it was not; ``torn`` slots hold no snapshot any more.
     """
 
@@ -164,9 +164,9 @@ class Spool:
         """Note in which epoch the series goes on."""
         self._put(_EPOCH_AT, epoch)
 
-    def run_since(self, unix_ns: int) -> None:
-        """Note when the camera was started."""
-        self._put(_RUNNING_AT, unix_ns)
+    def run_since(self, monotonic_ns: int) -> None:
+        """Note when the camera was started, by the clock that all processes since the host's start share."""
+        self._put(_RUNNING_AT, monotonic_ns)
 
     def confirmed(self, below: int) -> None:
         """Note that the sink has confirmed the outcome of every snapshot below a number."""

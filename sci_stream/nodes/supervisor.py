@@ -62,6 +62,8 @@ class Supervisor:
         The rig file, given to every node.
     say
         Takes each line that a node writes.
+    program
+        What is run for each node, before its arguments.
     """
 
     def __init__(
@@ -75,11 +77,12 @@ class Supervisor:
         duration_s: float = 0.0,
         summary: Path | None = None,
         verbose: bool = False,
+        program: Sequence[str] = (sys.executable, "-m", "sci_stream"),
     ) -> None:
         self._rig = rig
         self._stop = stop
         self._say = say
-        command = [sys.executable, "-m", "sci_stream"] + (["--verbose"] if verbose else [])
+        command = [*program, *(["--verbose"] if verbose else [])]
         sink = [*command, "sink", str(rig_path)] + (["--summary", str(summary)] if summary else [])
         acquire = [*command, "acquire", str(rig_path)]
         acquire += ["--snapshots", str(snapshots)] if snapshots else []

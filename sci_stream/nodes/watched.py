@@ -99,6 +99,7 @@ def reconstruct_figures(status: Mapping[str, Any], wire_errors: Counter[str]) ->
         "in_hand": status["in_hand"],
         "resent": status["resent"],
         "solver_busy_seconds": status.get("busy_s", 0.0),
+        "out_of_memory": status.get("out_of_memory", 0),
         "wire_errors": dict(wire_errors),
         **({"device_memory_bytes": memory} if memory else {}),
     }

@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.errors import CalibrationError, DeviceError
+from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics import mosaic
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement, displace, unknown
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.ports import Denoiser, RecordableDenoiser
+from sci_stream.ports import Denoiser, RecordableDenoiser, SparingDenoiser
 from sci_stream.recon.budget import BudgetController
-from sci_stream.recon.chunks import PIXELS_PER_CHUNK, solve_bytes
 from sci_stream.recon.device import describe_device
 from sci_stream.recon.gap import Step, cold_start, gap_step
 from sci_stream.recon.graphs import RecordedStep, record_cuda_graph
+from sci_stream.recon.memory import within_memory
 from sci_stream.recon.pending import Pending
 from sci_stream.recon.schedule import AnytimeLadder, Budget
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -88,7 +88,7 @@ class Engine:
     ------
     ConfigError
         If the settings name an unknown solver.
-    DeviceError
+    DeviceMemoryError
         If the calibration does not fit into the device's memory.
     """
 
@@ -131,14 +131,14 @@ class Engine:
 
         Raises
         ------
-        DeviceError
+        DeviceMemoryError
             If the device runs out of memory.
         """
         if self._solving:
             self._displacement = displacement
             return
         calibration = self.calibration
-        try:
+        with within_memory(calibration, self.device):
             # A copy: the calibration's arrays are read-only, which torch does not know.
             phi = torch.from_numpy(calibration.phi.copy()).to(self.device)
             phi = self._planes(phi if displacement.is_none else displace(phi, displacement))
@@ -148,8 +148,22 @@ class Engine:
             if calibration.bad_pixels is not None:
                 good &= torch.from_numpy(~calibration.bad_pixels)
             self._r_inv = inverse_gram(gram_diag(self._phi), self._planes(good.to(self.device)))
-        except torch.cuda.OutOfMemoryError as error:
-            raise self._out_of_memory() from error
+
+    def spare_memory(self) -> bool:
+        """Give back what the next solve can do without, and have it take less at once, if more slowly.
+
+        Returns
+        -------
+        Whether there was anything to spare; may be asked again while there is.
+        """
+        spared = self._starter.forget("memory")
+        if isinstance(self._step, RecordedStep):
+            spared |= self._step.give_up("memory ran out")
+        if isinstance(self._denoiser, SparingDenoiser):
+            spared |= self._denoiser.spare_memory()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return spared
 
     @property
     def description(self) -> str:
@@ -214,8 +228,8 @@ class Engine:
         ------
         CalibrationError
             If the snapshot or its truth does not fit the calibration.
-        DeviceError
-            If the device runs out of memory.
+        DeviceMemoryError
+            If the device runs out of memory: `spare_memory` may help.
         """
         return self.begin(snapshot, budget, watch=watch).finish()
 
@@ -235,7 +249,7 @@ class Engine:
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
         self._solving = True
         try:
-            with torch.inference_mode(), on_device:
+            with within_memory(self.calibration, self.device), torch.inference_mode(), on_device:
                 stopwatch.lap()
                 measured = self._measure(snapshot.counts)
                 beginning = self._beginning(snapshot, measured, budget)
@@ -245,8 +259,6 @@ class Engine:
                 stopwatch.lap()
                 facts = torch.stack([solved.residual, solved.finite.to(solved.residual.dtype)])
                 arrival = self._transfers.download(video, facts)
-        except torch.cuda.OutOfMemoryError as error:
-            raise self._out_of_memory() from error
         finally:
             self._solving = False
         report = SolveReport(
@@ -385,13 +397,3 @@ class Engine:
                 expected=video_shape,
                 got=snapshot.truth.shape,
             )
-
-    def _out_of_memory(self) -> DeviceError:
-        n_frames, (height, width) = self.calibration.n_frames, self.calibration.shape
-        needed = solve_bytes(n_frames, height, width, pixels_per_chunk=PIXELS_PER_CHUNK[self.device.type])
-        return DeviceError(
-            f"{self.description} ran out of memory",
-            expected=f"about {needed / 2**30:.1f} GiB free",
-            got=f"{n_frames} frames of {height}×{width} pixels",
-            hint="Free the device of other work, or choose another in the rig.",
-        )

@@ -75,6 +75,13 @@ class RecordedStep:
         """How many iterations are held recorded."""
         return len(self._recordings)
 
+    def give_up(self, why: str) -> bool:
+        """Let go of all recordings and make no more; return whether there were any."""
+        held = bool(self._recordings)
+        self.fault = self.fault or f"iterations are not recorded: {why}"
+        self._recordings.clear()
+        return held
+
     def __call__(self, state: State, sigma: float, problem: Problem) -> State:
         """Do one iteration, as `gap_step` does. The new state's d is a tensor of its own; v and y_acc are not."""
         if state.d is None or self.fault or state.v.numel() > MOST_PIXELS:
@@ -93,8 +100,7 @@ class RecordedStep:
             try:
                 self._recordings[key] = _record(state, sigma, problem, self._recorder)
             except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
-                self.fault = f"iterations are not recorded: {str(error).partition(chr(10))[0]}"
-                self._recordings.clear()
+                self.give_up(str(error).partition("\n")[0])
                 return gap_step(state, sigma, problem)
         recording = self._recordings[key]
         recording.load((state.v, state.y_acc, state.d, problem.y, problem.r_inv))

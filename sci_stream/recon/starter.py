@@ -52,6 +52,7 @@ class Starter:
     redelivered    sent again after another node was lost: what came before it was not solved here
     calibration    the calibration changed
     cut            the scene before has nothing to do with this one
+    memory         the device ran out of memory: the last video was given up for this one
     no_gain        the prediction is no better than ȳ: nothing moves, or in no predictable way
     diverged       the solve before came to nothing
     warm           the start is warm
@@ -108,9 +109,11 @@ class Starter:
             shared = video.device.type == "cpu"
             self._id, self._video, self._sound = snapshot.id, video.clone() if shared else video, sound
 
-    def forget(self, reason: str = "first") -> None:
-        """Begin the next solve cold, for this reason."""
+    def forget(self, reason: str = "first") -> bool:
+        """Begin the next solve cold, for this reason; return whether there was a video to forget."""
+        remembered = self._video is not None
         self._id, self._video, self._sound, self._reason = None, None, None, reason
+        return remembered
 
     def _before(self, snapshot: Snapshot) -> tuple[torch.Tensor | None, str]:
         """Return the video that a snapshot directly continues, or None and why there is none."""

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.errors import InputError
 from sci_stream.model import Reconstruction, SeriesInfo
@@ -143,7 +143,7 @@ class WebPreview:
 
     def publish(self, reconstruction: Reconstruction) -> None:
         """Show a reconstruction unless a newer one comes first; its arrays must not be changed afterwards."""
-        now_ns = time.time_ns()
+        now_ns = unix_ns()
         self._hub.history.add(reconstruction, now_ns / 1e9)
         with self._changed:
             self._newest = _Published(now_ns, reconstruction)
@@ -152,7 +152,7 @@ class WebPreview:
 
     def set_status(self, status: Mapping[str, Any]) -> None:
         """Show this status on the page and under ``/status``."""
-        self._hub.history.hear(status, time.time())
+        self._hub.history.hear(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
         self._wake()
 

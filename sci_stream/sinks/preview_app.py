@@ -25,6 +25,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from sci_stream.clock import unix_ns
 from sci_stream.sinks.display import no_data_jpeg
 from sci_stream.sinks.preview_controls import Controls, obey
 from sci_stream.sinks.preview_history import History
@@ -221,7 +222,7 @@ async def _awakened(viewer: Viewer) -> bool:
 
 
 def _status_text(hub: Hub) -> str:
-    return json.dumps({"type": "status", "now_ns": time.time_ns(), "status": hub.report()}, default=str)
+    return json.dumps({"type": "status", "now_ns": unix_ns(), "status": hub.report()}, default=str)
 
 
 async def _receive(viewer: Viewer, socket: WebSocket) -> None:
@@ -241,7 +242,7 @@ async def _receive(viewer: Viewer, socket: WebSocket) -> None:
 async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
     """Yield the frames of the newest picture at the pace of the camera; a picture saying so when none comes."""
     stale_shown = False
-    joined_ns = time.time_ns()
+    joined_ns = unix_ns()
     try:
         while not hub.closing:
             picture = hub.latest
@@ -252,7 +253,7 @@ async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
                     yield _part(frame)
                     await asyncio.sleep(dwell_s)
                 continue
-            age_s = (time.time_ns() - (joined_ns if picture is None else picture.published_ns)) / 1e9
+            age_s = (unix_ns() - (joined_ns if picture is None else picture.published_ns)) / 1e9
             if age_s >= hub.stale_s and not stale_shown:
                 stale_shown = True
                 yield _part(no_data_jpeg(picture.frames[-1] if picture is not None else None))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
 import zmq
 
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.clock import ClockOffset
 from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
@@ -39,7 +39,7 @@ def identity_of(hello: Hello) -> bytes:
 
 def answer(ping: Ping) -> Pong:
     """Say what this host's clock says."""
-    now_ns = time.time_ns()
+    now_ns = unix_ns()
     return Pong(sent_ns=ping.sent_ns, received_ns=now_ns, answered_ns=now_ns)
 
 
@@ -177,7 +177,7 @@ class Dealer:
                 log.warning("message from %s refused: %s", self.endpoint, error)
                 continue
             if isinstance(message, Pong):
-                self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, time.time_ns())
+                self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, unix_ns())
                 continue
             event = self._peer_event(message)
             if event is not None:
@@ -229,7 +229,7 @@ class Dealer:
         if beat_due:
             self._said_s = now_s
             if self.connected:
-                self.send(encode(Ping(sent_ns=time.time_ns())))
+                self.send(encode(Ping(sent_ns=unix_ns())))
             said = self.hello if not self.connected else Heartbeat(node=self.hello.node, status=self.status)
             self.send(encode(said))
         return events

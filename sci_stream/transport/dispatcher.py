@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import zmq
 
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.dispatch import DispatchQueue, Entry
 from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
@@ -246,7 +246,7 @@ class Dispatcher:
                 backlog=self._queue.waiting,
                 period_ns=self.period_ns * max(1, self.ready_nodes),
                 redelivered=entry.attempts - 1,
-                dispatched_ns=time.time_ns(),
+                dispatched_ns=unix_ns(),
             )
             identity = name.encode()
             if not self._send(identity, encode(snapshot)):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.faults import bench, print_figures
+from sci_stream.bench.kills import bench, print_figures
 
 
 def assert_all_there(figures: dict[str, Any], kills: int) -> None:

@@ -13,14 +13,19 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import DeviceError
+from sci_stream.errors import DeviceMemoryError
 from sci_stream.model import Snapshot, SnapshotId
-from sci_stream.nodes.solver_thread import Failed, Ready, Result, Solved, SolverThread
+from sci_stream.nodes.solver_thread import Failed, Ready, Result, Solved, SolverThread, make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.recon.pending import Pending
 
 PATIENCE_S = 60.0
+
+NO_MEMORY_ON_A_CPU = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "67108864 bytes. Error code 12 (Cannot allocate memory)"
+)
 
 
 @pytest.fixture
@@ -194,14 +199,24 @@ def test_the_next_solve_begins_before_the_last_video_is_out_which_is_handed_on_a
     ]  # fmt: skip
 
 
-def test_running_out_of_memory_fails_the_snapshot_and_the_one_before_it_still_comes_out(
-    calibration: Calibration, start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), NO_MEMORY_ON_A_CPU])
+@pytest.mark.parametrize("fits_with_less", [True, False])
+def test_running_out_of_memory_costs_speed_or_the_snapshot_and_the_one_before_it_still_comes_out(
+    calibration: Calibration,
+    start: Callable[..., Bench],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    fits_with_less: bool,
 ) -> None:
     iterate = Engine._iterate
+    tries = 0
 
     def exhausted(engine: Engine, *args: Any) -> Any:
-        if calls.append(0) or len(calls) == 4:  # the two of the warm-up, snapshot 0, then this
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        nonlocal tries
+        calls.append(0)
+        if len(calls) >= 4 and (tries == 0 or not fits_with_less):  # after the two of the warm-up and snapshot 0
+            tries += 1
+            raise error
         return iterate(engine, *args)
 
     calls: list[int] = []
@@ -211,8 +226,15 @@ def test_running_out_of_memory_fails_the_snapshot_and_the_one_before_it_still_co
     for seq in range(3):
         bench.solver.submit(_snapshot(calibration, seq))
     results = [bench.next() for _ in range(4)]
-    assert [type(result) for result in results] == [Ready, Solved, Failed, Solved]
-    assert isinstance(results[2].error, DeviceError)  # type: ignore[union-attr]
+    if fits_with_less:
+        assert [type(result) for result in results] == [Ready, Solved, Solved, Solved]
+        reasons = [result.report.start_reason for result in results[1:] if isinstance(result, Solved)]
+        assert reasons[:2] == ["first", "memory"], "the last video was given up for this one"
+    else:
+        assert [type(result) for result in results] == [Ready, Solved, Failed, Failed]
+        assert isinstance(results[2].error, DeviceMemoryError)  # type: ignore[union-attr]
+        assert "ran out of memory" in str(results[2].error)  # type: ignore[union-attr]
+    assert bench.solver.status()["out_of_memory"] == tries > 0
 
 
 def test_a_changed_calibration_starts_cold_and_says_so(calibration: Calibration) -> None:
@@ -228,3 +250,51 @@ def test_a_changed_calibration_starts_cold_and_says_so(calibration: Calibration)
         assert [result.report.start_reason for result in solved] == ["first", "calibration", "calibration"]
     finally:
         bench.solver.stop()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_that_runs_out_of_memory_goes_on_with_less_at_once() -> None:
+    phi = np.random.default_rng(0).random((32, 512, 512), dtype=np.float32)
+    calibration = Calibration(phi=phi, full_scale_dn=900.0)
+    counts = (900.0 * phi.mean(0)).astype(np.float32)
+    snapshots = [Snapshot(SnapshotId("test", 0, seq), counts, calibration.hash, 32, 0) for seq in range(3)]
+    section = ReconstructSection(denoiser="ffdnet-lite", iterations=3, min_iterations=3, warm_start=False)
+    total = torch.cuda.get_device_properties(0).total_memory
+
+    def peak(engine: Engine) -> int:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        engine.reconstruct(snapshots[0])
+        return torch.cuda.max_memory_reserved()
+
+    denoiser, settings = make_prior(section, torch.device("cuda", 0))
+    engine = Engine(calibration, denoiser, torch.device("cuda", 0), settings)
+    most = peak(engine)
+    while engine.spare_memory():
+        pass
+    least = peak(engine)
+    assert least < most
+    del engine, denoiser
+
+    solver = SolverThread(section, "cuda:0")
+    results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+
+    def collect() -> None:
+        for result in solver.results():
+            results.put(result)
+
+    solver.start(collect)
+    try:
+        solver.adopt(calibration)
+        assert isinstance(results.get(timeout=PATIENCE_S), Ready)
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((least + (most - least) / 2) / total)
+        for snapshot in snapshots:
+            solver.submit(snapshot)
+        solved = [results.get(timeout=PATIENCE_S) for _ in snapshots]
+        assert all(isinstance(result, Solved) for result in solved), solved
+        assert int(solver.status()["out_of_memory"]) >= 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        solver.stop()

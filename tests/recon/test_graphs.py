@@ -173,3 +173,16 @@ def test_a_cuda_graph_replays_the_iteration(precision: Precision) -> None:
                     torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
             assert recorded.fault == ""
             assert recorded.recordings >= 1
+
+
+def test_what_is_given_up_is_given_back_and_not_recorded_again() -> None:
+    denoise, problem = TvDenoiser(), Problem()
+    recorded = RecordedStep(denoise, by_hand)
+    before = problem.solve(denoise, recorded, problem.phi)[-1]
+    assert recorded.recordings == 1
+    assert recorded.give_up("memory ran out")
+    after = problem.solve(denoise, recorded, problem.phi)[-1]
+    assert recorded.recordings == 0
+    assert recorded.fault == "iterations are not recorded: memory ran out"
+    assert not recorded.give_up("memory ran out"), "nothing is left to give"
+    torch.testing.assert_close(after, before)

@@ -79,6 +79,7 @@ class FfdnetDenoiser:
         self._gives_noise = weights.gives_noise
         prepare_libraries(device)
         self._pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
+        self._frame_pixels = 0
         self._full = _full_network(weights, device)
         self.half: torch.dtype | None = half_dtype(device)
         if precision is Precision.HALF:
@@ -99,10 +100,18 @@ class FfdnetDenoiser:
         network = self._half if self.form(sigma) == "half" else self._full
         level = on_device(sigma, x)
         out = torch.empty_like(x)
-        sizes = plan_chunks(x.shape[0], x.shape[1] * x.shape[2], self._pixels_per_chunk)
+        self._frame_pixels = x.shape[1] * x.shape[2]
+        sizes = plan_chunks(x.shape[0], self._frame_pixels, self._pixels_per_chunk)
         for chunk, result in zip(torch.split(x, sizes), torch.split(out, sizes), strict=True):
             result.copy_(self._denoise(chunk, level, network))
         return out
+
+    def spare_memory(self) -> bool:
+        """Take chunks of half the size, down to a frame each; see `sci_stream.ports.SparingDenoiser`."""
+        more_than_one = self._pixels_per_chunk >= 2 * self._frame_pixels > 0
+        if more_than_one:
+            self._pixels_per_chunk //= 2
+        return more_than_one
 
     @property
     def arithmetic(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import torch
 
-from sci_stream.ports import RecordableDenoiser
+from sci_stream.ports import RecordableDenoiser, SparingDenoiser
 
 
 class SequenceDenoiser:
@@ -43,3 +43,10 @@ class SequenceDenoiser:
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
         return self._first(x, sigma) if sigma > self._switch_sigma else self._then(x, sigma)
+
+    def spare_memory(self) -> bool:
+        """Have both take less memory; see `sci_stream.ports.SparingDenoiser`."""
+        spared = False
+        for prior in (self._first, self._then):
+            spared |= isinstance(prior, SparingDenoiser) and prior.spare_memory()
+        return spared

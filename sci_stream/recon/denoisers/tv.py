@@ -6,6 +6,8 @@ from its dual, ``u = x + div q`` with |q| ≤ w, by projected gradient steps ``q
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from sci_stream.recon.level import on_device
@@ -17,7 +19,7 @@ _STEP = 0.24
 """τ. Converges below 1/4, as ‖div ∇‖ ≤ 8 in two dimensions."""
 
 _FRAMES_PER_CHUNK_CPU = 2
-"""On a CPU few frames at a time stay in its cache between steps; on a GPU all of them go at once."""
+"""On a CPU few frames at a time stay in its cache between steps; on a GPU all of them go at once, if they fit."""
 
 
 class TvDenoiser:
@@ -45,6 +47,8 @@ class TvDenoiser:
         if steps < 1:
             raise ValueError(f"TV needs at least one inner step, got {steps}")
         self._steps = steps
+        self._most_frames = sys.maxsize
+        self._frames = 0
 
     def form(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
         """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
@@ -54,10 +58,17 @@ class TvDenoiser:
         """Denoise (N, H, W) with the weight 0.65 σ; see `sci_stream.ports.Denoiser`."""
         out = torch.empty_like(x)
         weight = WEIGHT_PER_SIGMA * on_device(sigma, x)
-        chunk = _FRAMES_PER_CHUNK_CPU if x.device.type == "cpu" else x.shape[0]
+        chunk = self._frames = min(self._most_frames, _FRAMES_PER_CHUNK_CPU if x.device.type == "cpu" else x.shape[0])
         for frames, result in zip(torch.split(x, chunk), torch.split(out, chunk), strict=True):
             _denoise(frames, weight, self._steps, out=result)
         return out
+
+    def spare_memory(self) -> bool:
+        """Take half as many frames at a time; see `sci_stream.ports.SparingDenoiser`."""
+        more_than_one = self._frames > 1
+        if more_than_one:
+            self._most_frames = self._frames = self._frames // 2
+        return more_than_one
 
 
 def _denoise(x: torch.Tensor, weight: torch.Tensor, steps: int, *, out: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.ports import Denoiser
+from sci_stream.ports import Denoiser, SparingDenoiser
 from sci_stream.recon.denoisers import DENOISERS, make_denoiser
 from sci_stream.recon.weights import FfdnetWeights, save_ffdnet
 
@@ -50,6 +50,18 @@ def test_any_size_keeps_its_shape(denoiser: Denoiser, shape: tuple[int, int, int
     assert out.shape == x.shape
     assert out.dtype == x.dtype
     assert out.isfinite().all()
+
+
+def test_one_that_spares_memory_gives_the_same_with_less_until_there_is_nothing_left_to_spare(
+    denoiser: Denoiser,
+) -> None:
+    x = _frames(6, 8, 8)
+    before = denoiser(x, 0.1)
+    if not isinstance(denoiser, SparingDenoiser):
+        pytest.skip(f"{denoiser.name} takes no memory to speak of")
+    spared = list(itertools.takewhile(lambda more: more, (denoiser.spare_memory() for _ in range(64))))
+    assert 1 <= len(spared) < 64
+    torch.testing.assert_close(denoiser(x, 0.1), before)
 
 
 def test_the_input_is_neither_changed_nor_aliased(denoiser: Denoiser) -> None:

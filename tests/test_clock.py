@@ -1,0 +1,49 @@
+"""Stamps do not step with the host's clock; nothing but `sci_stream.clock` reads that clock."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sci_stream import clock
+from tests.e2e.kit import ROOT
+
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set the host's clock an hour back, as far as this process can see."""
+    real = time.time_ns
+    monkeypatch.setattr(clock, "_ahead_ns", clock._ahead_ns)  # put back afterwards
+    monkeypatch.setattr(time, "time_ns", lambda: real() - HOUR_NS)
+    return iter(())
+
+
+def test_it_is_unix_time() -> None:
+    clock.read_again()
+    assert abs(clock.unix_ns() - time.time_ns()) < 10**9
+
+
+def test_a_step_of_the_clock_changes_nothing_until_it_is_asked_for(stepped: None) -> None:
+    before_ns = clock.unix_ns()
+    assert before_ns - time.time_ns() > HOUR_NS / 2
+    assert clock.unix_ns() >= before_ns
+    assert abs(clock.read_again() + HOUR_NS) < 10**9
+    assert abs(clock.unix_ns() - time.time_ns()) < 10**9
+
+
+def test_nothing_else_reads_the_host_s_clock() -> None:
+    reads = re.compile(r"\btime\.time(_ns)?\(\)|\bdatetime\.(now|utcnow)\(|\bdate\.today\(|CLOCK_REALTIME")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("sci_stream", "drivers")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "clock.py"
+        for line in path.read_text().splitlines()
+        if reads.search(line)
+    ]
+    assert found == []
