@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.responses import PlainTextResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
@@ -26,6 +28,33 @@ _SECURITY_HEADERS = {
     b"referrer-policy": b"no-referrer",
     b"cache-control": b"no-store",
 }
+
+_STYLE = """
+:root { color-scheme: dark; font: 16px/1.5 system-ui, sans-serif; color: #e6ebf0; background: #0a0d10; }
+body { margin: 0; min-height: 100vh; display: grid; place-items: center; }
+form { width: min(400px, 84vw); padding: 24px; background: #12171c; border: 1px solid #242d36; border-radius: 12px; }
+h1 { margin: 0 0 12px; font-size: 18px; color: #5ad1c4; }
+p { margin: 0 0 16px; }
+label { display: block; color: #8c99a6; font-size: 14px; }
+input, button { box-sizing: border-box; width: 100%; min-height: 44px; margin-top: 6px; padding: 6px 12px;
+  font: inherit; color: inherit; background: #1b222a; border: 1px solid #37434e; border-radius: 8px; }
+button { margin-top: 14px; font-weight: 600; cursor: pointer; }
+:focus-visible { outline: 2px solid #5ad1c4; outline-offset: 2px; }
+"""
+_ASKING = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>sci_stream: token</title><style>{_STYLE}</style></head>
+<body><form action="/" method="get"><h1>sci_stream</h1><p role="alert">REFUSAL</p>
+<label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
+<button>Open</button></form></body></html>
+"""
+_ASKING_POLICY = (
+    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-"
+    + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    + "'"
+)
+_NO_TOKEN = "a token is needed: open the page with ?token=…, as the sink node printed it"
+_WRONG_TOKEN = "the token is not the right one: take it from the address that the sink node printed"
 
 
 class Gate:
@@ -60,7 +89,7 @@ class Gate:
         elif scope["type"] == "websocket":
             await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal)(scope, receive, send)
         else:
-            await PlainTextResponse(refusal + "\n", status_code=403)(scope, receive, send)
+            await _refused(scope, refusal)(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> str | None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -72,11 +101,14 @@ class Gate:
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if acts and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return "a page of another origin may not connect"
-        if self._token is not None and scope["path"] not in _OPEN_PATHS and not self._knows_token(scope, headers):
-            return "a token is needed: open the page with ?token=…, as the sink node printed it"
-        return None
+        if self._token is None or scope["path"] in _OPEN_PATHS:
+            return None
+        given = self._given_tokens(scope, headers)
+        if any(hmac.compare_digest(candidate.encode(), self._token.encode()) for candidate in given):
+            return None
+        return _WRONG_TOKEN if given else _NO_TOKEN
 
-    def _knows_token(self, scope: Scope, headers: dict[str, str]) -> bool:
+    def _given_tokens(self, scope: Scope, headers: dict[str, str]) -> list[str]:
         given = [*parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])]
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -87,8 +119,18 @@ class Gate:
             cookie = None
         if cookie is not None:
             given.append(cookie.value)
-        expected = (self._token or "").encode()
-        return any(hmac.compare_digest(candidate.encode(), expected) for candidate in given)
+        return given
+
+
+def _refused(scope: Scope, refusal: str) -> Response:
+    """Say why: to a person who opens the page without the right token, with a place to put it."""
+    asks = dict(scope["headers"]).get(b"accept", b"").startswith(b"text/html")
+    if asks and scope["path"] == "/" and refusal in {_NO_TOKEN, _WRONG_TOKEN}:
+        text = refusal[:1].upper() + refusal[1:] + "."
+        return HTMLResponse(
+            _ASKING.replace("REFUSAL", text), status_code=403, headers={"Content-Security-Policy": _ASKING_POLICY}
+        )
+    return PlainTextResponse(refusal + "\n", status_code=403)
 
 
 def _host_name(host: str) -> str:

@@ -243,6 +243,23 @@ def test_without_the_token_nothing_is_shown(guarded: str) -> None:
         connect(f"ws://{parts.netloc}/live")
 
 
+def test_who_has_no_token_is_asked_for_it_and_who_has_a_wrong_one_is_told_so(guarded: str) -> None:
+    base = guarded.partition("?")[0].rstrip("/")
+    browser = {"Accept": "text/html,application/xhtml+xml"}
+    asked = httpx.get(base + "/", headers=browser)
+    assert asked.status_code == 403
+    assert "A token is needed" in asked.text
+    assert '<form action="/" method="get">' in asked.text
+    assert "form-action 'self'" in asked.headers["content-security-policy"]
+    wrong = httpx.get(base + "/?token=wrong", headers=browser)
+    assert "The token is not the right one" in wrong.text
+    assert httpx.get(base + "/status?token=wrong").text.startswith("the token is not the right one")
+    assert httpx.get(base + "/status").text.startswith("a token is needed")
+    with httpx.Client(follow_redirects=True, headers=browser) as client:
+        assert client.get(base + "/", params={"token": "s3cret&more"}).url.path == "/"
+        assert "Reconstructed video" in client.get(base + "/").text
+
+
 def test_the_token_is_taken_from_the_address_into_a_cookie(guarded: str) -> None:
     base = f"http://{urlsplit(guarded).netloc}"
     with httpx.Client(follow_redirects=True) as browser:

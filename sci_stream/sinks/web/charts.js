@@ -1,7 +1,7 @@
 // Histograms and the strip chart of the last minutes, on canvases as sharp as the screen.
 
 import { el } from "./page.js";
-import { count, duration, percent } from "./format.js";
+import { count, percent } from "./format.js";
 
 const SPAN_S = 300;
 const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see preview_history.py
@@ -47,7 +47,7 @@ export function histograms({ levels, counts, saturated_fraction: saturated }) {
   screen.context.globalCompositeOperation = "source-over";
   const total = levels.flat().reduce((sum, n) => sum + n, 0);
   const clipped = levels.reduce((sum, bins) => sum + bins[bins.length - 1], 0) / Math.max(1, total);
-  el("levels-told").textContent = `top level ${percent(clipped)}`;
+  el("levels-told").textContent = `clipped ${percent(clipped)}`;
   const sensor = surface(el("counts"));
   if (!counts) { el("counts-told").textContent = "not sent"; return; }
   bars(sensor.context, counts.bins, sensor.width, sensor.height, colour("--chart-grey"));
@@ -98,7 +98,7 @@ function axes(context, { left, plot, top, y, height }) {
   for (const ms of [0, top / 2, top]) {
     const at = Math.round(y(ms)) + 0.5;
     context.beginPath(); context.moveTo(left, at); context.lineTo(left + plot.w, at); context.stroke();
-    context.fillText(ms === 0 ? "0" : duration(ms), left - 6, at);
+    context.fillText(ms < 1000 ? (ms ? `${ms} ms` : "0") : `${ms / 1000} s`, left - 6, at);
   }
   context.textBaseline = "alphabetic";
   for (const minutes of [4, 3, 2, 1]) {

@@ -9,6 +9,7 @@ const SHOWN = { exposure_ev: (v) => `${v > 0 ? "+" : ""}${v.toFixed(1)} EV`, bla
 const VIEWS = ["both", "video", "coded"];
 
 const fields = [...document.querySelectorAll("[data-tone]")];
+const gains = [...el("gains").children];
 
 // --- tone: one request at a time; what changed meanwhile goes together in the next
 
@@ -44,7 +45,14 @@ function showTone(tone, force = false) {
   for (const name of ["none", "grey_world", "fixed"]) {
     el(`white-${name}`).setAttribute("aria-pressed", String(tone.white_balance === name));
   }
+  el("gains").hidden = tone.white_balance !== "fixed";
+  gains.forEach((field, i) => {
+    if (tone.gains && document.activeElement !== field) field.value = tone.gains[i].toFixed(2);
+  });
 }
+
+// An empty field becomes null, which the sink node refuses in words; the others are as they were.
+const setGains = () => setTone({ white_balance: "fixed", gains: gains.map((field) => (field.value ? Number(field.value) : null)) });
 
 function tell(field) {
   const output = document.querySelector(`output[for="${field.id}"]`);
@@ -82,6 +90,7 @@ export const autoWhite = () => setTone({ white_balance: el("white-grey_world").g
 export function setPicking(picking) {
   if (picking && document.body.dataset.kind === "mono") return;
   document.body.classList.toggle("picking", picking);
+  el("white-pick").setAttribute("aria-pressed", String(picking));
   el("pick-hint").hidden = !picking;
   if (picking && el("pictures").dataset.view === "coded") setView("video");
 }
@@ -168,9 +177,10 @@ export function start() {
       else { setPicking(false); setTone({ white_balance: button.dataset.white }); }
     });
   }
+  for (const field of gains) field.addEventListener("change", setGains);
   for (const button of document.querySelectorAll("button[data-view]")) button.addEventListener("click", () => setView(button.dataset.view));
   const clicks = {
-    "tone-reset": resetTone, record: toggleRecording, still: saveStill, pause: togglePlaying, night: toggleNight, full: toggleFull,
+    "tone-reset": resetTone, "pick-leave": () => setPicking(false), record: toggleRecording, still: saveStill, pause: togglePlaying, night: toggleNight, full: toggleFull,
     back: () => { step(-1); judge(); }, forward: () => { step(1); judge(); },
   };
   for (const [id, action] of Object.entries(clicks)) el(id).addEventListener("click", action);

@@ -7,6 +7,14 @@ export const rate = (value) => (known(value) ? (value >= 100 ? value.toFixed(0) 
 export const snapshots = (n) => `${count(n)} snapshot${n === 1 ? "" : "s"}`;
 export const words = (text) => String(text).replaceAll("_", " ");
 
+const UNITS = { hz: "Hz", s: "s", ms: "ms", us: "µs", px: "px", dn: "DN", db: "dB", mib: "MiB" };
+
+// A name that ends in its unit, as those of the project do: "snapshot_rate_hz" is "snapshot rate (Hz)".
+export function named(name) {
+  const [, plain, unit] = /^(.+)_([a-z]+)$/.exec(name) ?? [];
+  return UNITS[unit] ? `${words(plain)} (${UNITS[unit]})` : words(name);
+}
+
 export function duration(ms) {
   if (!known(ms)) return "–";
   if (ms < 1000) return `${Math.round(ms)} ms`;

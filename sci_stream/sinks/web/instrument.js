@@ -2,7 +2,7 @@
 
 import { el, state, toast } from "./page.js";
 import { ask } from "./link.js";
-import { words } from "./format.js";
+import { named, words } from "./format.js";
 
 const WHO = "the page";
 const waiting = new Set();  // targets that were asked for and not answered yet
@@ -60,7 +60,7 @@ function row(target, parameter) {
   const label = document.createElement("label");
   const id = idOf(target, parameter.name);
   label.htmlFor = id;
-  label.textContent = words(parameter.name);
+  label.textContent = named(parameter.name);
   label.title = `${target}: ${parameter.says} (${parameter.range})`;
   const field = fieldFor(parameter);
   field.id = id;
@@ -96,7 +96,7 @@ async function set(target, parameter, field) {
   try {
     // JSON has no NaN: an empty field becomes null, which the node refuses in words.
     await ask("set", { node: target, parameters: { [parameter.name]: value }, who: WHO });
-    toast(`${words(parameter.name)}: ${value === true ? "on" : value === false ? "off" : value}`);
+    toast(`${named(parameter.name)}: ${value === true ? "on" : value === false ? "off" : value}`);
   } catch (error) {
     toast(error.message, true);
     field.blur();

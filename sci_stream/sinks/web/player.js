@@ -4,6 +4,7 @@ import { el, put, state } from "./page.js";
 import { count } from "./format.js";
 
 const DWELL_MS = { least: 1000 / 60, most: 1000 / 8 };
+const WIDE = 1.8;  // times its height: from there on two pictures are larger one above the other than side by side
 const ICON = { pause: "M4 3h3v10H4z M9 3h3v10H9z", play: "M4 3v10l9-5z" };
 
 const video = el("video").getContext("2d");
@@ -49,6 +50,7 @@ function begin(made) {
   player.nextAtMs = performance.now();
   player.index = -1;
   fit(video.canvas, made.frames[0]);
+  el("pictures").dataset.shape = made.frames[0].width > WIDE * made.frames[0].height ? "wide" : "";
   if (made.coded) fit(coded.canvas, made.coded);
   drawCoded();
   el("scrub").max = String(made.frames.length - 1);

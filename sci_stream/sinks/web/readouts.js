@@ -50,15 +50,18 @@ export function showStatus() {
   showNodes(state.status.nodes ?? []);
   showAlerts();
   rows("latency", Object.entries(latency).map(([stage, t]) => ({
-    cells: [words(stage), fixed(t?.p50, 1), fixed(t?.p99, 1)],
+    cells: [words(stage), milliseconds(t?.p50), milliseconds(t?.p99)],
   })), "no snapshot yet");
 }
+
+const milliseconds = (value) => (value >= 1000 ? count(value) : fixed(value, 1));
 
 // How far the masks seem to have moved since the calibration, where the rig estimates it.
 function showShift(calibration) {
   const shift = calibration?.shift_px;
   const px = Array.isArray(shift) ? Math.hypot(...shift) : shift;
-  put("shift", known(px) ? `masks moved ${px.toFixed(2)} px${calibration.corrected ? ", corrected" : ""}` : "");
+  put("shift", known(px) ? `${px.toFixed(2)} px` : "–");
+  put("corrected", calibration?.corrected ? "corrected" : known(px) ? "since calibration" : "not looked at yet");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 
