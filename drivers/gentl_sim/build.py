@@ -17,7 +17,7 @@ FOLDER = Path("build") / "gentl"
 """Where `make gentl` builds, from the project's folder."""
 
 _FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread")
-_RELEASE = ("-O2",)
+_RELEASE = ("-O3",)
 _SANITIZE = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
 # The library stays mapped once loaded: a thread that a consumer has not stopped must not find its code gone.
 _LINK = ("-shared", "-pthread", "-Wl,-z,nodelete", "-Wl,--no-undefined", "-ldl")

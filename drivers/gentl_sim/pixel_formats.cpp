@@ -47,14 +47,17 @@ void pack_lsb(const uint16_t* samples, size_t width, uint8_t* out) {
     }
 }
 
-void pack_gige(int bits, const uint16_t* samples, size_t width, uint8_t* out) {
-    const int low = bits - 8;
-    const unsigned mask = (1u << low) - 1;
-    for (size_t i = 0; i + 1 < width; i += 2, out += 3) {
-        const unsigned first = samples[i], second = samples[i + 1];
-        out[0] = static_cast<uint8_t>(first >> low);
-        out[1] = static_cast<uint8_t>((first & mask) | (second & mask) << 4);
-        out[2] = static_cast<uint8_t>(second >> low);
+/// Two samples are three bytes: high bits, low bits of both, high bits. Two such pairs go out at a time.
+template <int bits>
+void pack_gige(const uint16_t* samples, size_t width, uint8_t* out) {
+    constexpr int low = bits - 8;
+    constexpr uint64_t mask = (1u << low) - 1;
+    const auto pair = [](uint64_t first, uint64_t second) {
+        return first >> low | (first & mask) << 8 | (second & mask) << 12 | (second >> low) << 16;
+    };
+    for (size_t i = 0; i + 3 < width; i += 4, out += 6) {
+        const uint64_t four = pair(samples[i], samples[i + 1]) | pair(samples[i + 2], samples[i + 3]) << 24;
+        std::memcpy(out, &four, 6);  // likewise
     }
 }
 
@@ -97,7 +100,7 @@ void pack_line(const PixelFormat& format, const uint16_t* samples, size_t width,
             format.bits == 10 ? pack_lsb<10>(samples, width, out) : pack_lsb<12>(samples, width, out);
             break;
         case Packing::GigePacked:
-            pack_gige(format.bits, samples, width, out);
+            format.bits == 10 ? pack_gige<10>(samples, width, out) : pack_gige<12>(samples, width, out);
             break;
     }
 }

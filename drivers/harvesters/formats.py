@@ -11,8 +11,9 @@ EMVA, *GenICam Pixel Format Naming Convention* (PFNC) 2.4 for the names, codes a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -153,13 +154,12 @@ def decode(
         raise CameraError(
             f"A buffer is too short for {height_px}×{width_px} {form.name}", expected=f"{needed} bytes", got=raw.size
         )
+    raw = raw[:needed]
     if padding_bytes:
-        row_bytes = needed // height_px - padding_bytes
-        rows = raw[:needed].reshape(height_px, -1)[:, :row_bytes]
-        if form.layout != "plain":
+        rows = raw.reshape(height_px, -1)[:, : needed // height_px - padding_bytes]
+        if form.layout != "plain" and width_px % _GROUPS[form.bits_per_pixel].pixels:
             return np.stack([_unpack(np.ascontiguousarray(row), form, width_px) for row in rows])
         raw = np.ascontiguousarray(rows).reshape(-1)
-    raw = raw[: height_px * width_px * form.bits_per_pixel // 8] if form.layout == "plain" else raw[:needed]
     if form.layout != "plain":
         return _unpack(raw, form, height_px * width_px).reshape(height_px, width_px)
     if form.bit_depth == 8:
@@ -168,33 +168,87 @@ def decode(
     return wide.astype(np.uint16, copy=False).reshape(height_px, width_px)
 
 
+class _Group(NamedTuple):
+    """The fewest pixels of a packed format that are whole bytes together, and the word that takes them unpacked."""
+
+    pixels: int
+    bytes_: int
+    word: np.dtype[Any]
+
+
+_GROUPS: Final = {12: _Group(2, 3, np.dtype("<u4")), 10: _Group(4, 5, np.dtype("<u8"))}
+"""By the bits that a pixel takes in the buffer."""
+
+_BLOCK_BYTES: Final = 1 << 17
+"""Groups are unpacked in blocks that stay in the processor's cache, several times faster than all at once."""
+
+
 def _unpack(raw: npt.NDArray[np.uint8], form: PixelFormat, n_pixels: int) -> npt.NDArray[np.uint16]:
-    """Return ``n_pixels`` values of a packed format, in one dimension."""
-    group_px, group_bytes = (2, 3) if form.bits_per_pixel == 12 else (4, 5)
-    groups = -(-n_pixels // group_px)
-    if raw.size < groups * group_bytes:  # the last group is cut off where the pixels end
-        raw = np.concatenate([raw, np.zeros(groups * group_bytes - raw.size, np.uint8)])
-    out = np.empty((groups, group_px), np.uint16)
-    (_unpack_bits if form.layout == "p" else _unpack_packed)(raw, form.bit_depth, out)
-    return out.reshape(-1)[:n_pixels]
+    """Return ``n_pixels`` values of a packed format, in one dimension.
+
+    A group is read as one little-endian word, wider than the group, and its pixels are moved within this word to where
+    sixteen bits are for each: a few operations on words take the place of many on single pixels.
+    """
+    group = _GROUPS[form.bits_per_pixel]
+    count = -(-n_pixels // group.pixels)
+    out = np.empty(count, group.word)
+    spare = np.empty(min(count, _BLOCK_BYTES // group.word.itemsize), group.word)
+    spread = _SPREAD[form.layout, form.bit_depth]
+    # The last words would reach beyond the buffer, and the last group may be cut off where the pixels end.
+    inside = max(0, (raw.size - group.word.itemsize) // group.bytes_ + 1)
+    words = np.ndarray((inside,), group.word, raw if inside else None, 0, (group.bytes_,))
+    for index in range(inside, count):
+        out[index] = int.from_bytes(raw[index * group.bytes_ :][: group.bytes_].tobytes(), "little")
+    for first in range(0, count, spare.size):
+        block, source = out[first : first + spare.size], words[first : first + spare.size]
+        block[: source.size] = source
+        spread(block, spare[: block.size])
+    return out.view("<u2").astype(np.uint16, copy=False)[:n_pixels]
 
 
-def _unpack_bits(raw: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.uint16]) -> None:
-    """Unpack a stream of bits: each pixel is found in the two bytes, low one first, in which it begins."""
-    groups, group_px = out.shape
-    group_bytes = group_px * bits // 8
-    for k in range(group_px):
-        first_byte, shift = divmod(k * bits, 8)
-        window = np.ndarray((groups,), "<u2", raw, first_byte, (group_bytes,))
-        np.right_shift(window, shift, out=out[:, k])
-    out &= np.uint16((1 << bits) - 1)
+def _spread_12p(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
+    """…BBBAAA (hexadecimal digits) to 0BBB0AAA."""
+    np.bitwise_and(word, 0xFFF000, out=spare)
+    spare <<= 4
+    word &= 0xFFF
+    word |= spare
 
 
-def _unpack_packed(raw: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.uint16]) -> None:
-    """Unpack high byte, low bits of both (the second's from bit 4 up), high byte."""
-    low_bits = bits - 8
-    first, low, second = (np.ndarray(out.shape[:1], np.uint8, raw, k, (3,)) for k in range(3))
-    mask = np.uint8((1 << low_bits) - 1)
-    for k, high in enumerate((first, second)):
-        np.left_shift(high, low_bits, out=out[:, k], dtype=np.uint16)
-        out[:, k] |= low >> np.uint8(4 * k) & mask
+def _spread_10p(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
+    """Four times ten bits: two pairs apart first, then the pixels of each."""
+    for shift, high, low in ((12, 0xFFFFF << 32, 0xFFFFF), (6, 0x03FF0000_03FF0000, 0x000003FF_000003FF)):
+        np.left_shift(word, shift, out=spare)
+        spare &= high
+        word &= low
+        word |= spare
+
+
+def _spread_12_packed(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
+    """…BBbaAA (high digits outside, low ones together in the middle) to 0BBb0AAa."""
+    np.right_shift(word, 8, out=spare)
+    spare &= 0xF
+    word &= 0xFFF0FF
+    word <<= 4
+    word |= spare
+
+
+def _spread_10_packed(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
+    """As `_spread_12_packed`, but two low bits each: those of the first at bit 8, of the second at bit 12."""
+    low = word >> 8
+    low &= 0x3
+    np.left_shift(word, 4, out=spare)
+    spare &= 0x30000
+    low |= spare
+    word &= 0xFF00FF
+    word <<= 2
+    word |= low
+
+
+_SPREAD: Final[dict[tuple[Layout, int], Callable[[npt.NDArray[Any], npt.NDArray[Any]], None]]] = {
+    ("p", 10): _spread_10p,
+    ("p", 12): _spread_12p,
+    ("Packed", 10): _spread_10_packed,
+    ("Packed", 12): _spread_12_packed,
+}
+"""By layout and depth: brings words with a group in their lowest bytes, in place, to sixteen bits a pixel; the second
+array, of the same size, is scratch."""

@@ -57,6 +57,15 @@ def test_what_is_laid_out_by_the_standard_is_read_back(
     assert got.dtype == form.dtype
 
 
+@pytest.mark.parametrize("name", ["Mono10p", "Mono12p", "Mono10Packed", "Mono12Packed"])
+@pytest.mark.parametrize("padding_bytes", [0, 4])
+def test_an_image_of_usual_size_is_exact_to_its_last_row(name: str, padding_bytes: int) -> None:
+    form, width = FORMATS[name], 360
+    counts = np.random.default_rng(8).integers(0, 1 << form.bit_depth, (401, width)).astype(np.uint16)
+    rows = [encode(row[None], form, padding_bytes=padding_bytes) for row in counts]
+    np.testing.assert_array_equal(decode(np.concatenate(rows), form, 401, width, padding_bytes=padding_bytes), counts)
+
+
 @given(images())
 def test_what_follows_the_image_in_the_buffer_is_not_part_of_it(image: tuple[PixelFormat, Array]) -> None:
     form, counts = image

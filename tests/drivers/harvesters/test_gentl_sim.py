@@ -69,7 +69,7 @@ def exact(camera: HarvestersCamera, form: str, count: int) -> None:
         (frame,) = take(camera, 1)
         first = frame.frame_id if first is None else first
         assert first is not None
-        assert frame.frame_id == first + index, "no gap"
+        assert frame.frame_id == first + index, f"a gap: {camera.counters()}"
         assert np.array_equal(frame.counts, ramp(index, form, SIZE)), f"exposure {index}"
 
 
