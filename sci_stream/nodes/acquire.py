@@ -465,6 +465,7 @@ class AcquireNode:
             "health": self._watched.url,
             **self._link.dealer.clock.status(),
             "wire_errors": self._dispatcher.wire_errors.total() + self._link.dealer.wire_errors.total(),
+            **{f"chunk_{name}": value for name, value in self._pump.chunks.items()},
             **{f"camera_{name}": count for name, count in self._pump.counts.items()},
             **{f"driver_{name}": count for name, count in self._pump.driver_counts.items()},
         }
