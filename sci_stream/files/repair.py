@@ -160,8 +160,9 @@ def _compression(source: h5py.File) -> Compression:
 
 def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
     for name, node in out["rows"].items():
-        node.resize(len(columns[name]), 0)
-        node[:] = columns[name]
+        node.resize(len(columns["state"]), 0)
+        if name in columns:  # a damaged file may lack what it promises
+            node[:] = columns[name]
 
 
 def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:

@@ -105,12 +105,12 @@ def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
         told = shower.field_brightness if shower is not None else 1.0
-        plan = _told_by(camera, plan)
+        plan = told_by(camera, plan)
         setting = _setting(plan, capabilities, saturation_dn, told if plan.brightness is None else plan.brightness)
         return measure(dark, white, patterns, replace(setting, mask_order=tuple(shown)))
 
 
-def _told_by(camera: Camera, plan: Plan) -> Plan:
+def told_by(camera: Camera, plan: Plan) -> Plan:
     """Take exposure time and gain from a camera that has them by their SFNC names, as far as the plan does not say."""
     if not isinstance(camera, AdjustableCamera):
         return plan
