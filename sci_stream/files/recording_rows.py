@@ -26,7 +26,25 @@ class Column:
     fill: Any
     meaning: str
     units: str = ""
+    later: bool = False
+    """Whether recordings of before have none: they read as if nothing had been written in it."""
 
+
+def _health(name: str, meaning: str, dtype: str = "f4", fill: float = np.nan, units: str = "") -> Column:
+    return Column(name, dtype, fill, meaning, units, later=True)
+
+
+_HEALTH_COLUMNS = (
+    _health("mask_shift_x_px", "masks' place, right of the calibrated; NaN if not looked at", units="pixel"),
+    _health("mask_shift_y_px", "masks' place, below the calibrated; NaN if not looked at", units="pixel"),
+    _health("mask_match", "how much of the measurement the masks explain, 0-1; NaN if not looked at"),
+    _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not looked at"),
+    _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated", "u1", 0),
+    _health("masks_corrected", "1 if it was reconstructed with masks moved to where they stand", "u1", 0),
+    _health("below_black_fraction", "pixels darker than the dark frame; NaN if not looked at"),
+    _health("brightness", "mean of the video by the measurement, 0-1; NaN if not looked at"),
+    _health("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+)
 
 COLUMNS = (
     Column("outcome", "u1", 0, "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped"),
@@ -47,23 +65,10 @@ COLUMNS = (
     Column("solve_ns", "i8", 0, "time the reconstruction took", "ns"),
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
     Column("node", "S32", b"", "who reconstructed it"),
-    Column("mask_shift_x_px", "f4", np.nan, "masks' place, right of the calibrated; NaN if not looked at", "pixel"),
-    Column("mask_shift_y_px", "f4", np.nan, "masks' place, below the calibrated; NaN if not looked at", "pixel"),
-    Column("mask_match", "f4", np.nan, "how much of the measurement the masks explain, 0-1; NaN if not looked at"),
-    Column("mask_contrast", "f4", np.nan, "modulation by the masks relative to calibration; NaN if not looked at"),
-    Column("mask_order", "u1", 0, "0 unknown, 1 forward, 2 reversed, 3 rotated"),
-    Column("masks_corrected", "u1", 0, "1 if it was reconstructed with masks moved to where they stand"),
-    Column("below_black_fraction", "f4", np.nan, "pixels darker than the dark frame; NaN if not looked at"),
-    Column("brightness", "f4", np.nan, "mean of the video by the measurement, 0-1; NaN if not looked at"),
-    Column("camera_gain", "f4", np.nan, "exposure and amplification relative to calibration; NaN if unknown"),
+    *_HEALTH_COLUMNS,
     # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
-
-ADDED = frozenset(name for name in (column.name for column in COLUMNS) if name.startswith("mask")) | {
-    "below_black_fraction", "brightness", "camera_gain",
-}  # fmt: skip
-"""Columns that recordings of earlier releases do not have: they read as unwritten."""
 
 CHUNK_PREFIX = "chunk_"
 """Begins the names of columns of chunk data, as in ``chunk_ExposureTime``."""

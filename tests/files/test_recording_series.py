@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import sci_stream
 from sci_stream.errors import FileFormatError
 from sci_stream.files.recording import Recording, RecordingWriter
-from sci_stream.files.recording_rows import ADDED
+from sci_stream.files.recording_rows import COLUMNS
 from sci_stream.files.recording_segments import segment_path
 from sci_stream.files.recording_series import FrameStack, RecordedSeries
 from sci_stream.files.recording_whole import write_whole
@@ -184,8 +184,9 @@ def test_indexing_is_numpys(seven, key) -> None:
 def test_a_recording_from_before_there_was_a_column_reads_as_if_nothing_was_written(recorded: Path, series) -> None:
     for path in (recorded, segment_path(recorded, 1), segment_path(recorded, 2)):
         with h5py.File(path, "r+") as file:
-            for name in ADDED:
-                del file["rows"][name]
+            for column in COLUMNS:
+                if column.later:
+                    del file["rows"][column.name]
     with RecordedSeries(recorded) as recording:
         check_all(recording, series)
         assert np.isnan(recording.table["mask_match"]).all()
