@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,8 @@ import numpy.typing as npt
 from drivers.fields import pixel_format
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.files.published import PublishedMeasurement, read_published
-from sci_stream.files.recording import Recording
+from sci_stream.files.recording_rows import recorded_chunks
+from sci_stream.files.recording_series import RecordedSeries
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 
@@ -28,11 +29,15 @@ class Shot:
     counts: Array
     truth: Array | None = None
     camera_time_ns: int | None = None
+    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ReelInfo:
-    """What a reel's shots have in common; ``clock`` of the recorded time stamps, ``"none"`` if there are none."""
+    """What a reel's shots have in common.
+
+    ``clock`` of the recorded time stamps is ``"none"`` if there are none; ``chunks`` as in `CameraCapabilities`.
+    """
 
     model: str
     serial: str
@@ -41,6 +46,7 @@ class ReelInfo:
     bayer: BayerPhase | None
     clock: str
     has_truth: bool
+    chunks: dict[str, str] = field(default_factory=dict)
 
 
 class Reel(Protocol):
@@ -101,14 +107,15 @@ class PublishedReel:
 
 
 class RecordedReel:
-    """The raw snapshots of one of the project's own recordings.
+    """The raw snapshots of one of the project's own recordings, through all of its segments.
 
     What the original run lost, frames of the camera and snapshots recorded without their counts, is missing again.
+    Time stamps are left out where the camera was opened anew in between: its clock may have begun anew as well.
 
     Parameters
     ----------
     path
-        Of one segment.
+        Of the first segment, or of the ``.nxs`` file over all of them; of a later segment for that one alone.
 
     Raises
     ------
@@ -117,46 +124,54 @@ class RecordedReel:
     """
 
     def __init__(self, path: Path) -> None:
-        self._recording = Recording(path)
+        self._series = RecordedSeries(path)
         try:
-            self._seqs = self._recording.raw_seqs
-            if not self._seqs:
+            seqs = self._series.seqs_with(raw=True)
+            if not len(seqs):
                 raise FileFormatError(
                     f"The recording {path} holds no raw snapshots to play",
                     hint="It was made without raw counts; only its video is left.",
                 )
-            self.calibration = self._recording.calibration
+            self._seqs: list[int] = seqs.tolist()
+            self.calibration = self._series.calibration
             self.frame_numbers = self._numbers()
-            info = self._recording.info
+            info = self._series.info
             self.info = ReelInfo(
                 f"recording of {info.camera_model}",
                 info.camera_serial,
                 info.pixel_format,
                 info.bit_depth,
                 info.bayer,
-                "none" if self._recording.camera_time_ns(self._seqs[0]) is None else "recorded",
+                "recorded" if self._stamped(seqs) else "none",
                 False,
+                dict(info.chunks),
             )
         except BaseException:
-            self._recording.close()
+            self._series.close()
             raise
 
+    def _stamped(self, seqs: npt.NDArray[np.int64]) -> bool:
+        rows, at = self._series.rows, seqs - self._series.first_seq
+        return bool((rows["camera_time_ns"][at] >= 0).all() and np.ptp(rows["epoch"][at]) == 0)
+
     def _numbers(self) -> list[int]:
-        lost = self._recording.rows["dropped_before"]
+        lost = self._series.rows["dropped_before"]
         numbers = [0]
         for previous, seq in pairwise(self._seqs):
-            rows = slice(previous + 1 - self._recording.first_seq, seq + 1 - self._recording.first_seq)
+            rows = slice(previous + 1 - self._series.first_seq, seq + 1 - self._series.first_seq)
             numbers.append(numbers[-1] + seq - previous + int(lost[rows].sum()))
         return numbers
 
     def shot(self, i: int) -> Shot:
         """Return shot ``i``."""
         seq = self._seqs[i]
-        return Shot(self._recording.raw(seq), None, self._recording.camera_time_ns(seq))
+        row = self._series.row(seq)
+        stamp = row["camera_time_ns"] if self.info.clock == "recorded" else None
+        return Shot(self._series.raw_of(seq), None, stamp, recorded_chunks(row))
 
     def close(self) -> None:
-        """Close the file."""
-        self._recording.close()
+        """Close the files."""
+        self._series.close()
 
 
 def calibrate(

@@ -22,7 +22,7 @@ class ReplayOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: Path = Field(description="A published .mat file (v5 or v7.3), or a recording (.h5).")
+    path: Path = Field(description="A published .mat file (v5 or v7.3); a recording: its first .h5 file or its .nxs.")
     snapshot_rate_hz: float = Field(
         default=0.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they are read."
     )
@@ -101,6 +101,7 @@ class ReplayCamera:
             frame_period_ns=self._pacer.period_ns,
             finite=not o.loop,
             has_truth=info.has_truth,
+            chunks=info.chunks,
         )
 
     def calibration(self) -> Calibration:
@@ -140,6 +141,7 @@ class ReplayCamera:
             camera_time_ns=None if self._options.loop else shot.camera_time_ns,
             host_time_ns=unix_ns(),
             truth=shot.truth,
+            chunks=shot.chunks,
         )
 
     def _frame_id(self, numbers: list[int], rounds: int, step: int) -> int:

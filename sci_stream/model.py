@@ -68,6 +68,7 @@ class CameraCapabilities:
     ``height_px``, ``width_px`` give the shape of every frame; ``pixel_format`` is the GenICam (PFNC) name of what
     the sensor sends; ``clock`` names the clock of camera timestamps; ``frame_period_ns`` is the nominal distance of
     frames where it is known. ``finite`` cameras end by themselves; ``has_truth`` ones hand over the true video.
+    ``chunks`` are the numbers that come with each frame (`CameraFrame.chunks`), by name, with their units.
     """
 
     model: str
@@ -83,6 +84,7 @@ class CameraCapabilities:
     frame_period_ns: int | None = None
     finite: bool = False
     has_truth: bool = False
+    chunks: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +134,8 @@ class Snapshot:
     ``counts`` (H, W) uint8, uint16 or float32 DN; ``dropped_before`` frames the camera numbered but did not deliver
     between the preceding snapshot and this one; ``truth`` as in `CameraFrame`; ``backlog`` snapshots that were
     waiting behind this one when it was dispatched; ``period_ns`` time that one reconstruct node has per snapshot if
-    nothing is to be dropped (camera period × nodes), 0 if unknown; ``redelivered`` how often it was sent before.
+    nothing is to be dropped (camera period × nodes), 0 if unknown; ``redelivered`` how often it was sent before;
+    ``chunks`` as in `CameraFrame`.
     """
 
     id: SnapshotId
@@ -151,6 +154,7 @@ class Snapshot:
     period_ns: int = 0
     redelivered: int = 0
     dispatched_ns: int = 0
+    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,12 @@ class CalibrationHealth:
         Whether snapshots are being reconstructed with masks moved accordingly.
     below_black_fraction
         Of pixels that are darker than the dark frame by more than noise.
+    brightness
+        Mean of the video, 0–1: how much light there is through the masks. Whether the scene or the gain has changed is
+        not to be told from it.
+    gain
+        Exposure time and amplification by chunk data, relative to those of the calibration; None where the camera adds
+        neither to its frames, or the calibration does not know its own.
     """
 
     shift_x_px: float | None
@@ -198,6 +208,8 @@ class CalibrationHealth:
     first_mask: int = 0
     corrected: bool = False
     below_black_fraction: float = 0.0
+    brightness: float | None = None
+    gain: float | None = None
 
     @property
     def shift_px(self) -> float | None:
@@ -251,11 +263,15 @@ class Reconstruction:
     camera_frame_id: int | None = None
     redelivered: int = 0
     dropped_before: int = 0
+    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesInfo:
-    """What is known when a series starts; recorded with it and shown beside it."""
+    """What is known when a series starts; recorded with it and shown beside it.
+
+    ``chunks`` are the numbers that the camera adds to each frame, by name, with their units.
+    """
 
     series: str
     started_ns: int
@@ -273,6 +289,7 @@ class SeriesInfo:
     frame_period_ns: int | None = None
     rig_toml: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    chunks: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def _syntax() -> Iterator[HostileCase]:
 
 def _versions() -> Iterator[HostileCase]:
     frames = good_frames("snapshot")
-    for wrong in (0, 1, 3, -1, 2**63, "1", 1.0, True, None, [1]):
+    for wrong in (0, 1, 4, -1, 2**63, "1", 1.0, True, None, [1]):
         yield HostileCase(f"version {wrong!r}", with_header(frames, partial(_update, v=wrong)), "version")
     yield HostileCase("no version", with_header(frames, lambda h: h.pop("v")), "version")
 
@@ -144,7 +144,7 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
     if field in numbers:
         return True  # which of the numbers fit is the field's own affair, tested beside the checks
     return (field in {"ok", "budget_limited"} and value is True) or (
-        field in {"versions", "status", "parameters", "values"} and value == {}
+        field in {"versions", "status", "parameters", "values", "chunks"} and value == {}
     )
 
 
@@ -189,6 +189,10 @@ def _values() -> Iterator[HostileCase]:
         "negative credit": ("hello", {"credit": -1}),
         "too many versions": ("hello", {"versions": {f"p{i}": "1" for i in range(65)}}),
         "a version that is a number": ("hello", {"versions": {"torch": 2}}),
+        "too many chunk values": ("snapshot", {"chunks": {f"c{i}": i for i in range(17)}}),
+        "a chunk value that is NaN": ("snapshot", {"chunks": {"Gain": float("nan")}}),
+        "a chunk value that is a list": ("reconstruction", {"chunks": {"Gain": [1]}}),
+        "a unit that is a number": ("series_start", {"chunks": {"Gain": 1}}),
         "a heartbeat that never comes": ("welcome", {"heartbeat_s": 1e30}),
         "a heartbeat without pause": ("welcome", {"heartbeat_s": 0}),
         "a status that is a list": ("heartbeat", {"status": {"x": [1]}}),

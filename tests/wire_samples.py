@@ -38,7 +38,7 @@ from sci_stream.wire import (
 
 SERIES = "20260102T030405-0a1b2c3d"
 HASH = "00112233445566778899aabbccddeeff"
-HEALTH = CalibrationHealth(0.25, -0.5, 0.01, 0.95, 1.0, "reversed", 2, True, 0.001)
+HEALTH = CalibrationHealth(0.25, -0.5, 0.01, 0.95, 1.0, "reversed", 2, True, 0.001, 0.4, 1.5)
 
 
 def samples() -> dict[str, Message]:
@@ -76,11 +76,13 @@ def samples() -> dict[str, Message]:
         period_ns=33_000_000,
         redelivered=1,
         dispatched_ns=1_767_322_245_000_100_000,
+        chunks={"ExposureTime": 100.5, "LineStatusAll": 3, "Torn": False, "Format": "Mono12"},
     )
     return {
         "series_start": SeriesInfo(
             SERIES, 1, "bench", Policy.RECORD, "SimCam", "A-17", 4, 6, "BayerGB12", 12, 3, calibration.hash,
             bayer=BayerPhase.GBRG, frame_period_ns=33_000_000, rig_toml="[rig]\n", versions={"numpy": "2"},
+            chunks={"ExposureTime": "us", "LineStatusAll": "", "Torn": ""},
         ),
         "snapshot": snapshot,
         "reconstruction": Reconstruction(
@@ -95,6 +97,7 @@ def samples() -> dict[str, Message]:
             counts=snapshot.counts,
             camera_time_ns=12345,
             camera_frame_id=65535,
+            chunks=snapshot.chunks,
         ),
         "series_end": SeriesEnd(SERIES, 43, "finished", 2),
         "dropped": Dropped(SERIES, 1, 41, "queue_full"),

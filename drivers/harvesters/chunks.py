@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from drivers.harvesters.library import get, library
-from drivers.harvesters.nodes import value_of
+from drivers.harvesters.nodes import kind_of, unit_of, value_of
+
+log = logging.getLogger(__name__)
 
 Chunks = dict[str, bool | int | float | str]
+
+
+_NUMBERS = ("integer", "float", "boolean")
+
+
+def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
+    """Return which chunk data are numbers, by name, with their units; say so of those that are not."""
+    nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
+    for name in nodes.keys() ^ set(names):
+        log.warning("the camera has no feature Chunk%s: what it adds as %s cannot be read", name, name)
+    texts = [name for name, node in nodes.items() if kind_of(node) not in _NUMBERS]
+    if texts:
+        log.warning("chunk data that are no numbers come with frames, but are not recorded: %s", ", ".join(texts))
+    return {name: unit_of(node) for name, node in nodes.items() if name not in texts}
 
 
 class ChunkReader:

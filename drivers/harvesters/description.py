@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from drivers.harvesters.chunks import chunk_units
 from drivers.harvesters.formats import pixel_format
 from drivers.harvesters.frame_ids import frame_ids_of
 from drivers.harvesters.library import feature
@@ -50,6 +51,7 @@ def describe(session: Session, options: HarvestersOptions, clock: str | None) ->
         frame_ids=frame_ids_of(session.transport, node_map, options.frame_id_last),
         clock=clock or ("camera" if stamped or "Timestamp" in options.chunks else "none"),
         frame_period_ns=frame_period_ns(node_map, options),
+        chunks=chunk_units(node_map, options.chunks),
     )
     return capabilities, image
 

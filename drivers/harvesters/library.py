@@ -30,6 +30,11 @@ class Library(NamedTuple):
         """What GenTL and GenApi raise: the camera or its connection failed."""
         return (self.gentl.GenericException, self.genapi.GenericException)
 
+    @property
+    def no_answer(self) -> tuple[type[Exception], ...]:
+        """What is raised where camera or producer lack something that is optional."""
+        return (*self.transport_errors, AttributeError)
+
 
 @functools.cache
 def library() -> Library:
@@ -65,10 +70,10 @@ def get(read: Callable[[], T], *, default: Any = None) -> T | Any:
 
     Whatever is optional in GenTL raises where it is absent, each producer in its own way.
     """
-    # Not contextlib.suppress: this is asked ten times for every frame, and costs next to nothing where nothing is raised.
+    # Not contextlib.suppress: this is asked ten times a frame, and `try` costs nothing where nothing is raised.
     try:
         return read()
-    except (*library().transport_errors, AttributeError):
+    except library().no_answer:
         return default
 
 
@@ -76,7 +81,7 @@ def attribute(thing: Any, name: str, default: Any = None) -> Any:
     """Return an attribute, or the default where camera or producer have no answer."""
     try:
         return getattr(thing, name)
-    except (*library().transport_errors, AttributeError):
+    except library().no_answer:
         return default
 
 

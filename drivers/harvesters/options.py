@@ -119,6 +119,7 @@ class HarvestersOptions(_Table):
     )
     chunks: list[str] = Field(
         default_factory=list,
+        max_length=16,
         description="What the camera shall add to each frame (ChunkSelector): FrameID, Timestamp, ExposureTime, …",
     )
     ptp: Literal["off", "try", "on"] = Field(

@@ -47,8 +47,8 @@ def calibrate(
     ] = 0.0,
     held: Annotated[bool, typer.Option(help="Patterns are held for whole exposures, not for 1/B of one.")] = True,
     reverse: Annotated[bool, typer.Option(help="Patterns are asked for from the last exposed to the first.")] = False,
-    exposure_us: Annotated[float, typer.Option(min=0.0, help="Exposure time, for the record, µs.")] = 0.0,
-    gain_db: Annotated[float | None, typer.Option(help="Gain, for the record, dB.")] = None,
+    exposure_us: Annotated[float, typer.Option(min=0.0, help="Exposure time, µs; unset: what the camera says.")] = 0.0,
+    gain_db: Annotated[float | None, typer.Option(help="Gain, dB; unset: what the camera says.")] = None,
     report: ReportPath = None,
     force: Force = False,
 ) -> None:

@@ -19,7 +19,7 @@ from sci_stream.errors import CameraError, ConfigError, StorageError
 if TYPE_CHECKING:
     from sci_stream.model import CameraCapabilities, Feature
     from sci_stream.nodes.finding import Found
-    from sci_stream.nodes.grab import GrabReport, Intervals
+    from sci_stream.nodes.grab import ChunkValues, GrabReport, Intervals
     from sci_stream.ports import Camera
 
 cameras_app = typer.Typer(help="Cameras: which there are, what can be set on them, how their frames come.")
@@ -221,7 +221,20 @@ def _print_report(report: GrabReport) -> None:
         table.add_row(f"intervals, {clock}", _words(intervals))
     for name, count in report.counters.items():
         table.add_row(name, str(count))
+    for name, values in report.chunks.items():
+        table.add_row(f"chunk {name}", escape(_chunk_words(values, report.frames)))
     table_console().print(table)
+
+
+def _chunk_words(values: ChunkValues, frames: int) -> str:
+    if values.least is None or values.least == values.greatest:
+        text = str(values.last)
+    else:
+        text = f"{values.first} to {values.last}"
+        if (values.least, values.greatest) != (values.first, values.last):
+            text += f", between {values.least:.10g} and {values.greatest:.10g}"
+    text += f" {values.unit}" if values.unit else ""
+    return text if values.frames == frames else f"{text}, with {values.frames} of {frames} frames"
 
 
 def _words(intervals: Intervals | None) -> str:

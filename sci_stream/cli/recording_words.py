@@ -54,6 +54,10 @@ def describe(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
     yield from _solving(found["solving"])
     yield from _calibration(found["calibration"])
+    if found["health"]:
+        yield "masks", _health(found["health"])
+    if found["chunks"]:
+        yield "chunk data", ", ".join(_chunk(name, told) for name, told in found["chunks"].items())
     if found["parent"]:
         yield "made from", f"{found['parent'].get('file')}, series {found['parent'].get('series')}"
 
@@ -101,6 +105,32 @@ def _solving(solving: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "solver", ", ".join(f"{name} = {value}" for name, value in told.items())
     if solving["psnr_db"] is not None:
         yield "PSNR", f"{solving['psnr_db']['mean']:.2f} dB mean, {solving['psnr_db']['min']:.2f} lowest"
+
+
+def _health(health: dict[str, Any]) -> str:
+    texts = [f"looked at {health['looks']} times"]
+    if health["last_shift_px"] is not None:
+        x, y = health["last_shift_px"]
+        texts.append(f"shift ({x:+.3f}, {y:+.3f}) px at last, {health['largest_shift_px']:.3f} px at most")
+    figures = (("match", "mask_match", "min", "lowest"), ("contrast", "mask_contrast", "median", "median"))
+    texts += [f"{word} {health[key][which]:.2f} {says}" for word, key, which, says in figures if health[key]]
+    if health["brightness"]:
+        texts.append(f"brightness {health['brightness']['min']:.3f}–{health['brightness']['max']:.3f}")
+    if health["camera_gain"]:
+        texts.append(f"gain {health['camera_gain']['min']:.3f}–{health['camera_gain']['max']:.3f} of the calibration's")
+    if health["below_black_fraction"]["max"] > 0:
+        texts.append(f"up to {health['below_black_fraction']['max']:.2%} of the pixels below black")
+    if health["corrected"]:
+        texts.append(f"{health['corrected']} of them reconstructed with masks moved")
+    return ", ".join([*texts, "order " + ", ".join(health["orders"])])
+
+
+def _chunk(name: str, told: dict[str, Any]) -> str:
+    values = told["values"]
+    if values is None:
+        return f"{name} never"
+    spread = f"{values['min']:.10g}" if values["min"] == values["max"] else f"{values['min']:.10g}–{values['max']:.10g}"
+    return f"{name} {spread} {told['unit']}".rstrip() + f" ({told['frames']} frames)"
 
 
 def _calibration(calibration: dict[str, Any]) -> Iterator[tuple[str, str]]:

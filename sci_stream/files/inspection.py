@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.files.recording_reader import Recording
-from sci_stream.files.recording_rows import OUTCOME_NAMES, START_NAMES
+from sci_stream.files.recording_rows import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES
 from sci_stream.files.recording_series import RecordedSeries
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
@@ -24,7 +24,8 @@ def inspect_recording(path: Path) -> dict[str, Any]:
     Returns
     -------
     ``series``, ``segments``, ``stored``, ``ledger`` (the last one stored), ``rows`` (what the rows themselves say),
-    ``gaps``, ``rates``, ``solving``, ``calibration``, ``parent``. Times in s, rates in Hz, sizes in bytes.
+    ``gaps``, ``rates``, ``solving``, ``calibration``, ``health`` (of the calibration while it ran, None if it was not
+    looked at), ``chunks`` (what the camera added to its frames), ``parent``. Times in s, rates in Hz, sizes in bytes.
 
     Raises
     ------
@@ -59,6 +60,8 @@ def inspect_recording(path: Path) -> dict[str, Any]:
             "rates": _rates(rows, info.n_frames),
             "solving": _solving(rows) | {"solvers": series.notes.get("solvers", {})},
             "calibration": describe_calibration(series.calibration),
+            "health": _health(rows),
+            "chunks": _chunks(rows, info.chunks),
             "parent": series.parent,
         }
 
@@ -153,6 +156,35 @@ def _solving(rows: Any) -> dict[str, Any]:
         "saturated_fraction": _spread(rows["saturated_fraction"][solved]),
         "psnr_db": _spread(rows["psnr_db"][solved]),
         "nodes": dict(Counter(node.decode("ascii") for node in rows["node"][solved].tolist()).most_common()),
+    }
+
+
+def _health(rows: Any) -> dict[str, Any] | None:
+    """Return what was found of the calibration while the series ran."""
+    looked = np.isfinite(rows["below_black_fraction"])
+    if not looked.any():
+        return None
+    names = ("mask_match", "mask_contrast", "below_black_fraction", "brightness", "camera_gain")
+    shifts = np.stack([rows["mask_shift_x_px"], rows["mask_shift_y_px"]], axis=1)[looked]
+    known = shifts[np.isfinite(shifts).all(axis=1)]
+    orders = Counter(ORDER_NAMES.get(int(code), "unknown") for code in rows["mask_order"][looked])
+    return {
+        "looks": int(looked.sum()),
+        "first_shift_px": known[0].tolist() if len(known) else None,
+        "last_shift_px": known[-1].tolist() if len(known) else None,
+        "largest_shift_px": float(np.hypot(*known.T).max()) if len(known) else None,
+        "corrected": int(rows["masks_corrected"].sum()),
+        "orders": dict(orders.most_common()),
+        **{name: _spread(rows[name]) for name in names},
+    }
+
+
+def _chunks(rows: Any, units: dict[str, str]) -> dict[str, Any]:
+    """Return of each number that the camera added to its frames with how many it came, its spread and its unit."""
+    columns = {name: rows[CHUNK_PREFIX + name] for name in units if CHUNK_PREFIX + name in rows}
+    return {
+        name: {"frames": int(np.isfinite(values).sum()), "unit": units[name], "values": _spread(values)}
+        for name, values in columns.items()
     }
 
 

@@ -18,6 +18,6 @@ def recording_image(info: SeriesInfo, calibration: Calibration, layout: Layout) 
     def fill(file: h5py.File) -> None:
         create_layout(file, info, layout)
         write_calibration(file.create_group("calibration"), calibration)
-        create_columns(file.create_group("rows"))
+        create_columns(file.create_group("rows"), info)
 
     return build_image(fill)

@@ -151,6 +151,7 @@ def read_info(file: h5py.File) -> SeriesInfo:
         fields = {name: value for name, value in json.loads(text).items() if name in known}
         fields["policy"] = Policy(fields["policy"])
         fields["bayer"] = None if fields.get("bayer") is None else BayerPhase(fields["bayer"])
+        fields["chunks"] = {str(chunk): str(unit) for chunk, unit in dict(fields.get("chunks", {})).items()}
         fields["rig_toml"] = read_text(file, "rig_toml")
         return SeriesInfo(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

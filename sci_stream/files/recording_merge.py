@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sci_stream.files.recording_reader import Recording
-from sci_stream.files.recording_rows import COLUMNS
+from sci_stream.files.recording_rows import CHUNK_PREFIX, columns_of
 from sci_stream.model import Array
 
 _IDENTITY = ("epoch", "camera_frame_id", "camera_time_ns", "host_time_ns", "dropped_before")
@@ -21,17 +21,18 @@ def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
     """
     first_seq = min(segment.first_seq for segment in segments)
     stop = max(segment.first_seq + len(segment.rows["state"]) for segment in segments)
-    merged: dict[str, Array] = {column.name: np.full(stop - first_seq, column.fill, column.dtype) for column in COLUMNS}
+    columns = columns_of(segments[0].info)
+    merged: dict[str, Array] = {column.name: np.full(stop - first_seq, column.fill, column.dtype) for column in columns}
     for segment in segments:
         rows = segment.rows
         offset = segment.first_seq - first_seq
         place = slice(offset, offset + len(rows["state"]))
         identified, settled = rows["epoch"] >= 0, rows["outcome"] != 0
-        for column in COLUMNS:
-            name = column.name
+        for name, values in merged.items():
             if name == "state":
-                merged[name][place] |= rows[name]
+                values[place] |= rows[name]
             else:
-                chosen = identified if name in _IDENTITY else settled
-                merged[name][place][chosen] = rows[name][chosen]
+                chosen = identified if name in _IDENTITY or name.startswith(CHUNK_PREFIX) else settled
+                if name in rows:  # a damaged file may lack what it promises
+                    values[place][chosen] = rows[name][chosen]
     return first_seq, merged

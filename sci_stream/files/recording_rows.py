@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import h5py
 import numpy as np
 
 from sci_stream.files.recording_layout import GROWTH_ROWS
-from sci_stream.model import Array, Reconstruction
+from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo
 
 BLOCK_ROWS = 512
 _BLOCKS_KEPT = 8
@@ -25,7 +26,25 @@ class Column:
     fill: Any
     meaning: str
     units: str = ""
+    later: bool = False
+    """Whether recordings of before have none: they read as if nothing had been written in it."""
 
+
+def _health(name: str, meaning: str, dtype: str = "f4", fill: float = np.nan, units: str = "") -> Column:
+    return Column(name, dtype, fill, meaning, units, later=True)
+
+
+_HEALTH_COLUMNS = (
+    _health("mask_shift_x_px", "masks' place, right of the calibrated; NaN if not looked at", units="pixel"),
+    _health("mask_shift_y_px", "masks' place, below the calibrated; NaN if not looked at", units="pixel"),
+    _health("mask_match", "how much of the measurement the masks explain, 0-1; NaN if not looked at"),
+    _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not looked at"),
+    _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated", "u1", 0),
+    _health("masks_corrected", "1 if it was reconstructed with masks moved to where they stand", "u1", 0),
+    _health("below_black_fraction", "pixels darker than the dark frame; NaN if not looked at"),
+    _health("brightness", "mean of the video by the measurement, 0-1; NaN if not looked at"),
+    _health("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+)
 
 COLUMNS = (
     Column("outcome", "u1", 0, "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped"),
@@ -46,14 +65,48 @@ COLUMNS = (
     Column("solve_ns", "i8", 0, "time the reconstruction took", "ns"),
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
     Column("node", "S32", b"", "who reconstructed it"),
+    *_HEALTH_COLUMNS,
     # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
+
+CHUNK_PREFIX = "chunk_"
+"""Begins the names of columns of chunk data, as in ``chunk_ExposureTime``."""
+
+
+def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
+    """Return the columns of a series' recording: those of every one, and one for each number of its chunk data."""
+    chunks = (
+        Column(CHUNK_PREFIX + name, "f8", np.nan, f"{name} as the camera added it to the frame, NaN if not", unit)
+        for name, unit in info.chunks.items()
+    )
+    return (*COLUMNS[:-1], *chunks, COLUMNS[-1])
+
+
+def chunk_cells(chunks: Mapping[str, object], info: SeriesInfo) -> dict[str, float]:
+    """Return what a row says of a frame's chunk data."""
+    return {
+        CHUNK_PREFIX + name: float(value)
+        for name, value in chunks.items()
+        if name in info.chunks and isinstance(value, bool | int | float)
+    }
+
+
+def recorded_chunks(row: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Return the chunk data that a row holds."""
+    return {
+        name.removeprefix(CHUNK_PREFIX): float(value)
+        for name, value in row.items()
+        if name.startswith(CHUNK_PREFIX) and not np.isnan(value)
+    }
+
 
 OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
 OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}
 START_CODES = {"cold": 1, "warm": 2}
 START_NAMES = {code: name for name, code in START_CODES.items()}
+ORDER_CODES = {"unknown": 0, "forward": 1, "reversed": 2, "rotated": 3}
+ORDER_NAMES = {code: name for name, code in ORDER_CODES.items()}
 
 _Block = dict[str, Array]
 
@@ -81,12 +134,30 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
         "solve_ns": report.solve_ns,
         "finished_ns": reconstruction.times.finished_ns,
         "node": ascii_cell(reconstruction.node, 32),
+        **(_health_cells(report.health) if report.health is not None else {}),
     }
 
 
-def create_columns(group: h5py.Group) -> None:
-    """Create the columns in an empty group."""
-    for column in COLUMNS:
+def _health_cells(health: CalibrationHealth) -> dict[str, Any]:
+    figures = {
+        "mask_shift_x_px": health.shift_x_px,
+        "mask_shift_y_px": health.shift_y_px,
+        "mask_match": health.match,
+        "mask_contrast": health.contrast,
+        "brightness": health.brightness,
+        "camera_gain": health.gain,
+    }
+    return {
+        **{name: np.nan if value is None else value for name, value in figures.items()},
+        "mask_order": ORDER_CODES.get(health.order, 0),
+        "masks_corrected": health.corrected,
+        "below_black_fraction": health.below_black_fraction,
+    }
+
+
+def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
+    """Create the columns of a series in an empty group."""
+    for column in columns_of(info):
         node = group.create_dataset(
             column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
         )
@@ -104,10 +175,13 @@ class RowTable:
     ----------
     group
         As `create_columns` left it.
+    info
+        Of the same series.
     """
 
-    def __init__(self, group: h5py.Group) -> None:
-        self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in COLUMNS}
+    def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
+        self._columns = columns_of(info)
+        self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in self._columns}
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._dirty: set[int] = set()
         self.rows = 0
@@ -136,7 +210,7 @@ class RowTable:
     def _load(self, index: int) -> _Block:
         first = index * BLOCK_ROWS
         block: _Block = {}
-        for column in COLUMNS:
+        for column in self._columns:
             values = np.full(BLOCK_ROWS, column.fill, column.dtype)
             stored = self._datasets[column.name][first : first + BLOCK_ROWS] if first < self.rows else ()
             values[: len(stored)] = stored
@@ -148,7 +222,7 @@ class RowTable:
         if not self._dirty:
             return
         extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS
-        for column in COLUMNS:
+        for column in self._columns:
             node = self._datasets[column.name]
             if node.shape[0] < extent:
                 node.resize(extent, 0)

@@ -26,7 +26,7 @@ from sci_stream.files.recording_layout import (
     info_to_json,
     ledger_document,
 )
-from sci_stream.files.recording_rows import COLUMNS
+from sci_stream.files.recording_rows import columns_of
 from sci_stream.files.recording_series import RecordedSeries
 
 
@@ -76,9 +76,11 @@ def _fill(file: h5py.File, series: RecordedSeries) -> None:
     file.create_dataset("ledger", data=ledger_document(document), chunks=(LEDGER_BYTES,))
     write_calibration(file.create_group("calibration"), series.calibration)
     rows = file.create_group("rows")
-    for column in COLUMNS:
+    for column in columns_of(info):
         node = rows.create_dataset(column.name, data=series.rows[column.name])
         node.attrs["long_name"] = column.meaning
+        if column.units:
+            node.attrs["units"] = column.units
     size = (info.height_px, info.width_px)
     if any(segment.has_raw for segment in series.segments):
         _virtual(file, series, "raw", shape=size, dtype=series.raw.dtype, flag=RowState.RAW)

@@ -28,7 +28,7 @@ from sci_stream.files.recording_layout import (
     ledger_document,
     raw_dtype,
 )
-from sci_stream.files.recording_rows import OUTCOME_CODES, RowTable, ascii_cell, reconstruction_cells
+from sci_stream.files.recording_rows import OUTCOME_CODES, RowTable, ascii_cell, chunk_cells, reconstruction_cells
 from sci_stream.files.recording_segments import Known, create_segment, free_bytes, segment_path
 from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -120,7 +120,7 @@ class RecordingWriter:
         self._next = functools.partial(RecordingWriter, path, info, calibration, **same, after=self)
         with self._guard("started"):
             self._file = h5py.File(self.path, "r+", libver=LIBVER)
-            self._rows = RowTable(self._file["rows"])
+            self._rows = RowTable(self._file["rows"], info)
             self._raw = FrameWriter(self._file["raw"], compression) if raw else None
             self._video = FrameWriter(self._file["video"], compression) if video else None
             self._ledger: h5py.Dataset = self._file["ledger"]
@@ -170,7 +170,7 @@ class RecordingWriter:
         counts = self._fit_counts(snapshot.counts)
         self._need_space(counts)
         with self._guard("written"):
-            self._identify(row, snapshot.id.epoch, snapshot.camera_frame_id, snapshot.camera_time_ns)
+            self._identify(row, snapshot)
             self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
             self._put_raw(row, seq, counts)
         return True
@@ -190,7 +190,7 @@ class RecordingWriter:
             counts = self._fit_counts(reconstruction.counts)
         self._need_space(counts, None if self._video is None else video)
         with self._guard("written"):
-            self._identify(row, reconstruction.id.epoch, reconstruction.camera_frame_id, reconstruction.camera_time_ns)
+            self._identify(row, reconstruction)
             if counts is not None:
                 self._put_raw(row, seq, counts)
             if self._video is not None:
@@ -227,13 +227,14 @@ class RecordingWriter:
             )
         return seq - self.first_seq
 
-    def _identify(self, row: int, epoch: int, frame_id: int | None, camera_time_ns: int | None) -> None:
+    def _identify(self, row: int, came: Snapshot | Reconstruction) -> None:
         self.rows_written += int(self._rows.get(row, "epoch") < 0)
         self._rows.set(
             row,
-            epoch=epoch,
-            camera_frame_id=-1 if frame_id is None else frame_id,
-            camera_time_ns=-1 if camera_time_ns is None else camera_time_ns,
+            epoch=came.id.epoch,
+            camera_frame_id=-1 if came.camera_frame_id is None else came.camera_frame_id,
+            camera_time_ns=-1 if came.camera_time_ns is None else came.camera_time_ns,
+            **chunk_cells(came.chunks, self.info),
         )
 
     def _need_space(self, *arrays: Array | None) -> None:

@@ -17,7 +17,7 @@ from sci_stream.files.calibration_file import write_calibration
 from sci_stream.files.hdf5 import LIBVER, open_for_reading
 from sci_stream.files.recording_layout import Compression, Layout, RowState, create_layout, ledger_document
 from sci_stream.files.recording_reader import Recording
-from sci_stream.files.recording_rows import COLUMNS, OUTCOME_CODES, create_columns
+from sci_stream.files.recording_rows import OUTCOME_CODES, create_columns
 from sci_stream.files.recording_segments import earlier_segments, first_segment
 from sci_stream.model import Array
 
@@ -145,7 +145,7 @@ def _lay_out(out: h5py.File, source: h5py.File, old: Recording) -> None:
     raw = source["raw"].dtype if "raw" in source else None
     create_layout(out, old.info, Layout(old.first_seq, raw, "video" in source, _compression(source), old.parent))
     write_calibration(out.create_group("calibration"), old.calibration)
-    create_columns(out.create_group("rows"))
+    create_columns(out.create_group("rows"), old.info)
 
 
 def _compression(source: h5py.File) -> Compression:
@@ -159,10 +159,10 @@ def _compression(source: h5py.File) -> Compression:
 
 
 def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
-    for column in COLUMNS:
-        node = out["rows"][column.name]
-        node.resize(len(columns[column.name]), 0)
-        node[:] = columns[column.name]
+    for name, node in out["rows"].items():
+        node.resize(len(columns["state"]), 0)
+        if name in columns:  # a damaged file may lack what it promises
+            node[:] = columns[name]
 
 
 def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -13,15 +12,16 @@ import zmq
 
 from sci_stream.clock import read_again
 from sci_stream.config import Rig
-from sci_stream.delivery.dispatch import DispatchQueue
 from sci_stream.errors import EnvironmentFault
 from sci_stream.model import CameraFrame, Policy, SeriesInfo, Snapshot
+from sci_stream.nodes.acquire_ends import open_ends
+from sci_stream.nodes.acquire_report import AcquireReport, Phase
 from sci_stream.nodes.camera_pump import Answer, CameraPump, Captured
 from sci_stream.nodes.doors import open_doors
 from sci_stream.nodes.fitting import fit_calibration
 from sci_stream.nodes.holdings import Holdings, Ring, frame_bytes
 from sci_stream.nodes.obeying import Obedient
-from sci_stream.nodes.runner import StopRequest, new_incarnation, settle_memory, versions
+from sci_stream.nodes.runner import StopRequest, new_incarnation, settle_memory
 from sci_stream.nodes.safekeeping import LOST_REASON, Safekeeping
 from sci_stream.nodes.series_values import make_snapshot, series_info
 from sci_stream.nodes.spool import Left
@@ -30,30 +30,18 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import declared
 from sci_stream.ports import Camera
 from sci_stream.transport.dealer import PeerEvent
-from sci_stream.transport.dispatcher import Dispatcher, Settled
-from sci_stream.transport.sink_link import Key, SinkLink
+from sci_stream.transport.dispatcher import Settled
+from sci_stream.transport.sink_link import Key
 from sci_stream.transport.sockets import Wakeup
-from sci_stream.wire import CalibrationRequest, Control, Dropped, Hello, Limits, SeriesEnd, encode
+from sci_stream.wire import CalibrationRequest, Control, Dropped, SeriesEnd, encode
 from sci_stream.wire.payload import sealed
 
 log = logging.getLogger(__name__)
 
 _POLL_MS = 20
-_SLOW_CAMERA_NS = 10 * 10**9
 _NOTEWORTHY_STEP_S = 1.0
 _STOPPED = "stopped"
 """Why a series ended that was asked to."""
-
-
-class Phase(enum.StrEnum):
-    """Where the node is in its life."""
-
-    OPENING = "opening"
-    WAITING = "waiting"
-    RUNNING = "running"
-    DRAINING = "draining"
-    ENDING = "ending"
-    ENDED = "ended"
 
 
 class AcquireNode:
@@ -93,31 +81,13 @@ class AcquireNode:
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._doors = open_doors(rig, self._context)
-        limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         stepped_s = read_again() / 1e9
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
             log.warning("this host's clock was set by %+.1f s since the last series", stepped_s)
         incarnation = new_incarnation()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._safe = Safekeeping(rig.policy.spool, rig.rig.name)
-        self._dispatcher = Dispatcher(
-            self._context,
-            rig.network.listening("dispatch"),
-            DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
-            node="acquire",
-            incarnation=incarnation,
-            heartbeat_s=rig.network.heartbeat_s,
-            limits=limits,
-            dress=self._doors.serve,
-        )
-        self._link = SinkLink(
-            self._context,
-            rig.network.results,
-            Hello(node="acquire", kind_of_node="acquire", incarnation=incarnation, versions=versions()),
-            heartbeat_s=rig.network.heartbeat_s,
-            limits=limits,
-            dress=self._doors.reach("sink"),
-        )
+        self._dispatcher, self._link = open_ends(rig, self._context, self._doors, incarnation)
         self._ring = Ring(rig.policy.ring_mib << 20)
         self._pump = CameraPump(
             camera,
@@ -131,6 +101,9 @@ class AcquireNode:
         self._actions = dict(actions or {})
         self._obedient = Obedient("acquire", self._link.dealer.say, self._pump.change, self._actions)
         self._holdings = Holdings(self._ring)
+        self._report = AcquireReport(
+            self._pump, self._dispatcher, self._link, self._safe, ring=self._ring, holdings=self._holdings
+        )
         self._reason = ""
         self._watched = Watched(rig, "acquire", "acquire")
         self._phase = Phase.OPENING
@@ -422,54 +395,13 @@ class AcquireNode:
 
     def _tell(self) -> None:
         """Say how it goes: to the sink, and to whoever watches this node."""
-        status = self._status()
+        report = self._report
+        status = report.status(self._phase, self._series, self._watched.url)
         self._link.dealer.status = {**status, **declared(self._pump.settings, self._offered)}
-        queue = self._dispatcher.queue_figures
-        wire_errors = self._dispatcher.wire_errors + self._link.dealer.wire_errors
         self._watched.tell(
-            self._not_ready(),
+            report.not_ready(self._phase, self._rig.network.results),
             status,
-            acquire_figures(status, queue, wire_errors),
+            acquire_figures(status, self._dispatcher.queue_figures, report.wire_errors),
             progress=self._pump.acquired + self._holdings.released,
-            idle=not self._must_progress(),
+            idle=not report.must_progress(self._phase),
         )
-
-    def _must_progress(self) -> bool:
-        """Return whether frames are due: from a free-running camera, or, when draining, from reconstruct nodes."""
-        if self._phase is Phase.RUNNING:
-            period_ns = self._dispatcher.period_ns
-            # A camera that waits for triggers gives no frame for as long as none comes, a slow one seldom.
-            return 0 < period_ns < _SLOW_CAMERA_NS and not self._pump.lost
-        return self._phase is Phase.DRAINING and self._dispatcher.ready_nodes > 0
-
-    def _not_ready(self) -> str:
-        """Return why no snapshots go from the camera to the reconstruct nodes, ``""`` if they do."""
-        if self._phase is Phase.OPENING:
-            return "the camera is being opened"
-        if self._pump.lost:
-            return f"the camera is lost: {self._pump.lost}"
-        if not self._link.dealer.connected:
-            return f"the sink does not answer at {self._rig.network.results}"
-        if not self._dispatcher.ready_nodes:
-            return "no reconstruct node is ready"
-        return "" if self._phase in {Phase.WAITING, Phase.RUNNING} else f"the series is over: {self._phase}"
-
-    def _status(self) -> dict[str, int | float | str]:
-        return {
-            "phase": self._phase.value,
-            "series": self._series,
-            "acquired": self._pump.acquired,
-            "held": len(self._holdings),
-            **self._safe.status(),
-            "ring_mib": round(self._ring.used_bytes / 2**20, 1),
-            "unsafe": len(self._link.outbox),
-            "resent": self._link.outbox.resent,
-            "reconstruct_nodes": self._dispatcher.ready_nodes,
-            "redelivered": self._dispatcher.redelivered,
-            "epoch": self._pump.epoch,
-            "health": self._watched.url,
-            **self._link.dealer.clock.status(),
-            "wire_errors": self._dispatcher.wire_errors.total() + self._link.dealer.wire_errors.total(),
-            **{f"camera_{name}": count for name, count in self._pump.counts.items()},
-            **{f"driver_{name}": count for name, count in self._pump.driver_counts.items()},
-        }

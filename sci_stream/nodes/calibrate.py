@@ -18,7 +18,7 @@ from sci_stream.errors import CalibrationError, CameraError, ConfigError
 from sci_stream.model import CameraCapabilities
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.measuring import Field, FrameMean, Measured, Setting, check_white, measure
-from sci_stream.ports import Camera, Pattern, PatternCamera
+from sci_stream.ports import AdjustableCamera, Camera, Pattern, PatternCamera
 
 _READ_S = 0.5
 _DARK_AT_MOST = 0.5
@@ -44,7 +44,7 @@ class Plan:
     reverse
         Patterns are set up in reverse order of exposure.
     exposure_ns, gain_db
-        For the record.
+        For the record, and to notice that they have changed; None for what a GenICam camera says.
     patience_s
         How long to wait for a frame.
     """
@@ -106,8 +106,22 @@ def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
         told = shower.field_brightness if shower is not None else 1.0
+        plan = told_by(camera, plan)
         setting = _setting(plan, capabilities, saturation_dn, told if plan.brightness is None else plan.brightness)
         return measure(dark, white, patterns, replace(setting, mask_order=tuple(shown)))
+
+
+def told_by(camera: Camera, plan: Plan) -> Plan:
+    """Take exposure time and gain from a camera that has them by their SFNC names, as far as the plan does not say."""
+    if not isinstance(camera, AdjustableCamera):
+        return plan
+    there = {parameter.name: parameter for parameter in camera.settings()}
+    exposure, gain = there.get("ExposureTime"), there.get("Gain")
+    if plan.exposure_ns is None and exposure is not None:
+        plan = replace(plan, exposure_ns=round(1000 * float(exposure.value)))  # µs
+    if plan.gain_db is None and gain is not None and "(dB)" in gain.says:
+        plan = replace(plan, gain_db=float(gain.value))
+    return plan
 
 
 def _setting(plan: Plan, capabilities: CameraCapabilities, saturation_dn: float, brightness: float) -> Setting:

@@ -7,6 +7,7 @@ from sci_stream.model import CalibrationHealth
 _LEAST_MATCH = 0.2
 _MOST_BELOW_BLACK = 0.01
 _CONTRAST = (0.85, 1.15)
+_GAIN = (0.95, 1.05)
 
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
@@ -32,6 +33,11 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     if health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
         found["mask_contrast"] = (
             f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, or another black level"
+        )
+    if health.gain is not None and not _GAIN[0] <= health.gain <= _GAIN[1]:
+        found["camera_gain"] = (
+            f"the camera exposes and amplifies {health.gain:.2f} times as much as when it was calibrated: the video is "
+            "brighter or darker by that; set ExposureTime and Gain back, or calibrate again"
         )
     if health.below_black_fraction > _MOST_BELOW_BLACK:
         found["below_black"] = (

@@ -59,6 +59,8 @@ class CalibrationWatch:
             "mask_match": health.match,
             "mask_contrast": health.contrast,
             "below_black_fraction": health.below_black_fraction,
+            "brightness": health.brightness,
+            "camera_gain": health.gain,
         }
         known = {name: round(value, 4) for name, value in figures.items() if value is not None}
         return {**known, "mask_order": health.order, "masks_corrected": int(health.corrected)}

@@ -103,6 +103,8 @@ class CameraPump:
         """What the driver counted in this series, also before it was opened again."""
         self._driver_before: Counter[str] = Counter()
         self._counted_s = 0.0
+        self.chunks: Mapping[str, bool | int | float | str] = {}
+        """What the camera added to its newest frame."""
         self.settings: tuple[Parameter, ...] = ()
         """What can be set on the camera now."""
         self._asked: SimpleQueue[tuple[str, Mapping[str, Value]]] = SimpleQueue()
@@ -264,6 +266,7 @@ class CameraPump:
         self.counts["missed"] += missed
         self._triggers.see(frame, missed)
         self.counts |= self._triggers.counts
+        self.chunks = frame.chunks
         kept = self._ring.take(frame_bytes(frame))
         self._captured.append(self.keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
         self._seq += 1

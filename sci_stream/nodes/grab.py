@@ -36,11 +36,31 @@ class Intervals:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkValues:
+    """What came as one kind of chunk data: with how many frames, first and last, and least and greatest of numbers."""
+
+    frames: int
+    first: bool | int | float | str
+    last: bool | int | float | str
+    least: float | None
+    greatest: float | None
+    unit: str = ""
+
+    @classmethod
+    def of(cls, values: Sequence[bool | int | float | str], unit: str) -> ChunkValues:
+        """Return a summary of values, one a frame."""
+        numbers = [value for value in values if isinstance(value, bool | int | float)]
+        least, greatest = (min(numbers), max(numbers)) if numbers else (None, None)
+        return cls(len(values), values[0], values[-1], least, greatest, unit)
+
+
+@dataclass(frozen=True, slots=True)
 class GrabReport:
     """How frames came.
 
     ``rate_hz`` counts frames against the host's clock from the first to the last; ``missed`` frames were numbered by
-    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own.
+    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own; ``chunks`` what the camera
+    added to its frames.
     """
 
     frames: int
@@ -52,6 +72,7 @@ class GrabReport:
     camera: Intervals | None
     clock: str
     counters: Mapping[str, int]
+    chunks: Mapping[str, ChunkValues]
 
 
 def grab(
@@ -85,6 +106,7 @@ def grab(
     """
     frames: list[CameraFrame] = []
     seen: list[tuple[int | None, int | None, int]] = []
+    chunks: dict[str, list[bool | int | float | str]] = {}
     try:
         capabilities = camera.open()
         if opened is not None:
@@ -96,6 +118,8 @@ def grab(
             if frame is None:
                 break
             seen.append((frame.frame_id, frame.camera_time_ns, frame.host_time_ns))
+            for name, value in frame.chunks.items():
+                chunks.setdefault(name, []).append(value)
             if keep:
                 frames.append(frame)
             if progress is not None:
@@ -104,7 +128,8 @@ def grab(
     finally:
         camera.stop()
         camera.close()
-    return _report(capabilities, seen, counters), frames
+    told = {name: ChunkValues.of(values, capabilities.chunks.get(name, "")) for name, values in chunks.items()}
+    return _report(capabilities, seen, counters, told), frames
 
 
 def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None:
@@ -133,7 +158,10 @@ def _check_memory(capabilities: CameraCapabilities, count: int) -> None:
 
 
 def _report(
-    capabilities: CameraCapabilities, seen: list[tuple[int | None, int | None, int]], counters: Mapping[str, int]
+    capabilities: CameraCapabilities,
+    seen: list[tuple[int | None, int | None, int]],
+    counters: Mapping[str, int],
+    chunks: Mapping[str, ChunkValues],
 ) -> GrabReport:
     ids = [frame_id for frame_id, _, _ in seen if frame_id is not None]
     steps = [capabilities.frame_ids.missed(a, b) for a, b in itertools.pairwise(ids)]
@@ -149,4 +177,5 @@ def _report(
         camera=Intervals.of([stamp for _, stamp, _ in seen]),
         clock=capabilities.clock,
         counters=dict(counters),
+        chunks=chunks,
     )

@@ -15,6 +15,7 @@ class HealthBook:
         self._last: CalibrationHealth | None = None
         self._largest_shift_px: float | None = None
         self._least_match: float | None = None
+        self._first_brightness: float | None = None
         self._looks = 0
         self._corrected = 0
 
@@ -25,6 +26,8 @@ class HealthBook:
         self._corrected += health.corrected
         if health.shift_px is not None:
             self._largest_shift_px = max(health.shift_px, self._largest_shift_px or 0.0)
+        if self._first_brightness is None:
+            self._first_brightness = health.brightness
         if health.match is not None:
             self._least_match = min(health.match, 1.0 if self._least_match is None else self._least_match)
 
@@ -45,6 +48,9 @@ class HealthBook:
             "least_match": self._least_match,
             "contrast": last.contrast,
             "below_black_fraction": last.below_black_fraction,
+            "brightness": last.brightness,
+            "brightness_drift": self._brightness_drift,
+            "camera_gain": last.gain,
         }
         return {
             "looks": self._looks,
@@ -55,3 +61,9 @@ class HealthBook:
             "corrected": last.corrected,
             "corrected_looks": self._corrected,
         }
+
+    @property
+    def _brightness_drift(self) -> float | None:
+        """Brightness of the last look relative to the first one: 1 if nothing changed, the light or the scene."""
+        last = self._last.brightness if self._last is not None else None
+        return last / self._first_brightness if last is not None and self._first_brightness else None

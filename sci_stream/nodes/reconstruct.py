@@ -266,6 +266,7 @@ class ReconstructNode:
                 camera_frame_id=snapshot.camera_frame_id,
                 redelivered=snapshot.redelivered,
                 dropped_before=snapshot.dropped_before,
+                chunks=snapshot.chunks,
             ),
             now_s,
         )

@@ -19,7 +19,7 @@ from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
 from sci_stream.files.calibration_file import load_calibration
 from sci_stream.files.recording import RecordingWriter
-from sci_stream.files.recording_rows import START_CODES
+from sci_stream.files.recording_rows import START_CODES, recorded_chunks
 from sci_stream.files.recording_series import RecordedSeries
 from sci_stream.files.recording_whole import write_whole
 from sci_stream.model import Array, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
@@ -291,6 +291,7 @@ class _Run:
             camera_time_ns=snapshot.camera_time_ns,
             camera_frame_id=snapshot.camera_frame_id,
             dropped_before=snapshot.dropped_before,
+            chunks=snapshot.chunks,
         )
 
     def _budget(self, seqs: list[int], index: int) -> Budget:
@@ -314,6 +315,7 @@ class _Run:
             pixel_format=info.pixel_format,
             bayer=info.bayer,
             dropped_before=int(row["dropped_before"]),
+            chunks=recorded_chunks(row),
         )
 
 

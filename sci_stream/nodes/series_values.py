@@ -29,6 +29,7 @@ def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibrati
         frame_period_ns=capabilities.frame_period_ns,
         rig_toml=rig.to_toml(),
         versions=versions(),
+        chunks=dict(capabilities.chunks),
     )
 
 
@@ -47,4 +48,5 @@ def make_snapshot(captured: Captured, frame: CameraFrame, info: SeriesInfo, cloc
         bayer=info.bayer,
         dropped_before=captured.missed,
         truth=frame.truth,
+        chunks=frame.chunks,
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -59,6 +62,8 @@ class HealthMonitor:
         self._until_look = 0
         self._calm = 0
         self._previous: tuple[str, int, int, npt.NDArray[np.float32]] | None = None
+        good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
+        self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         self.correction = NO_DISPLACEMENT
         """Where the masks should be taken to be; changed by `look` alone, and never unless asked to correct."""
 
@@ -103,6 +108,8 @@ class HealthMonitor:
             first_mask=first_mask,
             corrected=not self.correction.is_none,
             below_black_fraction=self._below_black(snapshot.counts),
+            brightness=self._brightness(y, valid),
+            gain=relative_gain(snapshot.chunks, self._calibration),
         )
 
     def _fit(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> MaskFit:
@@ -150,6 +157,35 @@ class HealthMonitor:
         """Return the fraction of pixels that are darker than the dark frame by more than noise can be."""
         tolerance_dn = max(_BELOW_BLACK_DN, _BELOW_BLACK * self._calibration.full_scale_dn)
         return float(np.mean(counts < self._calibration.dark - np.float32(tolerance_dn)))
+
+    def _brightness(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> float | None:
+        """Return the mean of the video, 0–1, as the measurement alone tells it: Σy/ΣΣφ over the pixels that hold."""
+        light = self._light * valid
+        total = float(light.sum(dtype=np.float64))
+        return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
+
+
+def relative_gain(chunks: Mapping[str, object], calibration: Calibration) -> float | None:
+    """Return how much a camera exposes and amplifies, by what it adds to a frame, relative to the calibration.
+
+    Parameters
+    ----------
+    chunks
+        Of a snapshot: ``ExposureTime`` in µs, ``Gain`` in dB, as GenICam's naming convention has them.
+    calibration
+        With exposure time and gain, as far as they are known.
+
+    Returns
+    -------
+    1 where both are as they were; None where nothing can be compared.
+    """
+    exposure_us, gain_db = chunks.get("ExposureTime"), chunks.get("Gain")
+    parts = []
+    if calibration.exposure_ns and isinstance(exposure_us, int | float):
+        parts.append(1e3 * exposure_us / calibration.exposure_ns)
+    if calibration.gain_db is not None and isinstance(gain_db, int | float):
+        parts.append(10 ** (min(max(gain_db - calibration.gain_db, -200.0), 200.0) / 20))
+    return math.prod(parts) if parts else None
 
 
 def _distance_px(a: Displacement, b: Displacement) -> float:

@@ -53,6 +53,9 @@ class Status(Table):
 
 
 PARAMETERS = Table(StatusEntry(), most=16)
+CHUNKS = Status(StatusEntry(), most=16)
+"""What a camera adds to a frame; a number that is none must not hold the frame up."""
+UNITS = Table(Prose(64), most=16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from sci_stream.wire.checks import (
     UnfitError,
     shown,
 )
-from sci_stream.wire.kind import BAYER, COUNT, DIM, ID_FIELDS, LABEL, NAME, SMALL_COUNT, VERSIONS, Kind
+from sci_stream.wire.kind import BAYER, CHUNKS, COUNT, DIM, ID_FIELDS, LABEL, NAME, SMALL_COUNT, UNITS, VERSIONS, Kind
 from sci_stream.wire.payload import PayloadSpec
 
 _ID_PATHS: Final = {name: f"id.{name}" for name in ID_FIELDS}
@@ -107,6 +107,8 @@ _HEALTH = Record(
         "first_mask": SMALL_COUNT,
         "corrected": Flag(),
         "below_black_fraction": Number(0, 1),
+        "brightness": FiniteOrNil(),
+        "gain": FiniteOrNil(),
     },
 )
 _REPORT = Record(
@@ -151,6 +153,7 @@ SERIES_START: Final = Kind(
             "frame_period_ns": Maybe(COUNT),
             "rig_toml": Text(65536),
             "versions": VERSIONS,
+            "chunks": UNITS,
         },
     ),
     agree=_series_agrees,
@@ -175,6 +178,7 @@ SNAPSHOT: Final = Kind(
             "period_ns": COUNT,
             "redelivered": SMALL_COUNT,
             "dispatched_ns": COUNT,
+            "chunks": CHUNKS,
         },
         _ID_PATHS,
     ),
@@ -203,6 +207,7 @@ RECONSTRUCTION: Final = Kind(
             "camera_frame_id": Maybe(COUNT),
             "redelivered": SMALL_COUNT,
             "dropped_before": COUNT,
+            "chunks": CHUNKS,
         },
         _ID_PATHS,
     ),

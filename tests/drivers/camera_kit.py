@@ -43,20 +43,56 @@ class Published:
         return path
 
 
-def record(path: Path, seqs: Iterable[int], dropped_before: Mapping[int, int]) -> Path:
-    """Record snapshots whose counts tell their seq, a millisecond apart on the camera's clock."""
+class Clock:
+    """A monotonic clock on which only sleeping takes time, and always a little longer than asked for."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds + 0.0004
+
+
+def record(
+    path: Path,
+    segments: Iterable[Iterable[int]],
+    dropped_before: Mapping[int, int],
+    *,
+    epoch_of: Callable[[int], int] = lambda _: 0,
+    chunks: bool = False,
+) -> Path:
+    """Record snapshots whose counts tell their seq, a millisecond apart on the camera's clock, in segments.
+
+    With ``chunks`` every second one says how it was exposed: for 100 µs and seq more.
+    """
     calibration = Calibration(phi=np.full((B, H, W), 0.5, np.float32), full_scale_dn=100.0, bayer=BayerPhase.GRBG)
     info = SeriesInfo(
         series="s", started_ns=1, rig="test", policy=Policy.RECORD, camera_model="bench", camera_serial="7",
         height_px=H, width_px=W, pixel_format="BayerGR12", bit_depth=12, n_frames=B,
-        calibration_hash=calibration.hash, bayer=BayerPhase.GRBG,
+        calibration_hash=calibration.hash, bayer=BayerPhase.GRBG, chunks={"ExposureTime": "us"} if chunks else {},
     )  # fmt: skip
-    with RecordingWriter(path, info, calibration, video=False) as writer:
-        for seq in seqs:
+    writer: RecordingWriter | None = None
+    for seqs in segments:
+        numbers = list(seqs)
+        if writer is None:
+            writer = RecordingWriter(path, info, calibration, video=False)
+        else:
+            before = writer
+            writer = before.next_segment()
+            before.close(continued=writer.path.name)
+        for seq in numbers:
             counts = np.full((H, W), 100 + seq, np.uint16)
-            snapshot = Snapshot(SnapshotId("s", 0, seq), counts, calibration.hash, B, host_time_ns=10 + seq)
+            snapshot = Snapshot(SnapshotId("s", epoch_of(seq), seq), counts, calibration.hash, B, host_time_ns=10 + seq)
+            told = {"ExposureTime": 100.0 + seq} if chunks and seq % 2 == 0 else {}
             lost = dropped_before.get(seq, 0)
-            writer.write_raw(replace(snapshot, camera_time_ns=seq * 1_000_000, dropped_before=lost))
+            writer.write_raw(
+                replace(snapshot, camera_time_ns=seq * 1_000_000, dropped_before=lost, chunks=told)  # type: ignore[arg-type]
+            )
+    assert writer is not None
+    writer.close({})
     return path
 
 

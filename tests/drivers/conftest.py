@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -10,8 +11,17 @@ import pytest
 
 from drivers.harvesters import HarvestersCamera, HarvestersOptions
 from drivers.replay import ReplayCamera, ReplayOptions
-from tests.drivers.camera_kit import SHOTS, SIMULATED, B, H, MakeCamera, Published, W, record, simulated
+from tests.drivers.camera_kit import SHOTS, SIMULATED, B, Clock, H, MakeCamera, Published, W, record, simulated
 from tests.drivers.harvesters.kit import sim_options, wheel_options, wheel_producer
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the clock by which everything runs in this test."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    return clock
 
 
 @pytest.fixture
@@ -28,7 +38,7 @@ def recording(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes a recording and returns its path."""
 
     def write(seqs: Iterable[int] = range(SHOTS), dropped_before: Mapping[int, int] | None = None) -> Path:
-        return record(tmp_path / "run.h5", seqs, dropped_before or {})
+        return record(tmp_path / "run.h5", [seqs], dropped_before or {})
 
     return write
 

@@ -1,31 +1,9 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from drivers.pacing import Pacer
-
-
-class Clock:
-    """A monotonic clock on which only sleeping takes time, and always a little longer than asked for."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds + 0.0004
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(time, "sleep", clock.sleep)
-    return clock
+from tests.drivers.camera_kit import Clock
 
 
 def started(rate_hz: float) -> Pacer:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from pydantic import ValidationError
 
 from drivers.replay import ReplayCamera, ReplayOptions
 from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.files.recording_whole import write_whole
 from sci_stream.model import BayerPhase
-from tests.drivers.camera_kit import SHOTS, B, H, Published, W, frames
+from tests.drivers.camera_kit import SHOTS, B, Clock, H, Published, W, frames, record
 
 
 def replay(path: Path, **options: Any) -> ReplayCamera:
@@ -124,14 +124,16 @@ def test_a_loop_counts_on_and_never_ends(mat: Path) -> None:
     assert not camera.exhausted
 
 
-def test_it_keeps_the_rate(mat: Path) -> None:
+def test_it_keeps_the_rate(mat: Path, clock: Clock) -> None:
     camera = replay(mat, snapshot_rate_hz=100.0)
     assert camera.open().frame_period_ns == 10_000_000
     camera.start()
+    began_s = clock.now_s
     assert camera.read(0.0) is None
-    begin = time.monotonic()
-    assert len(frames(camera)) == SHOTS
-    assert time.monotonic() - begin >= 0.03
+    assert camera.read(0.004) is None
+    for number in range(1, SHOTS + 1):
+        assert camera.read(1.0) is not None
+        assert clock.now_s - began_s == pytest.approx(0.01 * number, abs=0.001)
 
 
 def test_a_recording_plays_with_its_stamps_and_calibration(recording: Callable[..., Path]) -> None:
@@ -161,6 +163,36 @@ def test_a_looped_recording_leaves_out_stamps_that_would_go_back(recording: Call
 def test_a_recording_without_raw_snapshots_is_refused(recording: Callable[..., Path]) -> None:
     with pytest.raises(FileFormatError, match="no raw snapshots"):
         replay(recording(seqs=())).open()
+
+
+@pytest.mark.parametrize("named", ["run.h5", "run.nxs"])
+def test_all_segments_of_a_recording_are_played(tmp_path: Path, named: str) -> None:
+    path = record(tmp_path / "run.h5", [(0, 1), (2, 3, 6), (7,)], {6: 1})
+    write_whole(path)
+    camera = replay(tmp_path / named)
+    received = frames(camera, 6)
+    assert [frame.frame_id for frame in received] == [0, 1, 2, 3, 7, 8]
+    assert [int(frame.counts[0, 0]) for frame in received] == [100, 101, 102, 103, 106, 107]
+    assert [frame.camera_time_ns for frame in received] == [seq * 1_000_000 for seq in (0, 1, 2, 3, 6, 7)]
+    assert camera.exhausted
+    later = replay(tmp_path / "run_002.h5")
+    assert [int(frame.counts[0, 0]) for frame in frames(later, 1)] == [107]
+    assert later.exhausted
+
+
+def test_stamps_of_a_clock_that_began_anew_are_left_out(tmp_path: Path) -> None:
+    camera = replay(record(tmp_path / "run.h5", [(0, 1), (2, 3)], {}, epoch_of=lambda seq: seq // 2))
+    assert camera.open().clock == "none"
+    received = frames(camera, 4)
+    assert [frame.frame_id for frame in received] == [0, 1, 2, 3]
+    assert {frame.camera_time_ns for frame in received} == {None}
+
+
+def test_recorded_chunk_data_come_with_their_frames_again(tmp_path: Path) -> None:
+    camera = replay(record(tmp_path / "run.h5", [(0, 1), (2, 3)], {}, chunks=True))
+    assert camera.open().chunks == {"ExposureTime": "us"}
+    received = frames(camera, 4)
+    assert [frame.chunks for frame in received] == [{"ExposureTime": 100.0}, {}, {"ExposureTime": 102.0}, {}]
 
 
 @pytest.mark.parametrize("name", ["absent.mat", "absent.h5", "broken.mat", "broken.h5"])

@@ -22,7 +22,7 @@ def test_a_camera_that_is_unplugged_and_returns_goes_on_in_a_new_epoch_and_the_l
     phi = (np.random.default_rng(1).random((4, SIZE, SIZE)) < 0.5).astype(np.float32)
     save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=1000.0, bit_depth=12))
     faults = [["AcquisitionFrameRate", 20.0], ["SimUnplugAfter", 15], ["SimUnplugTime", 300.0]]
-    options = sim_options(gentl_producer, *faults, form="Mono12p", size=SIZE)
+    options = sim_options(gentl_producer, *faults, form="Mono12p", size=SIZE, chunks=["ExposureTime", "Gain"])
     for key in ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth"):
         options[key] = None  # of the simulated camera that the rig of these tests has otherwise
     camera = {"driver": "harvesters", "options": options}
@@ -40,5 +40,7 @@ def test_a_camera_that_is_unplugged_and_returns_goes_on_in_a_new_epoch_and_the_l
             assert recording.raw_seqs == list(range(30))
             ids = [recording.camera_frame_id(seq) for seq in recording.raw_seqs]
             assert ids == [*range(15), *range(15)], "its ids begin anew in each epoch"
+            assert set(recording.rows["chunk_ExposureTime"]) == {100.0}, "what the camera says of each frame"
+            assert set(recording.rows["chunk_Gain"]) == {0.0}
             for seq in recording.raw_seqs:
                 np.testing.assert_array_equal(recording.raw(seq), ramp(seq % 15, "Mono12p", SIZE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from sci_stream.cli.recording_words import describe
 from sci_stream.files.inspection import inspect_recording
 from sci_stream.files.recording import RecordingWriter
+from sci_stream.model import CalibrationHealth
 
 
 def test_it_counts_what_is_stored_missing_and_dropped(tmp_path: Path, series) -> None:
@@ -35,6 +37,35 @@ def test_it_counts_what_is_stored_missing_and_dropped(tmp_path: Path, series) ->
     assert found["solving"]["nodes"] == {"reconstruct-0": 3}
     assert found["calibration"]["hash"] == series.calibration.hash
     assert found["calibration"]["grey"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_it_tells_how_the_calibration_fared_and_what_the_camera_added(tmp_path: Path, series) -> None:
+    info = replace(series.info, chunks={"ExposureTime": "us", "LineStatusAll": "", "Gain": "dB"})
+    looks = {0: (0.0, 0.0), 2: (0.3, -0.4), 4: (0.25, -0.3)}
+    with RecordingWriter(tmp_path / "run.h5", info, series.calibration) as writer:
+        for seq in range(5):
+            done = series.reconstruction(seq)
+            x_px, y_px = looks.get(seq, (None, None))
+            health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, seq == 4, 0.02 * seq, 0.5, 2.0)
+            report = replace(done.report, health=health if seq in looks else None)
+            chunks = {"ExposureTime": 100.0 + seq, "LineStatusAll": seq, "Format": "Mono12"}
+            writer.write_reconstruction(replace(done, report=report, chunks=chunks))
+        writer.close({"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}})
+    found = inspect_recording(tmp_path / "run.h5")
+    health = found["health"]
+    assert health["looks"] == 3
+    assert health["last_shift_px"] == pytest.approx([0.25, -0.3])
+    assert health["largest_shift_px"] == pytest.approx(0.5)
+    assert (health["corrected"], health["orders"]) == (1, {"forward": 3})
+    assert health["mask_match"]["mean"] == pytest.approx(0.9)
+    assert health["below_black_fraction"]["max"] == pytest.approx(0.08)
+    assert health["camera_gain"]["min"] == health["camera_gain"]["max"] == 2.0
+    assert found["chunks"]["ExposureTime"]["values"]["max"] == 104.0
+    assert found["chunks"]["Gain"] == {"frames": 0, "unit": "dB", "values": None}
+    words = dict(describe(found))
+    assert words["masks"].startswith("looked at 3 times, shift (+0.250, -0.300) px at last, 0.500 px at most, match")
+    assert words["chunk data"] == "ExposureTime 100–104 us (5 frames), Gain never, LineStatusAll 0–4 (5 frames)"
     json.dumps(found, allow_nan=False)
 
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import sci_stream
 from sci_stream.errors import FileFormatError
 from sci_stream.files.recording import Recording, RecordingWriter
+from sci_stream.files.recording_rows import COLUMNS
+from sci_stream.files.recording_segments import segment_path
 from sci_stream.files.recording_series import FrameStack, RecordedSeries
 from sci_stream.files.recording_whole import write_whole
 
@@ -177,3 +179,33 @@ def test_indexing_is_numpys(seven, key) -> None:
     got = recording.video[key]
     assert got.shape == expected.shape
     assert np.array_equal(got, expected)
+
+
+def test_a_recording_from_before_there_was_a_column_reads_as_if_nothing_was_written(recorded: Path, series) -> None:
+    for path in (recorded, segment_path(recorded, 1), segment_path(recorded, 2)):
+        with h5py.File(path, "r+") as file:
+            for column in COLUMNS:
+                if column.later:
+                    del file["rows"][column.name]
+    with RecordedSeries(recorded) as recording:
+        check_all(recording, series)
+        assert np.isnan(recording.table["mask_match"]).all()
+        assert not recording.table["masks_corrected"].any()
+
+
+def test_chunk_data_are_columns_through_all_segments_in_the_file_over_them_(tmp_path: Path, series) -> None:
+    path = tmp_path / "run.h5"
+    one = RecordingWriter(path, replace(series.info, chunks={"ExposureTime": "us"}), series.calibration)
+    one.write_raw(replace(series.snapshot(0), chunks={"ExposureTime": 7.5, "Format": "Mono12"}))
+    one.write_raw(series.snapshot(1))
+    two = one.next_segment()
+    one.close(continued=two.path.name)
+    two.write_reconstruction(replace(series.reconstruction(2), chunks={"ExposureTime": True}))
+    two.close(LEDGER)
+    whole = write_whole(path)
+    for name in (path, whole):
+        with RecordedSeries(name) as recording:
+            np.testing.assert_array_equal(recording.table["chunk_ExposureTime"], [7.5, np.nan, 1.0])
+            assert recording.info.chunks == {"ExposureTime": "us"}
+    with h5py.File(path) as file:
+        assert file["rows/chunk_ExposureTime"].attrs["units"] == "us"

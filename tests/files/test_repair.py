@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -21,8 +22,9 @@ from tests.files.writing import start_writer
 def crashed(path: Path, series, compression: Compression = Compression.NONE) -> Path:
     """Copy a recording while its writer holds it open: that is what a kill leaves."""
     live = path.with_name("live.h5")
-    with RecordingWriter(live, series.info, series.calibration, compression=compression) as writer:
-        writer.write_reconstruction(series.reconstruction(0))
+    info = replace(series.info, chunks={"Gain": "dB"})
+    with RecordingWriter(live, info, series.calibration, compression=compression) as writer:
+        writer.write_reconstruction(replace(series.reconstruction(0), chunks={"Gain": 6.0}))
         writer.write_raw(series.snapshot(1))
         writer.write_outcome(2, "dropped", "queue_full")
         writer.write_raw(series.snapshot(5))
@@ -47,6 +49,8 @@ def test_what_a_crash_left_becomes_a_clean_file_with_a_closed_ledger(
     with h5py.File(path) as file:
         assert file["raw"].shape[0] == file["rows/state"].shape[0] == 7, "no empty rows at its end"
         assert np.array_equal(file["raw"][5], series.counts(5)), "plain h5py reads it, without SWMR"
+        assert file["rows/chunk_Gain"][0] == 6.0
+        assert np.isnan(file["rows/chunk_Gain"][1:]).all()
     with Recording(path) as recording:
         assert recording.clean
         assert recording.raw_seqs == [0, 1, 5, 6]

@@ -34,6 +34,7 @@ WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward")
         ({"match": 0.1}, "mask_match", "not of these masks"),
         ({"order": "reversed", "first_mask": 7}, "mask_order", "reversed order, beginning with mask 7"),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
+        ({"gain": 2.0}, "camera_gain", r"2\.00 times as much as when it was calibrated"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
     ],
 )
@@ -94,3 +95,12 @@ def test_a_series_keeps_the_last_look_and_the_worst() -> None:
     assert figures["shift_x_px"] is None
     book.take(replace(WELL, order="reversed"))
     assert len(book.alerts(0.1)) == 1
+
+
+def test_the_book_tells_by_how_much_the_picture_has_become_darker_or_brighter() -> None:
+    book = HealthBook()
+    for brightness in (None, 0.5, 0.4):
+        book.take(replace(WELL, brightness=brightness, gain=1.5))
+    figures = book.figures()
+    assert figures is not None
+    assert (figures["brightness"], figures["brightness_drift"], figures["camera_gain"]) == (0.4, 0.8, 1.5)

@@ -11,7 +11,7 @@ from sci_stream.model import CalibrationHealth
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
-from sci_stream.recon.health import HealthMonitor
+from sci_stream.recon.health import HealthMonitor, relative_gain
 from tests.recon.moved_masks import Rig, one_thread
 
 CPU = torch.device("cpu")
@@ -140,6 +140,64 @@ def test_pixels_below_black_are_counted() -> None:
     assert ill is not None
     assert healthy.below_black_fraction < 0.001
     assert ill.below_black_fraction == pytest.approx(16 / 128, abs=0.001)
+
+
+@pytest.mark.parametrize("bayer", ["none", "RGGB"])
+def test_light_that_fades_is_seen_as_such_and_not_as_masks_that_modulate_less(bayer: str) -> None:
+    """Gain drift as far as one snapshot can tell it: of the whole in brightness, of the masks alone in contrast."""
+    options = {"width_px": 128, "height_px": 128, "mask": "random", "bayer": bayer, "scene": "static"}
+    video = np.zeros((8, 128, 128), np.float32)
+    full, faded = (Rig(**options, exposure=exposure) for exposure in (1.0, 0.8))
+    looks = []
+    for rig in (full, faded):
+        monitor = HealthMonitor(full.calibration, CPU, every=1, correct=False)
+        snapshot = replace(rig.snapshot(), calibration_hash=full.calibration.hash)
+        look = monitor.look(snapshot, video)
+        assert look is not None
+        assert snapshot.truth is not None
+        looks.append(look)
+    bright, dim = (look.brightness for look in looks)
+    assert bright is not None
+    assert dim is not None
+    assert dim / bright == pytest.approx(0.8, abs=0.01)
+    for look in looks:
+        assert look.contrast == pytest.approx(looks[0].contrast, abs=0.05)
+        assert look.gain is None, "this camera adds nothing to its frames"
+
+
+def test_brightness_is_the_mean_of_the_true_video_and_leaves_saturated_and_bad_pixels_out() -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random", scene="static")
+    snapshot = rig.snapshot()
+    assert snapshot.truth is not None
+    truth = float(np.mean(snapshot.truth / (255.0 if snapshot.truth.dtype == np.uint8 else 1.0)))
+    lost = np.random.default_rng(3).random(snapshot.counts.shape) < 0.3
+    saturation_dn = int(snapshot.counts.max()) + 1
+    torn = np.where(lost, np.uint16(saturation_dn), snapshot.counts)
+    for bad_pixels, saturated in ((lost, None), (None, saturation_dn)):
+        calibration = replace(rig.calibration, bad_pixels=bad_pixels, saturation_dn=saturated)
+        monitor = HealthMonitor(calibration, CPU, every=1, correct=False)
+        look = monitor.look(replace(snapshot, counts=torn), np.zeros((8, 128, 128), np.float32))
+        assert look is not None
+        assert look.brightness == pytest.approx(truth, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "gain"),
+    [
+        ({"ExposureTime": 100.0, "Gain": 0.0}, 1.0),
+        ({"ExposureTime": 200.0, "Gain": 6.0}, 2 * 10**0.3),
+        ({"ExposureTime": 50}, 0.5),
+        ({"Gain": -6.0}, 10**-0.3),
+        ({"ExposureTime": "Timed", "FrameID": 7}, None),
+        ({}, None),
+    ],
+)
+def test_what_the_camera_says_of_its_exposure_is_compared_with_the_calibration(
+    chunks: dict[str, object], gain: float | None
+) -> None:
+    calibration = Calibration(np.full((2, 8, 8), 0.5, np.float32), exposure_ns=100_000, gain_db=0.0)
+    assert relative_gain(chunks, calibration) == pytest.approx(gain)
+    assert relative_gain(chunks, replace(calibration, exposure_ns=None, gain_db=None)) is None
 
 
 def test_small_sensors_are_watched_for_what_can_be_seen_of_them() -> None:
