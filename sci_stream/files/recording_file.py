@@ -19,7 +19,7 @@ import numpy as np
 from sci_stream.errors import FileFormatError
 from sci_stream.files.hdf5 import check_mark, open_for_reading
 from sci_stream.files.recording_layout import FORMAT, SCHEMA_VERSION
-from sci_stream.files.recording_rows import COLUMNS
+from sci_stream.files.recording_rows import COLUMNS, Column
 from sci_stream.model import Array
 
 _FRAMES = {"raw": 3, "video": 4}
@@ -51,7 +51,7 @@ class RecordingFile:
             check_mark(self.hdf5, FORMAT, SCHEMA_VERSION)
             # State first: whatever it speaks of was written before it, and is opened after it.
             state = self._read(self._dataset("rows/state", 1), ())
-            rows = {column.name: self._read(self._dataset(f"rows/{column.name}", 1), ()) for column in COLUMNS}
+            rows = {column.name: self._column(column, len(state)) for column in COLUMNS}
             self.rows = {name: values[: len(state)] for name, values in rows.items()} | {"state": state}
             self._frames = {name: self._dataset(name, ndim) for name, ndim in _FRAMES.items() if name in self.hdf5}
             self._dtypes = {name: np.dtype(node.dtype) for name, node in self._frames.items()}
@@ -63,6 +63,11 @@ class RecordingFile:
     def _identity(self) -> Identity:
         found = os.fstat(self.hdf5.id.get_vfd_handle())
         return found.st_dev, found.st_ino
+
+    def _column(self, column: Column, rows: int) -> Array:
+        if column.later and f"rows/{column.name}" not in self.hdf5:
+            return np.full(rows, column.fill, column.dtype)
+        return self._read(self._dataset(f"rows/{column.name}", 1), ())
 
     def _dataset(self, name: str, ndim: int) -> h5py.Dataset:
         node = self.hdf5.get(name)

@@ -249,6 +249,7 @@ class Recording:
             residual=float(value("residual")),
             saturated_fraction=float(value("saturated_fraction")),
             psnr_db=None if math.isnan(psnr_db) else psnr_db,
+            solver=value("solver").decode("ascii"),
         )
         return report, value("node").decode("ascii"), int(value("redelivered"))
 

@@ -25,6 +25,8 @@ class Column:
     fill: Any
     meaning: str
     units: str = ""
+    later: bool = False
+    """Whether recordings of before have none: they read as if nothing had been written in it."""
 
 
 COLUMNS = (
@@ -46,6 +48,7 @@ COLUMNS = (
     Column("solve_ns", "i8", 0, "time the reconstruction took", "ns"),
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
     Column("node", "S32", b"", "who reconstructed it"),
+    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
     # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
@@ -81,6 +84,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
         "solve_ns": report.solve_ns,
         "finished_ns": reconstruction.times.finished_ns,
         "node": ascii_cell(reconstruction.node, 32),
+        "solver": ascii_cell(report.solver, 32),
     }
 
 

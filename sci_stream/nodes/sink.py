@@ -305,6 +305,8 @@ class SinkNode:
             self._accept(identity, reconstruction)
             return
         series.waiting_for[("reconstruction", seq)] = [identity]
+        if not series.knows_solver(reconstruction.report.solver):
+            series.learn_solvers(solvers(self._server.peers.values()))
         accepted = dataclasses.replace(
             reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=time.time_ns())
         )
@@ -433,7 +435,8 @@ class SinkNode:
             if series is not None and peer.status.get("series") == series.name:
                 series.hear(peer.status, now_s)
         if series is not None:
-            series.checkpoint(solvers(self._server.peers.values()))
+            series.learn_solvers(solvers(self._server.peers.values()))
+            series.checkpoint()
         state = "running" if series is not None else ("ended" if self._ended else "waiting")
         status = {
             "state": state,
