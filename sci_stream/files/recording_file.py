@@ -24,7 +24,7 @@ import numpy as np
 from sci_stream.errors import FileFormatError
 from sci_stream.files.hdf5 import check_mark, open_for_reading
 from sci_stream.files.recording_layout import FORMAT, SCHEMA_VERSION
-from sci_stream.files.recording_rows import COLUMNS, Column
+from sci_stream.files.recording_rows import ADDED, COLUMNS
 from sci_stream.model import Array
 
 _FRAMES = {"raw": 3, "video": 4}
@@ -62,7 +62,7 @@ class RecordingFile:
             self._check_segments()
             # State first: whatever it speaks of was written before it, and is opened after it.
             state = self._read(self._dataset("rows/state", 1), ())
-            rows = {column.name: self._column(column, len(state)) for column in COLUMNS}
+            rows = self._columns(len(state))
             self.rows = {name: values[: len(state)] for name, values in rows.items()} | {"state": state}
             self._frames = self._find_frames()
             self._dtypes = {name: np.dtype(node.dtype) for name, node in self._frames.items()}
@@ -132,10 +132,15 @@ class RecordingFile:
             self._hdf5.close()
             raise FileFormatError(f"Another file has taken the place of {self.path}", hint="Open it anew.")
 
-    def _column(self, column: Column, rows: int) -> Array:
-        if column.later and f"rows/{column.name}" not in self._hdf5:
-            return np.full(rows, column.fill, column.dtype)
-        return self._read(self._dataset(f"rows/{column.name}", 1), ())
+    def _columns(self, rows: int) -> dict[str, Array]:
+        group = self._hdf5["rows"]
+        absent = {column.name: column for column in COLUMNS if column.name in ADDED and column.name not in group}
+        return {
+            name: np.full(rows, absent[name].fill, absent[name].dtype)
+            if name in absent
+            else self._read(self._dataset(f"rows/{name}", 1), ())
+            for name in (column.name for column in COLUMNS)
+        }
 
     def _dataset(self, name: str, ndim: int) -> h5py.Dataset:
         node = self._hdf5.get(name)

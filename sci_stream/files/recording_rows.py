@@ -25,8 +25,6 @@ class Column:
     fill: Any
     meaning: str
     units: str = ""
-    later: bool = False
-    """Whether recordings of before have none: they read as if nothing had been written in it."""
 
 
 COLUMNS = (
@@ -48,10 +46,13 @@ COLUMNS = (
     Column("solve_ns", "i8", 0, "time the reconstruction took", "ns"),
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
     Column("node", "S32", b"", "who reconstructed it"),
-    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
+    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger"),
     # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
+
+ADDED = frozenset({"solver"})
+"""Columns that recordings of earlier releases do not have: they read as unwritten."""
 
 OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
 OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}

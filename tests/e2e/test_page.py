@@ -249,7 +249,7 @@ def test_tone_set_by_one_viewer_is_seen_by_the_other(open_viewer) -> None:
 def test_a_slow_viewer_slows_neither_the_other_nor_the_pipeline(open_viewer, rig: RunningRig) -> None:
     slow, quick = open_viewer(), open_viewer()
     # From now on it takes no picture at all: what it was sent waits to be decoded for ever.
-    slow.page.evaluate("window.createImageBitmap = () => new Promise(() => {})")
+    slow.page.evaluate("void (window.createImageBitmap = () => new Promise(() => {}))")
     stuck = slow.text("seq")
     before = status(rig)
     seen = set()
@@ -261,7 +261,7 @@ def test_a_slow_viewer_slows_neither_the_other_nor_the_pipeline(open_viewer, rig
     wait_for(quick_sees_on, "the quick viewer is shown what comes")
     after = status(rig)
     assert after["ledger"]["reconstructed"] - before["ledger"]["reconstructed"] >= 7
-    assert after["preview"]["viewers"] == 2, "nobody was sent away"
+    assert after["preview"]["viewers"] >= 2, "nobody was sent away"
     wait_for(lambda: slow.text("state") not in {"live"}, "the slow one knows that it is not live")
     assert slow.text("seq") in {stuck, *seen}
 
