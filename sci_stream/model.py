@@ -227,7 +227,8 @@ class SolveReport:
     `sci_stream.recon.starter.Starter`);
     ``budget_limited`` that fewer iterations were spent than asked for because time was short; ``residual`` is
     ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection;
-    ``health`` tells of the calibration, on those snapshots on which it was looked at.
+    ``health`` tells of the calibration, on those snapshots on which it was looked at; ``solver`` names the settings it
+    was solved with, which its node tells in full, ``""`` if it does not.
     """
 
     iterations: int
@@ -239,6 +240,7 @@ class SolveReport:
     saturated_fraction: float = 0.0
     psnr_db: float | None = None
     health: CalibrationHealth | None = None
+    solver: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

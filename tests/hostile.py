@@ -118,7 +118,7 @@ def _syntax() -> Iterator[HostileCase]:
 
 def _versions() -> Iterator[HostileCase]:
     frames = good_frames("snapshot")
-    for wrong in (0, 1, 4, -1, 2**63, "1", 1.0, True, None, [1]):
+    for wrong in (0, 1, 2, 4, -1, 2**63, "1", 1.0, True, None, [1]):
         yield HostileCase(f"version {wrong!r}", with_header(frames, partial(_update, v=wrong)), "version")
     yield HostileCase("no version", with_header(frames, lambda h: h.pop("v")), "version")
 

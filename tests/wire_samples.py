@@ -89,7 +89,7 @@ def samples() -> dict[str, Message]:
             identity,
             rng.random((3, 4, 6), dtype=np.float32).astype(np.float16),
             calibration.hash,
-            SolveReport(12, Start.WARM, "flow", True, 5_000_000, 0.01, 0.001, 31.5, health=HEALTH),
+            SolveReport(12, Start.WARM, "flow", True, 5_000_000, 0.01, 0.001, 31.5, health=HEALTH, solver="0123abcd"),
             StageTimes(1, 2, 3, 4, 5, 0),
             "reconstruct-0",
             "NVIDIA H200",

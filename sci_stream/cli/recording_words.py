@@ -101,8 +101,10 @@ def _solving(solving: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "iterations", f"{iterations['min']:.0f}–{iterations['max']:.0f}, mean {iterations['mean']:.1f}{limited}"
     yield "solve", f"{solve['median']:.1f} ms median, {solve['max']:.1f} ms longest; by {', '.join(solving['nodes'])}"
     yield "starts", ", ".join(f"{count} {start}" for start, count in solving["starts"].items())
-    for told in list(solving["solvers"].values())[:1]:
-        yield "solver", ", ".join(f"{name} = {value}" for name, value in told.items())
+    several = len(solving["solvers"]) > 1
+    for name, told in solving["solvers"].items():
+        whose = f"{solving['by_solver'].get(name, 0)} of them with " if several else ""
+        yield "solver", whose + ", ".join(f"{key} = {value}" for key, value in told.items())
     if solving["psnr_db"] is not None:
         yield "PSNR", f"{solving['psnr_db']['mean']:.2f} dB mean, {solving['psnr_db']['min']:.2f} lowest"
 

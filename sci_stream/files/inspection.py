@@ -155,6 +155,7 @@ def _solving(rows: Any) -> dict[str, Any]:
         "residual": _spread(rows["residual"][solved]),
         "saturated_fraction": _spread(rows["saturated_fraction"][solved]),
         "psnr_db": _spread(rows["psnr_db"][solved]),
+        "by_solver": dict(Counter(name.decode("ascii") for name in rows["solver"][solved].tolist()).most_common()),
         "nodes": dict(Counter(node.decode("ascii") for node in rows["node"][solved].tolist()).most_common()),
     }
 

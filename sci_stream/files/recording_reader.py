@@ -63,8 +63,8 @@ class Recording:
     @contextmanager
     def _hdf5(self) -> Iterator[h5py.File]:
         """Lend the HDF5 file, which stays as it is meanwhile."""
-        with self._file.lock:
-            yield self._file.hdf5
+        with self._file.hdf5() as file:
+            yield file
 
     def refresh(self) -> None:
         """Take note of what a live writer has flushed since.
@@ -249,6 +249,7 @@ class Recording:
             residual=float(value("residual")),
             saturated_fraction=float(value("saturated_fraction")),
             psnr_db=None if math.isnan(psnr_db) else psnr_db,
+            solver=value("solver").decode("ascii"),
         )
         return report, value("node").decode("ascii"), int(value("redelivered"))
 

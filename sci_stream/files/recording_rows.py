@@ -66,6 +66,7 @@ COLUMNS = (
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
     Column("node", "S32", b"", "who reconstructed it"),
     *_HEALTH_COLUMNS,
+    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger"),
     # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
@@ -135,6 +136,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
         "finished_ns": reconstruction.times.finished_ns,
         "node": ascii_cell(reconstruction.node, 32),
         **(_health_cells(report.health) if report.health is not None else {}),
+        "solver": ascii_cell(report.solver, 32),
     }
 
 

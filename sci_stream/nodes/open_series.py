@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _REORDER_PATIENCE_S = 2.0
 _CHANGES_IN_FILE = 48
 """The account in a recording is of fixed size."""
+_SOLVERS_IN_FILE = 32
 DISK_REASON = "not_recorded"
 """Reason of a snapshot that came through but could not be stored in the recording that was asked for."""
 OFF_REASON = "recording_off"
@@ -54,7 +55,7 @@ class OpenSeries:
         self._records_raw = rig.record.raw
         self.recording = RecordingSwitch(info, calibration, lambda: recorder_options(rig))
         self._movie: Movie | None = None
-        self._solvers: dict[str, Any] = {}
+        self._solvers: dict[str, Mapping[str, Any]] = {}
         if rig.record.enabled:
             folder = recorder_options(rig).folder
             self._resume(folder)
@@ -74,6 +75,7 @@ class OpenSeries:
                         self.book.add_figures(seq, report, node, redelivered=redelivered)
                 for seq in recording.raw_seqs:
                     self.raw_safe.add(seq)
+                self.learn_solvers(recording.notes.get("solvers", {}))
 
     # --- storing: each returns False if there is no room now; the callback says whether it was stored
 
@@ -169,7 +171,7 @@ class OpenSeries:
         self.book.changes.append(change.as_dict())
         if self.recording.recorder is not None:
             self.recording.recorder.submit_event("changed", change.as_dict())
-            self.checkpoint({})
+            self.checkpoint()
 
     # --- the end
 
@@ -212,10 +214,21 @@ class OpenSeries:
         self.book.acquired_rate.update(now_s, acquired)
         self.book.ledger.camera_missed = int(report.get("camera_missed", 0))
 
-    def checkpoint(self, solvers: Mapping[str, Any]) -> None:
+    def knows_solver(self, name: str) -> bool:
+        """Return whether these settings of the nodes are known in full, or there is nothing to know."""
+        return not name or name in self._solvers
+
+    def learn_solvers(self, solvers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take note of settings that nodes solve with, by the names that reports give them."""
+        self._solvers |= solvers
+        while len(self._solvers) > _SOLVERS_IN_FILE:
+            left_out = next(iter(self._solvers))
+            del self._solvers[left_out]
+            log.warning("%s: too many settings of the solver to keep them all; %s is left out", self.name, left_out)
+
+    def checkpoint(self) -> None:
         """Leave the account so far in the recording, and how the nodes solve: a crash then leaves both behind."""
         if self.recording.recorder is not None:
-            self._solvers |= solvers
             self.recording.recorder.submit_ledger(
                 self.book.ledger.as_dict(), {"solvers": self._solvers, **_changes_note(self.book.changes)}
             )

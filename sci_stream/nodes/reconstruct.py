@@ -31,9 +31,11 @@ from sci_stream.wire import (
     CalibrationRequest,
     Control,
     Done,
+    Heartbeat,
     Hello,
     Limits,
     Message,
+    encode,
 )
 
 log = logging.getLogger(__name__)
@@ -141,6 +143,7 @@ class ReconstructNode:
         for result in self._solver.results():
             match result:
                 case Ready():
+                    self._tell_sink()
                     self._ready(result)
                 case Solved():
                     self._solved(result, now_s)
@@ -148,7 +151,7 @@ class ReconstructNode:
                     self._failed(result)
                 case Changed():
                     self._obedient.done(result.request, result.parameters, result.error)
-                    self._watched.tell_soon()
+                    self._tell_sink()
         news = self._link.turn(now_s)
         self._hear_sink(news.messages)
         for kind, series, seq in news.safe:
@@ -164,6 +167,11 @@ class ReconstructNode:
                 self._obedient.take(message, self._solver.parameters())
             else:
                 log.warning("unexpected message from the sink: %s", type(message).__name__)
+
+    def _tell_sink(self) -> None:
+        """Say how snapshots are solved from now on before the first of them comes."""
+        self._tell()
+        self._link.dealer.send(encode(Heartbeat(node=self._link.dealer.hello.node, status=self._link.dealer.status)))
 
     def _tell(self) -> None:
         """Say how it goes: to the other nodes, and to whoever watches this one."""

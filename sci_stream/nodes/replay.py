@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
@@ -23,7 +24,7 @@ from sci_stream.files.recording_rows import START_CODES, recorded_chunks
 from sci_stream.files.recording_series import RecordedSeries
 from sci_stream.files.recording_whole import write_whole
 from sci_stream.model import Array, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
-from sci_stream.nodes.replay_solver import ReplaySolver, SolverChanges, replay_solver
+from sci_stream.nodes.replay_solver import ReplaySolver, SolverChanges, Solving, replay_solver
 from sci_stream.nodes.runner import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.device import describe_device, pick_device
@@ -85,9 +86,9 @@ def replay(
 ) -> Replayed:
     """Reconstruct the raw snapshots of a recording in order of seq into a new recording that names its parent.
 
-    With nothing changed each snapshot gets the iterations it got when it was recorded, so that the result is the
-    recorded one, within the rounding of its float16. Where the time had run out in the middle of a solve the recorded
-    σ ladder was cut short, which a replay does not repeat: there it does better.
+    With nothing changed each snapshot gets the prior, the settings and the iterations it got when it was recorded, so
+    that the result is the recorded one, within the rounding of its float16. Where the time had run out in the middle of
+    a solve the recorded σ ladder was cut short, which a replay does not repeat: there it does better.
 
     Parameters
     ----------
@@ -117,8 +118,12 @@ def replay(
         out = plan.out or source.with_name(f"{source.stem}_replay.h5")
         parent = _parent(series, calibration, solver, plan)
         done = _done_before(out, parent, plan)
-        engine = Engine(calibration, solver.denoiser, device, solver.settings)
-        run = _Run(series, engine, solver, live=plan.live)
+        if solver.unknown:
+            log.warning(
+                "%s: how %d snapshots were solved is not known in full; they are solved as those before them",
+                source, solver.unknown,
+            )  # fmt: skip
+        run = _Run(series, calibration, device, solver, live=plan.live)
         began_s = time.monotonic()
         left = [seq for seq in seqs if seq not in done]
         before = len(seqs) - len(left)
@@ -172,7 +177,7 @@ def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolv
         "started_ns": series.info.started_ns,
         "calibration_hash": series.info.calibration_hash,
         "replayed_with": {
-            "solver": solver.told,
+            "solvers": solver.told,
             "iterations_as_recorded": solver.as_recorded and not plan.live,
             "calibration_hash": calibration.hash,
             "live": plan.live,
@@ -202,14 +207,23 @@ def _done_before(out: Path, parent: dict[str, Any], plan: ReplayPlan) -> set[int
 class _Run:
     """Solves snapshot after snapshot and writes them down."""
 
-    def __init__(self, series: RecordedSeries, engine: Engine, solver: ReplaySolver, *, live: bool) -> None:
+    def __init__(
+        self,
+        series: RecordedSeries,
+        calibration: Calibration,
+        device: torch.device,
+        solver: ReplaySolver,
+        *,
+        live: bool,
+    ) -> None:
         self._series = series
-        self._engine = engine
+        self._calibration = calibration
+        self._device = device
+        self._device_name = describe_device(device)
         self._solver = solver
-        iteration_s = engine.warm_up()
         self._pace = _Pace(series) if live else None
-        self._controller = BudgetController(solver.settings, iteration_s)
-        self._device = describe_device(engine.device)
+        self._engines: dict[str, Engine] = {}
+        self._controllers: dict[str, BudgetController] = {}
         self.done = 0
 
     def write(
@@ -223,13 +237,13 @@ class _Run:
         stop: Callable[[], bool],
     ) -> None:
         """Reconstruct snapshots until all are done or it is time to stop; ``before`` were done earlier."""
-        calibration = self._engine.calibration
+        calibration = self._calibration
         info = dataclasses.replace(self._series.info, series=out.stem, calibration_hash=calibration.hash)
         ledger = Ledger()
         for index in range(before):
             ledger.settle(index, Outcome.RECONSTRUCTED)
         with RecordingWriter(out, info, calibration, raw=False, first_seq=seqs[0], parent=parent) as writer:
-            writer.notes["solvers"] = {_NODE: self._solver.told}
+            writer.notes["solvers"] = self._solver.told
             self._run_up(seqs[0])
             flushed_s = time.monotonic()
             for index, seq in enumerate(seqs):
@@ -256,7 +270,7 @@ class _Run:
 
     def _run_up(self, first: int) -> None:
         """Solve what came directly before, so that the first snapshot begins as in a run that was not interrupted."""
-        if not self._solver.settings.warm_start or self._pace is not None:
+        if not self._solver.of(first).settings.warm_start or self._pace is not None:
             return
         stored = set(self._series.raw.seqs.tolist())
         start = first
@@ -271,22 +285,40 @@ class _Run:
         cold = bool(self._series.row(seq)["start"] == START_CODES[Start.COLD])
         return cold and self._solver.as_recorded and self._pace is None
 
+    def _engine(self, solving: Solving) -> Engine:
+        """Return the engine of a prior, made when it is first needed, with these settings."""
+        prior = solving.denoiser.name
+        engine = self._engines.get(prior)
+        if engine is None:
+            engine = self._engines[prior] = Engine(self._calibration, solving.denoiser, self._device, solving.settings)
+            self._controllers[prior] = BudgetController(solving.settings, engine.warm_up())
+        elif engine.settings is not solving.settings:
+            engine.settings = solving.settings
+            self._controllers[prior] = BudgetController(solving.settings, self._controllers[prior].iteration_s)
+        return engine
+
+    def _controller(self, solving: Solving) -> BudgetController:
+        self._engine(solving)
+        return self._controllers[solving.denoiser.name]
+
     def _solve(self, seq: int, budget: Budget) -> Reconstruction:
+        solving = self._solver.of(seq)
+        engine = self._engine(solving)
         snapshot = self._snapshot(seq, self._series.row(seq))
         if self._recorded_cold(seq):
             # Another node may have had the snapshot before it, or none: then it was not begun from there.
-            self._engine.forget()
+            engine.forget()
         started_ns = unix_ns()
-        video, report = self._engine.reconstruct(snapshot, budget)
-        self._controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
+        video, report = engine.reconstruct(snapshot, budget)
+        self._controller(solving).record(iterations=report.iterations, solve_ns=report.solve_ns)
         return Reconstruction(
             id=snapshot.id,
             video=video,
-            calibration_hash=self._engine.calibration.hash,
-            report=report,
+            calibration_hash=self._calibration.hash,
+            report=dataclasses.replace(report, solver=solving.name),
             times=StageTimes(acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()),
             node=_NODE,
-            device=self._device,
+            device=self._device_name,
             bayer=self._series.info.bayer,
             camera_time_ns=snapshot.camera_time_ns,
             camera_frame_id=snapshot.camera_frame_id,
@@ -297,13 +329,14 @@ class _Run:
     def _budget(self, seqs: list[int], index: int) -> Budget:
         if self._pace is not None:
             backlog = self._pace.wait(seqs, index)
-            return self._controller.next_budget(period_ns=self._pace.period_ns, backlog=backlog)
+            controller = self._controller(self._solver.of(seqs[index]))
+            return controller.next_budget(period_ns=self._pace.period_ns, backlog=backlog)
         recorded = int(self._series.row(seqs[index])["iterations"])
         as_recorded = self._solver.as_recorded and recorded > 0
-        return Budget(recorded if as_recorded else self._solver.settings.iterations)
+        return Budget(recorded if as_recorded else self._solver.of(seqs[index]).settings.iterations)
 
     def _snapshot(self, seq: int, row: dict[str, Any]) -> Snapshot:
-        info, calibration = self._series.info, self._engine.calibration
+        info, calibration = self._series.info, self._calibration
         return Snapshot(
             id=SnapshotId(info.series, int(row["epoch"]), seq),
             counts=self._series.raw_of(seq),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.files.recording_series import RecordedSeries
-from sci_stream.nodes.solver_thread import describe_solver, make_prior
+from sci_stream.model import Array
+from sci_stream.nodes.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.ports import Denoiser
 from sci_stream.recon.schedule import LambdaRule, Shape
 from sci_stream.recon.settings import SolverSettings
@@ -32,26 +36,53 @@ class SolverChanges:
     sigma_first: float | None = None
     sigma_last: float | None = None
 
+    @property
+    def another_prior(self) -> bool:
+        """Whether nothing of how the recorded run solved is to be kept."""
+        return self.denoiser is not None or self.weights is not None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReplaySolver:
-    """A prior on its device with the settings for a whole recording.
-
-    ``as_recorded`` says whether each snapshot gets as many iterations as when it was recorded; ``told`` is all of it
-    in plain values, for the file that is made.
-    """
+class Solving:
+    """A prior on its device with its settings; ``told`` is all of it in plain values, ``name`` names that."""
 
     denoiser: Denoiser
     settings: SolverSettings
-    as_recorded: bool
     told: dict[str, Any]
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplaySolver:
+    """How each snapshot of a recording is solved.
+
+    ``solvings`` are the settings that the recorded run went through, at least one; ``chosen`` says by row which of them
+    goes for it. ``as_recorded`` says whether each snapshot gets as many iterations as when it was recorded, ``unknown``
+    how many snapshots name settings that are not in the recording.
+    """
+
+    solvings: Sequence[Solving]
+    chosen: npt.NDArray[np.intp]
+    first_seq: int
+    as_recorded: bool
+    unknown: int
+
+    @property
+    def told(self) -> dict[str, dict[str, Any]]:
+        """All that is solved with, in plain values, by name."""
+        return {solving.name: solving.told for solving in self.solvings}
+
+    def of(self, seq: int) -> Solving:
+        """Return how to solve a snapshot."""
+        return self.solvings[int(self.chosen[seq - self.first_seq])]
 
 
 def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.device) -> ReplaySolver:
     """Return how to solve a recording's snapshots.
 
-    The settings in full that the reconstruct nodes reported are in the recording. One without them, of a run that
-    ended before they were, is solved by its rig file.
+    The settings in full that the reconstruct nodes reported are in the recording, and each row names its own: they may
+    have been changed while it was made. One without them, of a run that ended before they were told, is solved by its
+    rig file.
 
     Raises
     ------
@@ -59,39 +90,58 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
         If the denoiser is unknown, or its checkpoint is missing or another one.
     """
     section = parse_rig(series.info.rig_toml, overrides={}, name=f"The rig in {series.path}").reconstruct
-    another_prior = changes.denoiser is not None or changes.weights is not None
-    recorded = _recorded(series)
-    if another_prior:
+    cells = series.rows["solver"]
+    recorded = {} if changes.another_prior else _recorded(series)
+    named = [name for name in recorded if np.any(cells == name.encode())]
+    if changes.another_prior:
         # What suited the recorded prior would not suit this one.
         section = ReconstructSection(denoiser=changes.denoiser or "auto", weights=changes.weights)
-    elif recorded is not None:
-        section = section.model_copy(
-            # Whoever changed the denoiser while the rig ran left the rig's weights behind.
-            update={
-                "denoiser": str(recorded["denoiser"]),
-                "weights": section.weights if "weights" in recorded else None,
-            }
-        )
+    # Recordings of before name no settings in their rows: all their nodes solved by the same rig.
+    told = [recorded[name] for name in named] or list(recorded.values())[:1]
+    return ReplaySolver(
+        [_solving(section, one, changes, device) for one in told or (None,)],
+        _chosen(cells, named),
+        series.first_seq,
+        as_recorded=not changes.another_prior and changes.iterations is None,
+        unknown=int(np.sum((cells != b"") & ~np.isin(cells, [name.encode() for name in named]))) if recorded else 0,
+    )
+
+
+def _recorded(series: RecordedSeries) -> dict[str, Mapping[str, Any]]:
+    """Return how the recorded run solved, by name."""
+    return {name: told for name, told in (series.notes.get("solvers") or {}).items() if "denoiser" in told}
+
+
+def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
+    """Return for each row which settings go for it: its own, or those of the last one before whose are known."""
+    own = np.full(len(cells), -1, np.intp)
+    for index, name in enumerate(named):
+        own[cells == name.encode()] = index
+    last_known = np.maximum.accumulate(np.where(own >= 0, np.arange(len(own)), 0))
+    return np.maximum(own[last_known], 0)
+
+
+def _solving(
+    section: ReconstructSection, recorded: Mapping[str, Any] | None, changes: SolverChanges, device: torch.device
+) -> Solving:
+    """Return how to solve: as was told in a recording, or else as a rig says, but for the changes."""
+    if recorded is not None:
+        settings = as_settings(dict(recorded))
+        # The rig file has what the run began with. Whoever changed the denoiser then left the rig's weights behind.
+        update: dict[str, Any] = {
+            name: getattr(settings, name) for name in _SETTINGS if name in ReconstructSection.model_fields
+        }
+        update |= {"denoiser": str(recorded["denoiser"]), "weights": section.weights if "weights" in recorded else None}
+        section = section.model_copy(update=update)
         _check_weights(section.weights, recorded)
-    denoiser, settings = make_prior(section, device)
-    if recorded is not None and not another_prior:
-        settings = as_settings(recorded)
+    denoiser, made = make_prior(section, device)
+    settings = made if recorded is None else settings
     given = {name: value for name in ("iterations", "sigma_first", "sigma_last") if (value := getattr(changes, name))}
     if "iterations" in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
     settings = dataclasses.replace(settings, **given)
-    return ReplaySolver(
-        denoiser,
-        settings,
-        as_recorded=not another_prior and changes.iterations is None,
-        told=describe_solver(section, denoiser.name, settings),
-    )
-
-
-def _recorded(series: RecordedSeries) -> dict[str, Any] | None:
-    """Return how the recorded run solved: all its nodes do by the same rig."""
-    solvers = series.notes.get("solvers") or {}
-    return next((told for told in solvers.values() if "denoiser" in told), None)
+    told = describe_solver(section, denoiser.name, settings)
+    return Solving(denoiser, settings, told, solver_id(told))
 
 
 def as_settings(told: dict[str, Any]) -> SolverSettings:
@@ -113,7 +163,7 @@ def as_settings(told: dict[str, Any]) -> SolverSettings:
         ) from error
 
 
-def _check_weights(weights: Path | None, recorded: dict[str, Any]) -> None:
+def _check_weights(weights: Path | None, recorded: Mapping[str, Any]) -> None:
     """Raise unless the checkpoint is the very one of the recorded run."""
     if weights is None or "weights_sha256" not in recorded:
         return

@@ -10,14 +10,13 @@ import numpy as np
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger
+from sci_stream.delivery.rate import Rate
 from sci_stream.model import Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.nodes.health_book import HealthBook
 
 _RECENT = 4096
 _LISTED = 1000
 """Snapshots whose PSNR the summary lists one by one; its mean and minimum are over all."""
-
-_CHANGES_KEPT = 4
 
 STAGES = ("queue", "transfer", "wait", "solve", "deliver", "record", "total")
 
@@ -45,31 +44,6 @@ class _Mean:
 def _percentiles(values: deque[float]) -> dict[str, float]:
     p50, p99 = np.percentile(np.asarray(values), [50, 99])
     return {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
-
-
-class Rate:
-    """How fast a count grows, over the last few seconds."""
-
-    def __init__(self, window_s: float = 5.0) -> None:
-        self._window_s = window_s
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def update(self, now_s: float, count: int) -> None:
-        """Take note of the count."""
-        if self._seen and self._seen[-1][1] == count:
-            return
-        self._seen.append((now_s, count))
-
-    def per_s(self, now_s: float) -> float:
-        """Return the rate over the window, or over the last few changes where they are rare; 0 once they stopped."""
-        while len(self._seen) > _CHANGES_KEPT and now_s - self._seen[0][0] > self._window_s:
-            self._seen.popleft()
-        if len(self._seen) < 2:
-            return 0.0
-        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
-        mean_s = (last_s - first_s) / (last - first)
-        # Late by more than three times what is usual: it has stopped, and the rate must not look alive.
-        return 0.0 if now_s - last_s > max(self._window_s, 3 * mean_s) else 1.0 / max(mean_s, 1e-6)
 
 
 def by_sink_clock(times: StageTimes, acquire_ns: int, node_ns: int) -> StageTimes:

@@ -42,11 +42,12 @@ def flat(status: Mapping[str, Any]) -> dict[str, StatusValue]:
 
 
 def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
-    """Return how each reconstruct node solves, as it said: by node, what its status holds under ``solver.``."""
-    told = {
-        peer.hello.node: {
+    """Return how the reconstruct nodes solve, as they said: settings in full, by the name that reports give them."""
+    found = {}
+    for peer in peers:
+        told = {
             name.removeprefix("solver."): value for name, value in peer.status.items() if name.startswith("solver.")
         }
-        for peer in peers
-    }
-    return {node: settings for node, settings in told.items() if settings}
+        if name := told.pop("id", None):
+            found[str(name)] = told
+    return found

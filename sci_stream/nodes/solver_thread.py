@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import logging
 import queue
 import threading
@@ -39,6 +40,7 @@ _T = TypeVar("_T")
 
 SOLVER_KEY = "solver."
 """Begins the names under which a node's status says how it solves; the sink records them."""
+_ID_DIGITS = 12
 _ENGINES_KEPT = 2
 """The current calibration and the one before it, whose last snapshots may still be on their way."""
 
@@ -86,6 +88,11 @@ def describe_solver(section: ReconstructSection, prior: str, settings: SolverSet
         told["weights"] = section.weights.name
         told["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
     return told
+
+
+def solver_id(told: Mapping[str, int | float | str]) -> str:
+    """Return the name of settings as `describe_solver` tells them: the same wherever they are the same."""
+    return hashlib.sha256(json.dumps(dict(told), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
 
 
 class _CancelledError(Exception):
@@ -255,7 +262,8 @@ class SolverThread:
         section, prior, settings = self._section, self._denoiser.name, self._settings
         self._parameters = solver_parameters(self._given, section, prior, settings)
         solver = describe_solver(section, prior, settings)
-        return {f"{SOLVER_KEY}{name}": value for name, value in solver.items()}
+        self._solver_id = solver_id(solver)
+        return {f"{SOLVER_KEY}{name}": value for name, value in {"id": self._solver_id, **solver}.items()}
 
     def _make_engine(
         self, calibration: Calibration, denoiser: Denoiser, settings: SolverSettings
@@ -342,7 +350,7 @@ class SolverThread:
         self._iterations = report.iterations
         self._busy_s += report.solve_ns / 1e9
         watch = self._watches[done.snapshot.calibration_hash]
-        report = dataclasses.replace(report, health=watch.see(done.snapshot, video))
+        report = dataclasses.replace(report, health=watch.see(done.snapshot, video), solver=self._solver_id)
         self._watch_status = watch.status()
         times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())
         self._put(Solved(done.snapshot, video, report, times))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from sci_stream.config.fields import is_loopback
+from sci_stream.sinks.preview_asking import asking_page
 
 _POLICY_VIOLATION = 1008
 _OPEN_PATHS = frozenset({"/healthz"})
@@ -29,30 +28,6 @@ _SECURITY_HEADERS = {
     b"cache-control": b"no-store",
 }
 
-_STYLE = """
-:root { color-scheme: dark; font: 16px/1.5 system-ui, sans-serif; color: #e6ebf0; background: #0a0d10; }
-body { margin: 0; min-height: 100vh; display: grid; place-items: center; }
-form { width: min(400px, 84vw); padding: 24px; background: #12171c; border: 1px solid #242d36; border-radius: 12px; }
-h1 { margin: 0 0 12px; font-size: 18px; color: #5ad1c4; }
-p { margin: 0 0 16px; }
-label { display: block; color: #8c99a6; font-size: 14px; }
-input, button { box-sizing: border-box; width: 100%; min-height: 44px; margin-top: 6px; padding: 6px 12px;
-  font: inherit; color: inherit; background: #1b222a; border: 1px solid #37434e; border-radius: 8px; }
-button { margin-top: 14px; font-weight: 600; cursor: pointer; }
-:focus-visible { outline: 2px solid #5ad1c4; outline-offset: 2px; }
-"""
-_ASKING = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>sci_stream: token</title><style>{_STYLE}</style></head>
-<body><form action="/" method="get"><h1>sci_stream</h1><p role="alert">REFUSAL</p>
-<label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
-<button>Open</button></form></body></html>
-"""
-_ASKING_POLICY = (
-    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-"
-    + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    + "'"
-)
 _NO_TOKEN = "a token is needed: open the page with ?token=…, as the sink node printed it"
 _WRONG_TOKEN = "the token is not the right one: take it from the address that the sink node printed"
 
@@ -126,10 +101,7 @@ def _refused(scope: Scope, refusal: str) -> Response:
     """Say why: to a person who opens the page without the right token, with a place to put it."""
     asks = dict(scope["headers"]).get(b"accept", b"").startswith(b"text/html")
     if asks and scope["path"] == "/" and refusal in {_NO_TOKEN, _WRONG_TOKEN}:
-        text = refusal[:1].upper() + refusal[1:] + "."
-        return HTMLResponse(
-            _ASKING.replace("REFUSAL", text), status_code=403, headers={"Content-Security-Policy": _ASKING_POLICY}
-        )
+        return asking_page(refusal)
     return PlainTextResponse(refusal + "\n", status_code=403)
 
 

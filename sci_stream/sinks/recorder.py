@@ -195,7 +195,7 @@ class Recorder:
                 "segment": 0 if writer is None else writer.segment,
                 "rows": 0 if recording is None else recording.rows_written,
                 "bytes": 0 if recording is None else recording.bytes_written,
-                "mb_per_s": 0.0 if recording is None else recording.rate.mb_per_s,
+                "mb_per_s": 0.0 if recording is None else recording.mb_per_s,
                 "queue_items": len(self._queue),
                 "queue_bytes": self._queue_bytes,
                 "free_bytes": None if writer is None else self._free(writer.path),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sci_stream.delivery.rate import Rate
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.files.journal import Journal
 from sci_stream.files.recording import Compression, RecordingWriter, recording_path
@@ -18,7 +19,6 @@ from sci_stream.model import SeriesInfo
 from sci_stream.optics.calibration import Calibration
 
 _LOG = logging.getLogger(__name__)
-_RATE_S = 1.0
 _MOST_ROWS_JOINED = 2_000_000
 """Rows of all segments are in memory while a file is laid over them, 300 bytes each: no moment to run out of it."""
 
@@ -121,12 +121,15 @@ class SeriesRecording:
         except StorageError:
             self.writer.close()
             raise
-        self.rate = Rate()
+        self.mb_per_s = 0.0
+        self._rate = Rate()
+        self._began_s = time.monotonic()
+        self._rate.update(self._began_s, 0)
         self.ledger: Mapping[str, Any] | None = None
         self.whole: Path | None = None
         self._closed_bytes = 0
         self._closed_rows = 0
-        self._segment_began_s = time.monotonic()
+        self._segment_began_s = self._began_s
 
     @property
     def bytes_written(self) -> int:
@@ -160,11 +163,21 @@ class SeriesRecording:
             self._sync()
         for item, result in zip(batch, results, strict=True):
             _call(item.on_durable, result)
-        self.rate.update(self.bytes_written)
+        self._measure()
         if self.state is RecorderState.RECORDING:
             self._watch_space()
         if self.state is RecorderState.RECORDING and self._segment_is_full():
             self._begin_segment()
+
+    def _measure(self) -> None:
+        """Tell how fast it is written: of late while it goes on, on the whole once it is over."""
+        now_s, written = time.monotonic(), self.bytes_written
+        self._rate.update(now_s, written)
+        if self.state is RecorderState.RECORDING:
+            self.mb_per_s = round(self._rate.per_s(now_s) / 1e6, 3)
+
+    def _settle_rate(self) -> None:
+        self.mb_per_s = round(self.bytes_written / max(time.monotonic() - self._began_s, 1e-6) / 1e6, 3)
 
     def _segment_is_full(self) -> bool:
         options = self._options
@@ -238,6 +251,7 @@ class SeriesRecording:
         """Stop recording before the series' end, keeping what there is readable."""
         _LOG.error("recording to %s %s: %s", self.writer.path, state, reason)
         self.state, self.reason = state, reason
+        self._settle_rate()
         self._journal.append(str(state), {"reason": reason, "file": self.writer.path.name})
         self._sync()
         try:
@@ -267,6 +281,7 @@ class SeriesRecording:
             error = error or failure
         if self.state is not RecorderState.RECORDING:
             return None
+        self._settle_rate()
         self.state = RecorderState.IDLE if error is None else RecorderState.FAILED
         self.reason = "" if error is None else str(error)
         return error
@@ -279,22 +294,6 @@ class SeriesRecording:
             self.whole = write_whole(self._path)
         except SciStreamError as error:
             _LOG.warning("no file over all segments: %s", error)
-
-
-class Rate:
-    """Megabytes per second over the last whole second or more."""
-
-    def __init__(self) -> None:
-        self.mb_per_s = 0.0
-        self._since_s = time.monotonic()
-        self._bytes = 0
-
-    def update(self, total_bytes: int) -> None:
-        """Take note of the bytes written so far."""
-        now = time.monotonic()
-        if now - self._since_s >= _RATE_S:
-            self.mb_per_s = (total_bytes - self._bytes) / (now - self._since_s) / 1e6
-            self._since_s, self._bytes = now, total_bytes
 
 
 def _call(on_durable: OnDurable | None, result: Written) -> None:

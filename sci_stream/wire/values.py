@@ -124,6 +124,7 @@ _REPORT = Record(
         # Infinite where the video equals the truth, as on a black scene: no reason for a node to fall silent.
         "psnr_db": FiniteOrNil(),
         "health": Maybe(_HEALTH),
+        "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),
     },
 )
 _TIMES = Record(

@@ -30,6 +30,7 @@ PAGE = {
     "preview": {"enabled": True},
     "record": {"enabled": False},
     "camera": {"options": {"snapshot_rate_hz": 5.0}},
+    "policy": {"queue_snapshots": 8},  # on a busy machine it must not take minutes until what waits is solved
 }
 WAIT_MS = 30_000
 NAMED_S = 4.0
@@ -140,7 +141,7 @@ def test_it_opens_moves_shows_the_coded_snapshot_and_asks_no_other_host(open_vie
     assert viewer.complaints == []
 
 
-def test_pausing_scrubbing_stepping_and_looping_by_mouse_and_keyboard(open_viewer) -> None:
+def test_pausing_scrubbing_stepping_and_looping_by_mouse_and_keyboard(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     page = viewer.page
     page.keyboard.press("Space")
@@ -159,7 +160,8 @@ def test_pausing_scrubbing_stepping_and_looping_by_mouse_and_keyboard(open_viewe
     assert viewer.picture("video") == first
     page.keyboard.press("End")
     assert viewer.text("frame") == "4/4"
-    time.sleep(0.6)
+    shown = status(rig)["preview"]["encoded"]
+    wait_for(lambda: status(rig)["preview"]["encoded"] >= shown + 3, "newer pictures come")
     assert viewer.text("seq") == snapshot, "paused, the newest does not take the place of what is looked at"
     page.click("#pause")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(snapshot)}")
@@ -246,21 +248,22 @@ def test_tone_set_by_one_viewer_is_seen_by_the_other(open_viewer) -> None:
 
 def test_a_slow_viewer_slows_neither_the_other_nor_the_pipeline(open_viewer, rig: RunningRig) -> None:
     slow, quick = open_viewer(), open_viewer()
-    # It busies its own thread so that it shows a picture a second at most.
-    slow.page.evaluate(
-        "setInterval(() => { const until = performance.now() + 900; while (performance.now() < until); }, 1000)"
-    )
-    before = status(rig)["ledger"]
+    # From now on it takes no picture at all: what it was sent waits to be decoded for ever.
+    slow.page.evaluate("void (window.createImageBitmap = () => new Promise(() => {}))")
+    stuck = slow.text("seq")
+    before = status(rig)
     seen = set()
-    deadline_s = time.monotonic() + 5
-    while time.monotonic() < deadline_s:
+
+    def quick_sees_on() -> bool:
         seen.add(quick.text("seq"))
-        time.sleep(0.05)
-    after = status(rig)["ledger"]
-    came = after["reconstructed"] - before["reconstructed"]
-    assert came > 0
-    assert after["dropped"] == before["dropped"]
-    assert len(seen) > 0.5 * came, "the quick viewer was shown most of what came"
+        return len(seen) >= 8
+
+    wait_for(quick_sees_on, "the quick viewer is shown what comes")
+    after = status(rig)
+    assert after["ledger"]["reconstructed"] - before["ledger"]["reconstructed"] >= 7
+    assert after["preview"]["viewers"] >= 2, "nobody was sent away"
+    wait_for(lambda: slow.text("state") not in {"live"}, "the slow one knows that it is not live")
+    assert slow.text("seq") in {stuck, *seen}
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1440, 900)])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import sci_stream
 from sci_stream.errors import FileFormatError
+from sci_stream.files import recording_file
 from sci_stream.files.recording import Recording, RecordingWriter
 from sci_stream.files.recording_rows import COLUMNS
 from sci_stream.files.recording_segments import segment_path
@@ -88,6 +89,55 @@ def test_plain_h5py_reads_through_it_even_where_it_was_moved_together(recorded: 
         assert np.array_equal(file["video"][4], series.video(4))
         assert not file["raw"][7].any(), "nothing was stored of snapshot 7"
         assert file["entry/video/data"].shape == (9, 3, 16, 24)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux tells them")
+def test_more_segments_than_files_may_be_open_read_all_the_same(tmp_path: Path, series, monkeypatch) -> None:
+    monkeypatch.setattr(recording_file, "_MOST_OPEN", 3)
+    monkeypatch.setattr(recording_file, "_READS_OF_VIRTUAL", 4)
+    path = tmp_path / "run.h5"
+    writer = RecordingWriter(path, series.info, series.calibration)
+    for seq in range(24):
+        writer.write_reconstruction(series.reconstruction(seq))
+        if seq % 2:
+            writer, last = writer.next_segment(), writer
+            last.close(continued=writer.path.name)
+    writer.close(LEDGER)
+    whole = write_whole(path)
+    before = open_files()
+    for name in (path, whole):
+        with sci_stream.open(name) as recording:
+            for _ in range(2):  # also what was closed meanwhile
+                for seq in range(24):
+                    assert np.array_equal(recording.raw_of(seq), series.counts(seq))
+                    assert np.array_equal(recording.video_of(seq), series.video(seq))
+                    assert open_files() <= before + 8
+            assert recording.calibration.hash == series.calibration.hash
+            recording.refresh()
+            assert np.array_equal(recording.raw_of(0), series.counts(0))
+        assert open_files() == before
+
+
+def test_a_segment_that_is_replaced_while_it_was_closed_is_noticed(tmp_path: Path, series, monkeypatch) -> None:
+    monkeypatch.setattr(recording_file, "_MOST_OPEN", 1)
+    for name in ("one", "two"):
+        RecordingWriter(tmp_path / f"{name}.h5", replace(series.info, series=name), series.calibration).close({})
+    with Recording(tmp_path / "one.h5") as one, Recording(tmp_path / "two.h5") as two:
+        assert two.ledger == {}
+        (tmp_path / "two.h5").rename(tmp_path / "one.h5")
+        with pytest.raises(FileFormatError, match=r"Another file has taken the place of .*one\.h5"):
+            _ = one.ledger
+
+
+def test_a_file_over_segments_that_are_not_there_is_refused_not_read_as_zeros(recorded: Path) -> None:
+    whole = write_whole(recorded)
+    recorded.with_name("run_001.h5").unlink()
+    with pytest.raises(FileFormatError, match=r"1 missing, such as run_001\.h5.*Keep the files"):
+        sci_stream.open(whole)
 
 
 def test_a_later_segment_opens_alone(recorded: Path) -> None:

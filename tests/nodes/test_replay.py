@@ -29,7 +29,7 @@ from sci_stream.model import (
 )
 from sci_stream.nodes.replay import ReplayPlan, replay
 from sci_stream.nodes.replay_solver import SolverChanges
-from sci_stream.nodes.solver_thread import describe_solver, make_prior
+from sci_stream.nodes.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.recon.variants import shipped_weights
@@ -63,6 +63,8 @@ class Live:
     section: ReconstructSection
     rig_toml: str = ""
     notes: bool = True
+    changed: tuple[int, ReconstructSection] | None = None
+    """From this seq on it is solved otherwise, as if an operator had set it."""
 
     def snapshot(self, seq: int) -> Snapshot:
         c = self.calibration
@@ -76,15 +78,23 @@ class Live:
             "run", 10**9, "rig", Policy.RECORD, "simulated", "1", H, W, "BayerRG12", 12, B, c.hash, bayer=c.bayer,
             rig_toml=self.rig_toml,
         )  # fmt: skip
-        prior, settings = make_prior(self.section, CPU)
-        engine = Engine(c, prior, CPU, settings)
         with RecordingWriter(path, info, c) as writer:
-            if self.notes:
-                writer.notes["solvers"] = {"reconstruct-0": describe_solver(self.section, prior.name, settings)}
+            prior_name, name = "", ""
             for seq, iterations in enumerate(ITERATIONS):
+                if seq == 0 or (self.changed is not None and seq == self.changed[0]):
+                    section = self.section if seq == 0 or self.changed is None else self.changed[1]
+                    prior, settings = make_prior(section, CPU)
+                    if prior.name != prior_name:
+                        engine, prior_name = Engine(c, prior, CPU, settings), prior.name
+                    engine.settings = settings
+                    if self.notes:
+                        told = describe_solver(section, prior.name, settings)
+                        name = solver_id(told)
+                        writer.notes["solvers"] = {**writer.notes.get("solvers", {}), name: told}
                 snapshot = self.snapshot(seq)
                 writer.write_raw(snapshot)
                 video, report = engine.reconstruct(snapshot, Budget(iterations))
+                report = dataclasses.replace(report, solver=name)
                 times = StageTimes(acquired_ns=snapshot.host_time_ns, finished_ns=time.time_ns())
                 writer.write_reconstruction(
                     Reconstruction(snapshot.id, video, c.hash, report, times, "reconstruct-0", "cpu", bayer=c.bayer)
@@ -126,6 +136,54 @@ def test_live_equals_offline(recorded: Path) -> None:
         assert again.finished
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ReconstructSection(denoiser="ffdnet-lite", iterations=8),
+        ReconstructSection(denoiser="tv", iterations=12, sigma_first=0.2, sigma_last=0.01),
+    ],
+    ids=["another prior", "other settings"],
+)
+def test_what_was_set_in_mid_series_holds_from_there_on_in_a_replay_too(
+    tmp_path: Path, calibration: Calibration, changed: ReconstructSection
+) -> None:
+    recorded = Live(calibration, SECTION, changed=(3, changed)).record(tmp_path / "run.h5")
+    done = replay(recorded, ReplayPlan())
+    found = compare_recordings(recorded, done.path)
+    assert len(found.snapshots) == 6
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
+        assert again.table["solver"][:6].tolist() == live.table["solver"][:6].tolist()
+        assert len(set(again.table["solver"].tolist())) == 2
+        assert again.table["solver"][6] == again.table["solver"][5], "the one that was left raw, as those before it"
+        assert set(again.notes["solvers"]) == {name.decode() for name in again.table["solver"].tolist()}
+        assert again.parent is not None
+        assert again.parent["replayed_with"]["solvers"] == again.notes["solvers"]
+    one_way = replay(recorded, ReplayPlan(out=tmp_path / "more.h5", solver=SolverChanges(iterations=9)))
+    with sci_stream.open(one_way.path) as again:
+        assert {told["iterations"] for told in again.notes["solvers"].values()} == {9}
+        assert again.table["iterations"].tolist() == [9] * 7
+
+
+def test_settings_that_are_named_but_not_told_are_said(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with h5py.File(recorded, "r+") as file:
+        names = file["rows/solver"][:]
+        names[4:6] = b"0123456789ab"
+        file["rows/solver"][:] = names
+    done = replay(recorded, ReplayPlan())
+    assert "how 2 snapshots were solved is not known in full" in caplog.text
+    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+
+
+def test_a_recording_of_before_rows_named_settings_replays_by_the_ones_it_tells(recorded: Path) -> None:
+    with h5py.File(recorded, "r+") as file:
+        del file["rows/solver"]
+    with sci_stream.open(recorded) as recording:
+        assert set(recording.table["solver"].tolist()) == {b""}
+    done = replay(recorded, ReplayPlan())
+    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+
+
 def test_the_result_names_its_parent_and_how_it_was_made(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan(solver=SolverChanges(iterations=9)))
     assert done.path == recorded.with_name("run_replay.h5")
@@ -133,9 +191,10 @@ def test_the_result_names_its_parent_and_how_it_was_made(recorded: Path) -> None
         assert again.parent is not None
         assert (again.parent["file"], again.parent["series"]) == ("run.h5", "run")
         made = again.parent["replayed_with"]
-        assert made["solver"]["denoiser"] == "tv"
-        assert made["solver"]["iterations"] == 9
-        assert made["solver"]["sigma_first"] == 0.3
+        (told,) = made["solvers"].values()
+        assert told["denoiser"] == "tv"
+        assert told["iterations"] == 9
+        assert told["sigma_first"] == 0.3
         assert not made["iterations_as_recorded"]
         assert set(again.table["iterations"].tolist()) == {9}
     with sci_stream.open(recorded) as live:
@@ -148,7 +207,7 @@ def test_more_iterations_or_another_prior_make_it_better(recorded: Path) -> None
     assert quality_db(more.path, hurried) > quality_db(recorded, hurried) + 1.0
     other = replay(recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite")))
     with sci_stream.open(other.path) as again:
-        assert again.notes["solvers"]["replay"]["denoiser"] == "ffdnet-lite"
+        assert [told["denoiser"] for told in again.notes["solvers"].values()] == ["ffdnet-lite"]
         assert set(again.table["iterations"].tolist()) == {30}, "what suits the prior, not what suited the other"
 
 

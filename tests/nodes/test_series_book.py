@@ -19,7 +19,7 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.nodes.run import last_words
-from sci_stream.nodes.series_book import Rate, SeriesBook, by_sink_clock, stage_seconds
+from sci_stream.nodes.series_book import SeriesBook, by_sink_clock, stage_seconds
 
 INFO = SeriesInfo("s-1", 1, "rig", Policy.LIVE, "camera", "7", 4, 6, "Mono12", 12, 2, "0" * 32)
 MS = 1_000_000
@@ -94,14 +94,6 @@ def test_without_truth_there_is_no_psnr_and_without_snapshots_nothing_breaks() -
 
 def test_a_redelivered_snapshot_counts_once_however_often_it_was_sent() -> None:
     assert book_of(replace(reconstruction(0), redelivered=2), reconstruction(1)).ledger.redelivered == 1
-
-
-def test_a_rate_is_over_the_last_seconds_and_falls_to_zero() -> None:
-    rate = Rate(window_s=5.0)
-    for second in range(11):
-        rate.update(float(second), 3 * second)
-    assert rate.per_s(10.0) == pytest.approx(3.0)
-    assert rate.per_s(100.0) == 0.0
 
 
 def test_a_ledger_that_does_not_close_is_said_aloud() -> None:

@@ -53,6 +53,7 @@ def test_it_is_a_sink(recorder: Recorder, tmp_path: Path, series) -> None:
     sink.series_ended(LEDGER)
     sink.close()
     assert recorder.status()["rows"] == 3
+    assert recorder.status()["mb_per_s"] > 0, "however short it was"
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0, 1, 2]
         assert recording.video_seqs == [1, 2]
