@@ -16,6 +16,7 @@ from typing import Any
 import zmq
 
 from sci_stream.config import Rig
+from sci_stream.config.fields import expiry_s
 from sci_stream.delivery.clock import significant_ns
 from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
@@ -88,6 +89,9 @@ class SinkNode:
         self._preview_url = ""
         if rig.preview.enabled:
             self._preview = WebPreview(preview_options(rig), operator=self)
+            self._watched.page_refused = self._preview.refused
+            if rig.preview.token and time.time() >= expiry_s(rig.preview.token_expires):
+                log.error("the token of [preview] has expired (token_expires): nobody can open the live page")
         movie_options(rig)  # what is missing for it is better said now than when the series starts
         self._asked: queue.SimpleQueue[tuple[bool, str, Future[str]]] = queue.SimpleQueue()
         own = SinkControls(self._preview, self._is_recording, self._switch_recording)

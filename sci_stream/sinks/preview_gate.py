@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hmac
+import time
+from collections.abc import Iterator
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,10 +12,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.turnstile import Admission, Turnstile
 
 _POLICY_VIOLATION = 1008
 _OPEN_PATHS = frozenset({"/healthz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_TOO_OFTEN = (429, "too many requests from this address: wait a little")
+_REFUSALS = {
+    Admission.TOKEN: (403, "a token is needed: open the page with ?token=…, as the sink node printed it"),
+    Admission.EXPIRED: (
+        403,
+        "the token of this page has expired: the rig needs a new one ([preview] token_expires)",
+    ),
+    Admission.RATE: (429, "too many wrong tokens from this address: wait a little"),
+}
 _SECURITY_HEADERS = {
     b"content-security-policy": (
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -38,15 +49,19 @@ class Gate:
     ----------
     app
         The application behind.
-    token
-        Must come as ``?token=``, as ``Authorization: Bearer`` or in the cookie the page sets; None for none.
+    turnstile
+        Bounds how often an address asks, and knows the token, which must come as ``?token=``, as ``Authorization:
+        Bearer`` or in the cookie the page sets.
+    needs_token
+        Whether there is one.
     cookie
         Name of that cookie. Cookies are shared between the ports of a host, so it should name the port.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, cookie: str) -> None:
+    def __init__(self, app: ASGIApp, turnstile: Turnstile, cookie: str, *, needs_token: bool) -> None:
         self._app = app
-        self._token = token
+        self._turnstile = turnstile
+        self._needs_token = needs_token
         self._cookie = cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,37 +73,43 @@ class Gate:
         if refusal is None:
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
-            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal)(scope, receive, send)
+            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal[1])(scope, receive, send)
         else:
-            await PlainTextResponse(refusal + "\n", status_code=403)(scope, receive, send)
+            await PlainTextResponse(refusal[1] + "\n", status_code=refusal[0])(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> str | None:
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and reason of a refusal, None for none."""
+        address = str((scope.get("client") or ("nowhere",))[0])
+        now_s = time.monotonic()
+        if self._turnstile.visit(address, now_s) is Admission.RATE:
+            return _TOO_OFTEN
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
-        if self._token is None and not is_loopback(_host_name(host)):
-            return "open this page as http://localhost or http://127.0.0.1"
+        if not self._needs_token and not is_loopback(_host_name(host)):
+            self._turnstile.count("host")
+            return 403, "open this page as http://localhost or http://127.0.0.1"
         origin = headers.get("origin")
         # Browsers let pages elsewhere open WebSockets and send forms here; they say whose page it was.
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if acts and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return "a page of another origin may not connect"
-        if self._token is not None and scope["path"] not in _OPEN_PATHS and not self._knows_token(scope, headers):
-            return "a token is needed: open the page with ?token=…, as the sink node printed it"
-        return None
+            self._turnstile.count("origin")
+            return 403, "a page of another origin may not connect"
+        if scope["path"] in _OPEN_PATHS:
+            return None
+        return _REFUSALS.get(self._turnstile.admit(address, self._words(scope, headers), now_s, time.time()))
 
-    def _knows_token(self, scope: Scope, headers: dict[str, str]) -> bool:
-        given = [*parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])]
+    def _words(self, scope: Scope, headers: dict[str, str]) -> Iterator[str]:
+        """Yield whatever a request gives for a token."""
+        yield from parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            given.append(value.strip())
+            yield value.strip()
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
         except CookieError:
             cookie = None
         if cookie is not None:
-            given.append(cookie.value)
-        expected = (self._token or "").encode()
-        return any(hmac.compare_digest(candidate.encode(), expected) for candidate in given)
+            yield cookie.value
 
 
 def _host_name(host: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import zmq
 
 from sci_stream.delivery.clock import ClockOffset
+from sci_stream.delivery.rates import TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.line import Moved
@@ -104,6 +105,7 @@ class Dealer:
         self._complained_s = float("-inf")
         self._ask_again_s = float("inf")
         self._unsaid: deque[Message] = deque()
+        self._lines = TokenBucket(1.0, 20)
         self._standstill = Standstill(heartbeat_s)
         self._opened_s = 0.0
         self._patience_s = self._first_patience_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
@@ -174,7 +176,8 @@ class Dealer:
                 message = decode(frames, self._limits)
             except WireError as error:
                 self.wire_errors[error.reason] += 1
-                log.warning("message from %s refused: %s", self.endpoint, error)
+                if self._lines.take(now_s):
+                    log.warning("message from %s refused: %s", self.endpoint, error)
                 continue
             if isinstance(message, Pong):
                 self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, time.time_ns())
