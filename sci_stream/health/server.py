@@ -17,6 +17,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.rates import TokenBucket
 from sci_stream.delivery.turnstile import Admission, Turnstile
 from sci_stream.errors import TransportError
 from sci_stream.health.report import Health
@@ -125,6 +126,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
 
 def _handler(health: Health, turnstile: Turnstile, *, needs_token: bool) -> type[BaseHTTPRequestHandler]:
     """Return the handler class of one node."""
+    lines = TokenBucket(0.1, 5)
     lock = threading.Lock()  # several clients are served at once, and the rules know no threads
 
     class Handler(BaseHTTPRequestHandler):
@@ -159,7 +161,12 @@ def _handler(health: Health, turnstile: Turnstile, *, needs_token: bool) -> type
             elif path not in {"/status", "/metrics"}:
                 self._answer(HTTPStatus.NOT_FOUND, "there are /healthz, /readyz, /status and /metrics\n")
             elif not known:
-                self._answer(*_REFUSALS[admission or Admission.TOKEN])
+                refusal = _REFUSALS[admission or Admission.TOKEN]
+                with lock:
+                    said = lines.take(now_s)
+                if said:
+                    log.warning("a request for %s from %s was refused: %s", path, address, refusal[1].rstrip())
+                self._answer(*refusal)
             elif path == "/status":
                 self._answer(HTTPStatus.OK, json.dumps(health.status) + "\n", "application/json")
             else:

@@ -7,7 +7,7 @@ import json
 import logging
 import queue
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -83,7 +83,7 @@ class SinkNode:
             limits=limits,
             dress=self._doors.serve,
         )
-        self._taps = TapPublisher(self._context, rig.network.listening("taps"), limits, self._doors.serve)
+        self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._doors.serve)
         self._watched = Watched(rig, "sink", "sink")
         self._preview: WebPreview | None = None
         self._preview_url = ""
@@ -389,7 +389,7 @@ class SinkNode:
         while not self._durable.empty():
             self._durable.get()()
         if self._summary is not None:
-            summary = series.book.summary(versions(), self._server.wire_errors, recording)
+            summary = series.book.summary(versions(), self._wire_errors, recording)
             self._summary.write_text(json.dumps(summary, indent=2) + "\n")
         try:
             series.book.ledger.check()
@@ -444,14 +444,14 @@ class SinkNode:
             "rig": self._rig.rig.name,
             "nodes": describe_nodes(self._server.peers.values()),
             "controls": self._desk.describe(),
-            "wire_errors": dict(self._server.wire_errors),
+            "wire_errors": dict(self._wire_errors),
             **(series.status(now_s) if series is not None else self._last_status),
         }
         if self._preview is not None:
             self._preview.set_status(status)
         self._taps.publish(Heartbeat(node="sink", status={**flat(status), "preview": self._preview_url}))
         if self._watched.due(now_s):
-            figures = sink_figures(status, self._server.wire_errors)
+            figures = sink_figures(status, self._wire_errors)
             self._watched.tell(
                 self._not_ready(status),
                 {**status, "preview": self._preview_url},
@@ -459,6 +459,11 @@ class SinkNode:
                 progress=int(status.get("recording", {}).get("rows", 0)),
                 idle=not self._parked and not status.get("recording", {}).get("queue_items", 0),
             )
+
+    @property
+    def _wire_errors(self) -> Counter[str]:
+        """Messages refused by reason, at both addresses."""
+        return self._server.wire_errors + self._taps.wire_errors
 
     def _not_ready(self, status: Mapping[str, Any]) -> str:
         """Return why results cannot be taken or kept, ``""`` if they can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from http.cookies import CookieError, SimpleCookie
@@ -12,8 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.rates import TokenBucket
 from sci_stream.delivery.turnstile import Admission, Turnstile
 
+_LOG = logging.getLogger(__name__)
 _POLICY_VIOLATION = 1008
 _OPEN_PATHS = frozenset({"/healthz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -63,6 +66,7 @@ class Gate:
         self._turnstile = turnstile
         self._needs_token = needs_token
         self._cookie = cookie
+        self._lines = TokenBucket(0.1, 5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through or refuse it (the ASGI interface)."""
@@ -70,6 +74,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
+        if refusal is not None and self._lines.take(time.monotonic()):
+            _LOG.warning("a request from %s was refused: %s", (scope.get("client") or ("nowhere",))[0], refusal[1])
         if refusal is None:
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":

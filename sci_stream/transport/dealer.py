@@ -154,12 +154,7 @@ class Dealer:
             self._ask_again_s = min(self._ask_again_s, now_s + _ASK_AGAIN_S)
         if refused and now_s - self._complained_s > _COMPLAIN_EVERY_S:
             self._complained_s = now_s
-            log.error(
-                "%s cannot be spoken to: %s. On that host: sci-stream keys allow, with the key that sci-stream keys "
-                "show prints here; and see [security] of the rig on both",
-                self.endpoint,
-                refused,
-            )
+            log.error("%s cannot be spoken to: %s", self.endpoint, refused)
         if disconnected:
             self._interrupted = True
         if connected:
@@ -197,7 +192,9 @@ class Dealer:
             self.send(encode(self.hello))
             return None
         if isinstance(message, Refused):
-            log.error("%s refuses this node: %s", self.endpoint, message.text)
+            if self._heard_s - self._complained_s > _COMPLAIN_EVERY_S:
+                self._complained_s = self._heard_s
+                log.error("%s refuses this node: %s", self.endpoint, message.text)
             return None
         if isinstance(message, Welcome):
             known, self._peer = self._peer, message.incarnation
@@ -242,7 +239,7 @@ class Dealer:
         moved = self.monitor.line.moved()
         if moved is None:
             return
-        if moved.received > self._moved.received:
+        if moved.arrived > self._moved.arrived:
             self._heard_s = max(self._heard_s, now_s)
         if moved.acknowledged > self._moved.acknowledged and moved.unsent:
             self.delivering_s = now_s

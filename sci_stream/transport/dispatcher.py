@@ -149,7 +149,7 @@ class Dispatcher:
             settled += self._handle(bytes(frames[0]), frames[1:], now_s)
         refused_before = self.monitor.refused
         disconnected = self.monitor.drain().disconnected
-        self._reception.strangers(self.monitor.refused - refused_before)
+        self._reception.strangers(self.monitor.refused - refused_before, now_s)
         beat_due = now_s - self._said_s >= self._heartbeat_s
         if beat_due or disconnected:
             # ROUTER_MANDATORY makes this a probe: sending to a node whose connection broke fails at once.

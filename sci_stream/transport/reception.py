@@ -62,6 +62,7 @@ class Reception:
         self._answers: Rates[bytes] = Rates(_ANSWERS_PER_S, _ANSWERS_BURST)
         self._joins = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
         self._lines = TokenBucket(_LINES_PER_S, _LINES_BURST)
+        self._handshakes = TokenBucket(0.1, 1)
         self._unsaid = 0
         self.wire_errors: Counter[str] = Counter()
 
@@ -109,10 +110,17 @@ class Reception:
             return False
         return True
 
-    def strangers(self, refused: int) -> None:
+    def strangers(self, refused: int, now_s: float) -> None:
         """Count connections that were refused in their handshake."""
         if refused:
             self.wire_errors["handshake"] += refused
+            if self._handshakes.take(now_s):
+                self._log.warning(
+                    "%d connections to the %s address were refused in their handshake: the other side expects another "
+                    "key here, has none that is allowed, does not encrypt, or is no node",
+                    self.wire_errors["handshake"],
+                    self._what,
+                )
 
     def _complain(self, text: str, now_s: float) -> None:
         """Say it, unless so much was said just now that the log would fill the disk; all is counted anyway."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ import zmq
 from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.dealer import UNKNOWN_PEER, answer
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
-from sci_stream.transport.reception import Reception
+from sci_stream.transport.reception import MOST_PEERS, Reception
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Welcome, encode
 
@@ -52,6 +53,7 @@ class ResultsServer:
         self._said_s = float("-inf")
         self._standstill = Standstill(heartbeat_s)
         self.peers: dict[bytes, Peer] = {}
+        self._replaced: deque[bytes] = deque(maxlen=MOST_PEERS)
         self.socket = make_socket(
             context,
             zmq.ROUTER,
@@ -115,7 +117,17 @@ class ResultsServer:
         if peer is None:
             log.info("%s node %s reports in", hello.kind_of_node, hello.node)
             # One process replaces another of the same name: the old one's identity will not come back.
-            for old in [key for key, other in self.peers.items() if other.hello.node == hello.node]:
+            same = [key for key, other in self.peers.items() if other.hello.node == hello.node]
+            if same and identity in self._replaced:
+                # It came back: there are two of them, and each would drive the other out for ever.
+                log.error(
+                    "two nodes are named %s: start each of a kind with an --index of its own, so that they can be told "
+                    "apart",
+                    hello.node,
+                )
+                same = []
+            for old in same:
+                self._replaced.append(old)
                 del self.peers[old]
         self.peers[identity] = Peer(hello, now_s, status=peer.status if peer else {})
         self.reply(identity, self._welcome)
@@ -125,7 +137,7 @@ class ResultsServer:
         lost = []
         refused_before = self._monitor.refused
         self._monitor.drain()
-        self._reception.strangers(self._monitor.refused - refused_before)
+        self._reception.strangers(self._monitor.refused - refused_before, now_s)
         stood_still_s = self._standstill.lasted_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
