@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -77,6 +79,25 @@ def is_loopback(host: str) -> bool:
 
 Endpoint = Annotated[str, AfterValidator(_checked_endpoint)]
 """A ZeroMQ address that one node binds and others connect to."""
+
+
+def expiry_s(text: str) -> float:
+    """Return the Unix time that an `Expiry` means, infinity for ``""``."""
+    return datetime.fromisoformat(text).timestamp() if text else math.inf
+
+
+def _checked_expiry(text: str) -> str:
+    try:
+        zone = datetime.fromisoformat(text).tzinfo if text else True
+    except ValueError:
+        zone = None
+    if zone is None:
+        raise ValueError("expected a date and time with its zone, such as 2027-01-31T00:00:00Z")
+    return text
+
+
+Expiry = Annotated[str, AfterValidator(_checked_expiry)]
+"""A moment, ISO 8601 with its zone, or ``""`` for never."""
 
 
 def _checked_name(name: str) -> str:

@@ -12,6 +12,7 @@ from sci_stream.config.fields import (
     DenoiserName,
     Device,
     Endpoint,
+    Expiry,
     Name,
     OptionalPath,
     PublicKey,
@@ -406,6 +407,10 @@ class PreviewSection(Section):
         json_schema_extra=SECRET,
         description="Word that viewers give in the address; never recorded. Better set by the environment than here.",
     )
+    token_expires: Expiry = Field(
+        default="",
+        description='When the token is worth nothing any more, such as "2027-01-31T00:00:00Z"; "": never.',
+    )
     open_browser: bool = Field(default=False, description="Open the page in a browser when the rig starts.")
     gamma: float = Field(
         default=2.2,
@@ -460,6 +465,10 @@ class HealthSection(Section):
         repr=False,
         json_schema_extra=SECRET,
         description="Word in the header Authorization: Bearer; never recorded. Better set by the environment.",
+    )
+    token_expires: Expiry = Field(
+        default="",
+        description='When the token is worth nothing any more, such as "2027-01-31T00:00:00Z"; "": never.',
     )
 
     def port(self, kind_of_node: str, index: int = 0) -> int:

@@ -43,6 +43,7 @@ CATALOGUE: Final[Mapping[str, Figure]] = {
     # What every node has.
     "ready": Figure(Kind.GAUGE, "1 if the node is able to do its work; /readyz says why not."),
     "wire_errors": Figure(Kind.COUNTER, "Messages refused, by reason.", "reason"),
+    "http_refused": Figure(Kind.COUNTER, "Requests to health and live page refused, by reason.", "reason"),
     "resent": Figure(Kind.COUNTER, "Messages to the sink that were sent again."),
     # Acquire.
     "acquired": Figure(Kind.COUNTER, "Snapshots that the camera delivered."),

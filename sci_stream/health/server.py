@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
+import math
 import socket
 import socketserver
 import threading
+import time
+from collections import Counter
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -15,12 +17,16 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.rates import TokenBucket
+from sci_stream.delivery.turnstile import Admission, Turnstile
 from sci_stream.errors import TransportError
 from sci_stream.health.report import Health
 
 log = logging.getLogger(__name__)
 
 _REQUESTS_AT_ONCE = 8
+_VISITS_PER_S, _VISITS_BURST = 50.0, 200
+"""Requests of one address: Prometheus, a supervisor and `sci-stream top` together ask a few times a second."""
 _PATIENCE_S = 5.0
 """For a client to say what it wants and to take the answer."""
 
@@ -35,6 +41,8 @@ class HealthServer:
     token
         What ``Authorization: Bearer …`` must say; None for nothing. ``/healthz`` and ``/readyz`` without their reasons
         are open to all: a supervisor of containers asks without one.
+    expires_s
+        Unix time at which the token is worth nothing any more.
 
     Raises
     ------
@@ -42,9 +50,12 @@ class HealthServer:
         If the address is in use or not of this machine.
     """
 
-    def __init__(self, health: Health, host: str, port: int, token: str | None = None) -> None:
+    def __init__(
+        self, health: Health, host: str, port: int, token: str | None = None, expires_s: float = math.inf
+    ) -> None:
+        self._turnstile = Turnstile(token, expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
         try:
-            self._server = _Server((host, port), _handler(health, token))
+            self._server = _Server((host, port), _handler(health, self._turnstile, needs_token=token is not None))
         except OSError as error:
             raise TransportError(
                 f"The health address http://{host}:{port} cannot be used",
@@ -56,11 +67,26 @@ class HealthServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
         self._thread.start()
 
+    @property
+    def refused(self) -> Counter[str]:
+        """Requests refused so far, by reason."""
+        return self._turnstile.refused
+
     def close(self) -> None:
         """Stop serving."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+_REFUSALS = {
+    Admission.TOKEN: (HTTPStatus.UNAUTHORIZED, "expected Authorization: Bearer with the token of [health]\n"),
+    Admission.EXPIRED: (
+        HTTPStatus.UNAUTHORIZED,
+        "the token of [health] has expired: the rig needs a new one ([health] token, token_expires)\n",
+    ),
+    Admission.RATE: (HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens from this address: wait a little\n"),
+}
 
 
 class _Server(socketserver.ThreadingMixIn, HTTPServer):
@@ -98,8 +124,10 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         log.debug("health request from %s broke off", client_address, exc_info=True)
 
 
-def _handler(health: Health, token: str | None) -> type[BaseHTTPRequestHandler]:
+def _handler(health: Health, turnstile: Turnstile, *, needs_token: bool) -> type[BaseHTTPRequestHandler]:
     """Return the handler class of one node."""
+    lines = TokenBucket(0.1, 5)
+    lock = threading.Lock()  # several clients are served at once, and the rules know no threads
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE_S
@@ -107,12 +135,24 @@ def _handler(health: Health, token: str | None) -> type[BaseHTTPRequestHandler]:
         sys_version = ""
 
         def do_GET(self) -> None:
-            if token is None and not is_loopback(_name(self.headers.get("Host", ""))):
+            address, now_s = str(self.client_address[0]), time.monotonic()
+            with lock:
+                rate = turnstile.visit(address, now_s)
+            if rate is Admission.RATE:
+                self._answer(HTTPStatus.TOO_MANY_REQUESTS, "too many requests from this address: wait a little\n")
+                return
+            if not needs_token and not is_loopback(_name(self.headers.get("Host", ""))):
                 # A web page elsewhere whose name resolves to this machine must not read what is said here.
+                with lock:
+                    turnstile.count("host")
                 self._answer(HTTPStatus.FORBIDDEN, "ask by the address of this machine, such as 127.0.0.1\n")
                 return
-            known = token is None or _bears(self.headers.get("Authorization", ""), token)
             path = self.path.partition("?")[0]
+            word = _borne(self.headers.get("Authorization", ""))
+            open_to_all = path in {"/healthz", "/readyz"} and not word
+            with lock:
+                admission = None if open_to_all else turnstile.admit(address, [word], now_s, time.time())
+            known = admission is Admission.OPEN or not needs_token
             if path == "/healthz":
                 hangs_s = health.hangs_for_s
                 self._verdict(f"the loop has not turned for {hangs_s:.1f} s" if hangs_s else "", known=known)
@@ -121,7 +161,12 @@ def _handler(health: Health, token: str | None) -> type[BaseHTTPRequestHandler]:
             elif path not in {"/status", "/metrics"}:
                 self._answer(HTTPStatus.NOT_FOUND, "there are /healthz, /readyz, /status and /metrics\n")
             elif not known:
-                self._answer(HTTPStatus.UNAUTHORIZED, "expected Authorization: Bearer with the token of [health]\n")
+                refusal = _REFUSALS[admission or Admission.TOKEN]
+                with lock:
+                    said = lines.take(now_s)
+                if said:
+                    log.warning("a request for %s from %s was refused: %s", path, address, refusal[1].rstrip())
+                self._answer(*refusal)
             elif path == "/status":
                 self._answer(HTTPStatus.OK, json.dumps(health.status) + "\n", "application/json")
             else:
@@ -151,6 +196,6 @@ def _name(host: str) -> str:
     return host.rpartition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
 
 
-def _bears(authorization: str, token: str) -> bool:
+def _borne(authorization: str) -> str:
     scheme, _, word = authorization.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(word.strip().encode(), token.encode())
+    return word.strip() if scheme.lower() == "bearer" else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sci_stream.config import PreviewSection, Rig
+from sci_stream.config.fields import expiry_s
 from sci_stream.errors import StorageError
 from sci_stream.files.extras import need
 from sci_stream.files.recording import Compression
@@ -68,6 +69,7 @@ def preview_options(rig: Rig) -> PreviewOptions:
         host=section.host,
         port=section.port,
         token=section.token or None,
+        token_expires_s=expiry_s(section.token_expires),
         tone=tone_settings(section),
         jpeg_quality=section.jpeg_quality,
         stale_s=section.stale_after_s,

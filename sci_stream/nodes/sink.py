@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import zmq
 
 from sci_stream.config import Rig
+from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.doors import open_doors
@@ -74,7 +75,7 @@ class SinkNode:
             limits=limits,
             dress=self._doors.serve,
         )
-        self._taps = TapPublisher(self._context, rig.network.listening("taps"), limits, self._doors.serve)
+        self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._doors.serve)
         self._watched = Watched(rig, "sink", "sink")
         movie_options(rig)  # what is missing for it is better said now than when the series starts
         self._series: OpenSeries | None = None
@@ -84,6 +85,10 @@ class SinkNode:
             self._server, options, lambda: self._series, self._wakeup.wake, self._show_status_soon
         )
         self._preview = self._operators.preview
+        if self._preview is not None:
+            self._watched.page_refused = self._preview.refused
+            if rig.preview.token and time.time() >= expiry_s(rig.preview.token_expires):
+                log.error("the token of [preview] has expired (token_expires): nobody can open the live page")
         self._preview_url = ""
         self._ended: deque[str] = deque(maxlen=64)
         self._calibrations: dict[str, Calibration] = {}
@@ -231,7 +236,7 @@ class SinkNode:
         recording = series.close()
         self._intake.settle()
         if self._summary is not None:
-            summary = series.book.summary(versions(), self._server.wire_errors, recording)
+            summary = series.book.summary(versions(), self._wire_errors, recording)
             self._summary.write_text(json.dumps(summary, indent=2) + "\n")
         try:
             series.book.ledger.check()
@@ -285,14 +290,14 @@ class SinkNode:
             "rig": self._rig.rig.name,
             "nodes": describe_nodes(self._server.peers.values()),
             "controls": self._operators.describe(),
-            "wire_errors": dict(self._server.wire_errors),
+            "wire_errors": dict(self._wire_errors),
             **(series.status(now_s) if series is not None else self._last_status),
         }
         if self._preview is not None:
             self._preview.set_status(status)
         self._taps.publish(Heartbeat(node="sink", status={**flat(status), "preview": self._preview_url}))
         if self._watched.due(now_s):
-            figures = sink_figures(status, self._server.wire_errors)
+            figures = sink_figures(status, self._wire_errors)
             self._watched.tell(
                 self._not_ready(status),
                 {**status, "preview": self._preview_url},
@@ -300,6 +305,11 @@ class SinkNode:
                 progress=int(status.get("recording", {}).get("rows", 0)),
                 idle=not self._intake.full and not status.get("recording", {}).get("queue_items", 0),
             )
+
+    @property
+    def _wire_errors(self) -> Counter[str]:
+        """Messages refused by reason, at both addresses."""
+        return self._server.wire_errors + self._taps.wire_errors
 
     def _not_ready(self, status: Mapping[str, Any]) -> str:
         """Return why results cannot be taken or kept, ``""`` if they can."""

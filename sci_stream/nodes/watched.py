@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from sci_stream.config import Rig
+from sci_stream.config.fields import expiry_s
 from sci_stream.health import Figures, Health, HealthServer
 from sci_stream.health.figures import Value
 from sci_stream.nodes.notify import ServiceManager
 from sci_stream.nodes.runner import versions
+
+log = logging.getLogger(__name__)
 
 _PERIOD_S = 0.2
 
@@ -31,9 +36,14 @@ class Watched:
         self._manager = ServiceManager()
         self._server: HealthServer | None = None
         self._next_s = float("-inf")
+        self.page_refused: Counter[str] | None = None
+        """Requests that the live page refused, by reason, where this node serves one."""
         if section.enabled:
             port = section.port(kind_of_node, index)
-            self._server = HealthServer(self._health, section.host, port, section.token or None)
+            expires_s = expiry_s(section.token_expires)
+            self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
+            if section.token and time.time() >= expires_s:
+                log.error("the token of [health] has expired (token_expires): nobody can read status and metrics")
 
     @property
     def url(self) -> str:
@@ -56,7 +66,9 @@ class Watched:
         self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value], *, progress: int, idle: bool
     ) -> None:
         """Publish; see `Health.tell` and `ServiceManager.tell`."""
-        self._health.tell(not_ready, status, figures)
+        refused = Counter({} if self._server is None else self._server.refused)
+        refused.update(Counter({} if self.page_refused is None else self.page_refused))
+        self._health.tell(not_ready, status, {"http_refused": dict(refused), **figures})
         self._manager.tell(not_ready or "ready", progress=progress, idle=idle)
 
     def close(self) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,6 +19,7 @@ import uvicorn
 
 from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.turnstile import Turnstile
 from sci_stream.errors import InputError
 from sci_stream.model import Reconstruction, SeriesInfo
 from sci_stream.sinks.preview_app import Hub, make_app
@@ -28,6 +32,8 @@ from sci_stream.sinks.tone import ToneSettings, pick_white
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 5.0
+_VISITS_PER_S, _VISITS_BURST = 100.0, 1000
+"""Requests of one address: a page is some twenty, a slider that is dragged asks with each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +41,15 @@ class PreviewOptions:
     """How to serve the page.
 
     ``host``, ``port`` to listen on, port 0 for any free one; beyond loopback a ``token`` is needed, which viewers
-    give once in the address. ``most_px`` bounds the longer side of what is sent. ``stale_s``: without new video for
-    longer, the page says NO DATA. ``stills`` is the folder that snapshots are saved to from the page.
+    give once in the address, until ``token_expires_s`` (Unix time). ``most_px`` bounds the longer side of what is sent.
+    ``stale_s``: without new video for longer, the page says NO DATA. ``stills`` is the folder that snapshots are saved
+    to from the page.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = None
+    token_expires_s: float = math.inf
     tone: ToneSettings = field(default_factory=ToneSettings)
     jpeg_quality: int = 85
     most_px: int = 1024
@@ -85,6 +93,10 @@ class WebPreview:
         self.options = options
         self._hub = Hub(most_viewers=options.most_viewers, stale_s=options.stale_s, on_join=self._encode_for_new_viewer)
         self._hub.counters = self._counters
+        self._turnstile = Turnstile(
+            options.token or None, options.token_expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST
+        )
+        self._hub.expired = lambda: self._turnstile.expired(time.time())
         self._changed = threading.Condition()
         self._newest: _Published | None = None
         self._operator = operator
@@ -110,7 +122,12 @@ class WebPreview:
         port = listener.getsockname()[1]
         cookie = f"sci_stream_{port}"
         token = self.options.token or None
-        app = Gate(make_app(self._hub, self, token=token, cookie=cookie), token, cookie)
+        app = Gate(
+            make_app(self._hub, self, token=token, cookie=cookie),
+            self._turnstile,
+            cookie,
+            needs_token=token is not None,
+        )
         self._server = uvicorn.Server(server_config(app))
         ready = threading.Event()
         self._threads = [
@@ -121,6 +138,11 @@ class WebPreview:
             thread.start()
         ready.wait()
         return address(self.options.host, port, token)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Requests refused so far, by reason."""
+        return self._turnstile.refused
 
     def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
         async def main() -> None:

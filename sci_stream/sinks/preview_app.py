@@ -26,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sci_stream.clock import unix_ns
+from sci_stream.delivery.rates import TokenBucket
 from sci_stream.sinks.display import no_data_jpeg
 from sci_stream.sinks.preview_controls import Controls, obey
 from sci_stream.sinks.preview_history import History
@@ -36,6 +37,7 @@ _WINDOW = 2
 """Pictures a viewer may have unacknowledged: one on the way while one is being shown."""
 _HEARTBEAT_S = 1.0
 _LONGEST_DWELL_S = 1 / 8
+_ACKS_PER_S, _ACKS_BURST = 500.0, 1000
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
 
@@ -80,11 +82,18 @@ class Hub:
         self.status: Mapping[str, Any] = {}
         self.history = History()
         self.counters: Callable[[], Mapping[str, Any]] = dict
+        self.expired: Callable[[], bool] = bool
+        """Whether what viewers were let in with is worth nothing any more."""
         self.viewers: set[Viewer] = set()
         self.stale_s = stale_s
         self.closing = False
         self._most_viewers = most_viewers
         self._on_join = on_join
+
+    @property
+    def over(self) -> bool:
+        """Whether viewers are to be sent away."""
+        return self.closing or self.expired()
 
     def show(self, picture: Picture) -> None:
         """Replace the latest picture; called from any one thread. Without viewers it is not kept."""
@@ -192,7 +201,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
         error = task.exception()
         if error is not None and not isinstance(error, WebSocketDisconnect | OSError):
             raise error
-    if hub.closing:
+    if hub.over:
         with suppress(RuntimeError, OSError, WebSocketDisconnect):
             await socket.close(_GOING_AWAY)
 
@@ -200,7 +209,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest picture whenever the viewer is ready for one, and the status at least every second."""
     last_status: Mapping[str, Any] | None = None
-    while not hub.closing:
+    while not hub.over:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:
             last_status = hub.status
@@ -227,10 +236,13 @@ def _status_text(hub: Hub) -> str:
 
 async def _receive(viewer: Viewer, socket: WebSocket) -> None:
     """Take acknowledgements; anything else a viewer says is ignored."""
+    rate = TokenBucket(_ACKS_PER_S, _ACKS_BURST)
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             return
+        if not rate.take(time.monotonic()):
+            return  # a page says one word a picture
         try:
             number = json.loads(message.get("text") or "{}")["ack"]
         except (ValueError, KeyError, TypeError):
@@ -244,7 +256,7 @@ async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
     stale_shown = False
     joined_ns = unix_ns()
     try:
-        while not hub.closing:
+        while not hub.over:
             picture = hub.latest
             if picture is not None and picture.number > viewer.sent:
                 viewer.sent, stale_shown = picture.number, False

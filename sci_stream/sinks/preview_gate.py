@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
+import logging
+import time
+from collections.abc import Iterator
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,11 +13,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.rates import TokenBucket
+from sci_stream.delivery.turnstile import Admission, Turnstile
 from sci_stream.sinks.preview_asking import asking_page
 
+_LOG = logging.getLogger(__name__)
 _POLICY_VIOLATION = 1008
 _OPEN_PATHS = frozenset({"/healthz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_TOO_OFTEN = (429, "too many requests from this address: wait a little")
+_NO_TOKEN = (403, "a token is needed: open the page with ?token=…, as the sink node printed it")
+_WRONG_TOKEN = (403, "the token is not the right one: take it from the address that the sink node printed")
+_EXPIRED = (403, "the token of this page has expired: the rig needs a new one ([preview] token_expires)")
+_MENDED_BY_A_TOKEN = frozenset({_NO_TOKEN, _WRONG_TOKEN, _EXPIRED})
+_REFUSALS = {
+    Admission.EXPIRED: _EXPIRED,
+    Admission.RATE: (429, "too many wrong tokens from this address: wait a little"),
+}
 _SECURITY_HEADERS = {
     b"content-security-policy": (
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -28,9 +42,6 @@ _SECURITY_HEADERS = {
     b"cache-control": b"no-store",
 }
 
-_NO_TOKEN = "a token is needed: open the page with ?token=…, as the sink node printed it"
-_WRONG_TOKEN = "the token is not the right one: take it from the address that the sink node printed"
-
 
 class Gate:
     """Refuse requests that a stranger's page or a stranger's machine could make.
@@ -42,16 +53,21 @@ class Gate:
     ----------
     app
         The application behind.
-    token
-        Must come as ``?token=``, as ``Authorization: Bearer`` or in the cookie the page sets; None for none.
+    turnstile
+        Bounds how often an address asks, and knows the token, which must come as ``?token=``, as ``Authorization:
+        Bearer`` or in the cookie the page sets.
+    needs_token
+        Whether there is one.
     cookie
         Name of that cookie. Cookies are shared between the ports of a host, so it should name the port.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, cookie: str) -> None:
+    def __init__(self, app: ASGIApp, turnstile: Turnstile, cookie: str, *, needs_token: bool) -> None:
         self._app = app
-        self._token = token
+        self._turnstile = turnstile
+        self._needs_token = needs_token
         self._cookie = cookie
+        self._lines = TokenBucket(0.1, 5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through or refuse it (the ASGI interface)."""
@@ -59,50 +75,60 @@ class Gate:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
+        if refusal is not None and self._lines.take(time.monotonic()):
+            _LOG.warning("a request from %s was refused: %s", (scope.get("client") or ("nowhere",))[0], refusal[1])
         if refusal is None:
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
-            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal)(scope, receive, send)
+            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal[1])(scope, receive, send)
         else:
-            await _refused(scope, refusal)(scope, receive, _with_headers(send))
+            await _refused(scope, *refusal)(scope, receive, _with_headers(send))
 
-    def _refusal(self, scope: Scope) -> str | None:
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and reason of a refusal, None for none."""
+        address = str((scope.get("client") or ("nowhere",))[0])
+        now_s = time.monotonic()
+        if self._turnstile.visit(address, now_s) is Admission.RATE:
+            return _TOO_OFTEN
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
-        if self._token is None and not is_loopback(_host_name(host)):
-            return "open this page as http://localhost or http://127.0.0.1"
+        if not self._needs_token and not is_loopback(_host_name(host)):
+            self._turnstile.count("host")
+            return 403, "open this page as http://localhost or http://127.0.0.1"
         origin = headers.get("origin")
         # Browsers let pages elsewhere open WebSockets and send forms here; they say whose page it was.
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if acts and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return "a page of another origin may not connect"
-        if self._token is None or scope["path"] in _OPEN_PATHS:
+            self._turnstile.count("origin")
+            return 403, "a page of another origin may not connect"
+        if scope["path"] in _OPEN_PATHS:
             return None
-        given = self._given_tokens(scope, headers)
-        if any(hmac.compare_digest(candidate.encode(), self._token.encode()) for candidate in given):
-            return None
-        return _WRONG_TOKEN if given else _NO_TOKEN
+        words = [word for word in self._words(scope, headers) if word]
+        admission = self._turnstile.admit(address, words, now_s, time.time())
+        if admission is Admission.TOKEN:
+            return _WRONG_TOKEN if words else _NO_TOKEN
+        return _REFUSALS.get(admission)
 
-    def _given_tokens(self, scope: Scope, headers: dict[str, str]) -> list[str]:
-        given = [*parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])]
+    def _words(self, scope: Scope, headers: dict[str, str]) -> Iterator[str]:
+        """Yield whatever a request gives for a token."""
+        yield from parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            given.append(value.strip())
+            yield value.strip()
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
         except CookieError:
             cookie = None
         if cookie is not None:
-            given.append(cookie.value)
-        return given
+            yield cookie.value
 
 
-def _refused(scope: Scope, refusal: str) -> Response:
-    """Say why: to a person who opens the page without the right token, with a place to put it."""
+def _refused(scope: Scope, status: int, why: str) -> Response:
+    """Say why: to a person who opens the page without a token that is good, with a place to put it."""
     asks = dict(scope["headers"]).get(b"accept", b"").startswith(b"text/html")
-    if asks and scope["path"] == "/" and refusal in {_NO_TOKEN, _WRONG_TOKEN}:
-        return asking_page(refusal)
-    return PlainTextResponse(refusal + "\n", status_code=403)
+    if asks and scope["path"] == "/" and (status, why) in _MENDED_BY_A_TOKEN:
+        return asking_page(why)
+    return PlainTextResponse(why + "\n", status_code=status)
 
 
 def _host_name(host: str) -> str:

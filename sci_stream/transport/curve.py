@@ -10,6 +10,7 @@ from pathlib import Path
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from sci_stream.delivery.rates import Rates, TokenBucket
 from sci_stream.errors import ConfigError
 from sci_stream.files.keys import KeyPair, read_allowed
 
@@ -20,6 +21,7 @@ Dress = Callable[[zmq.Socket[bytes]], None]
 
 _DOMAIN = "sci-stream"
 _QUIET_S = 10.0
+_LINES_AT_ONCE = 10
 
 
 def plain(socket: zmq.Socket[bytes]) -> None:
@@ -42,7 +44,8 @@ class AllowList:
         self._path = path
         self._seen: tuple[int, int] | None = None
         self._allowed: dict[bytes, str] = {}
-        self._complained: dict[bytes, float] = {}
+        self._complaints: Rates[bytes] = Rates(1 / _QUIET_S, 1)
+        self._lines = TokenBucket(1 / _QUIET_S, _LINES_AT_ONCE)
         self.refused = 0
 
     def callback(self, _domain: str, key: bytes) -> bool:
@@ -51,8 +54,7 @@ class AllowList:
             return True
         self.refused += 1
         now_s = time.monotonic()
-        if now_s - self._complained.get(key, float("-inf")) > _QUIET_S:
-            self._complained = {key: now_s}
+        if self._complaints.take(key, now_s) and self._lines.take(now_s):
             log.error(
                 "a node with the unknown key %s was refused; to let it in: sci-stream keys allow '%s' NAME",
                 key.decode("ascii", "replace"),

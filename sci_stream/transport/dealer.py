@@ -12,6 +12,7 @@ import zmq
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.clock import ClockOffset
+from sci_stream.delivery.rates import TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.line import Moved
@@ -104,6 +105,7 @@ class Dealer:
         self._complained_s = float("-inf")
         self._ask_again_s = float("inf")
         self._unsaid: deque[Message] = deque()
+        self._lines = TokenBucket(1.0, 20)
         self._standstill = Standstill(heartbeat_s)
         self._opened_s = 0.0
         self._patience_s = self._first_patience_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
@@ -152,12 +154,7 @@ class Dealer:
             self._ask_again_s = min(self._ask_again_s, now_s + _ASK_AGAIN_S)
         if refused and now_s - self._complained_s > _COMPLAIN_EVERY_S:
             self._complained_s = now_s
-            log.error(
-                "%s cannot be spoken to: %s. On that host: sci-stream keys allow, with the key that sci-stream keys "
-                "show prints here; and see [security] of the rig on both",
-                self.endpoint,
-                refused,
-            )
+            log.error("%s cannot be spoken to: %s", self.endpoint, refused)
         if disconnected:
             self._interrupted = True
         if connected:
@@ -174,7 +171,8 @@ class Dealer:
                 message = decode(frames, self._limits)
             except WireError as error:
                 self.wire_errors[error.reason] += 1
-                log.warning("message from %s refused: %s", self.endpoint, error)
+                if self._lines.take(now_s):
+                    log.warning("message from %s refused: %s", self.endpoint, error)
                 continue
             if isinstance(message, Pong):
                 self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, unix_ns())
@@ -194,7 +192,9 @@ class Dealer:
             self.send(encode(self.hello))
             return None
         if isinstance(message, Refused):
-            log.error("%s refuses this node: %s", self.endpoint, message.text)
+            if self._heard_s - self._complained_s > _COMPLAIN_EVERY_S:
+                self._complained_s = self._heard_s
+                log.error("%s refuses this node: %s", self.endpoint, message.text)
             return None
         if isinstance(message, Welcome):
             known, self._peer = self._peer, message.incarnation
@@ -239,7 +239,7 @@ class Dealer:
         moved = self.monitor.line.moved()
         if moved is None:
             return
-        if moved.received > self._moved.received:
+        if moved.arrived > self._moved.arrived:
             self._heard_s = max(self._heard_s, now_s)
         if moved.acknowledged > self._moved.acknowledged and moved.unsent:
             self.delivering_s = now_s

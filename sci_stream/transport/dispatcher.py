@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,12 +11,12 @@ import zmq
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.dispatch import DispatchQueue, Entry
-from sci_stream.errors import WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import UNKNOWN_PEER, answer, identity_of
+from sci_stream.transport.dealer import UNKNOWN_PEER, answer
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
+from sci_stream.transport.reception import Reception
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
 from sci_stream.wire import (
     CalibrationMissing,
@@ -29,13 +28,14 @@ from sci_stream.wire import (
     Limits,
     Message,
     Ping,
-    Refused,
     Welcome,
-    decode,
     encode,
 )
 
 log = logging.getLogger(__name__)
+
+_MESSAGES_A_TURN = 1024
+"""So that who sends without end does not keep the node from its camera."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class Dispatcher:
     ) -> None:
         self._queue = queue
         self._heartbeat_s = heartbeat_s
-        self._limits = limits
+        self._reception = Reception("dispatch", limits, log)
+        self.wire_errors = self._reception.wire_errors
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._peers: dict[bytes, _Peer] = {}
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
@@ -83,7 +84,6 @@ class Dispatcher:
         self._said_s = float("-inf")
         self._standstill = Standstill(heartbeat_s)
         self.period_ns = 0
-        self.wire_errors: Counter[str] = Counter()
         self.socket = make_socket(
             context,
             zmq.ROUTER,
@@ -142,12 +142,14 @@ class Dispatcher:
         stood_still_s = self._standstill.lasted_s(now_s)
         for peer in self._peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
-        while (frames := receive_frames(self.socket)) is not None:
+        for _ in range(_MESSAGES_A_TURN):
+            frames = receive_frames(self.socket)
+            if frames is None:
+                break
             settled += self._handle(bytes(frames[0]), frames[1:], now_s)
         refused_before = self.monitor.refused
         disconnected = self.monitor.drain().disconnected
-        if self.monitor.refused > refused_before:
-            self.wire_errors["handshake"] += self.monitor.refused - refused_before
+        self._reception.strangers(self.monitor.refused - refused_before, now_s)
         beat_due = now_s - self._said_s >= self._heartbeat_s
         if beat_due or disconnected:
             # ROUTER_MANDATORY makes this a probe: sending to a node whose connection broke fails at once.
@@ -162,13 +164,8 @@ class Dispatcher:
         return settled + self._hand_out()
 
     def _handle(self, identity: bytes, frames: Sequence[memoryview], now_s: float) -> list[Settled]:
-        try:
-            message = decode(frames, self._limits)
-        except WireError as error:
-            self.wire_errors[error.reason] += 1
-            log.warning("message to the dispatch address refused: %s", error)
-            if error.reason == "version":
-                self._send(identity, encode(Refused(reason=error.reason, text=str(error))))
+        message = self._reception.read(identity, frames, now_s, lambda said: self._send(identity, encode(said)))
+        if message is None:
             return []
         peer = self._peers.get(identity)
         if peer is not None:
@@ -178,9 +175,6 @@ class Dispatcher:
     def _obey(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
         name = identity.decode(errors="replace")
         match message:
-            case Hello() if identity != identity_of(message):
-                # From a connection that a newer one of the same node has replaced, or from nobody who may say so.
-                self.wire_errors["identity"] += 1
             case Hello():
                 self._greet(identity, message, now_s)
             case Done() if message.series != self._series:
@@ -211,6 +205,15 @@ class Dispatcher:
     def _greet(self, identity: bytes, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self._peers.get(identity)
+        if not self._reception.welcomes(
+            identity,
+            hello,
+            now_s,
+            known=known is not None,
+            peers=len(self._peers),
+            answer=lambda said: self._send(identity, encode(said)),
+        ):
+            return
         self._peers[identity] = _Peer(hello, now_s)
         self._send(identity, encode(self._welcome))
         if known is None:

@@ -1,4 +1,4 @@
-"""How a TCP connection gets on beneath its messages: bytes received and acknowledged, as the kernel counts them."""
+"""How a TCP connection gets on beneath its messages: what arrives and what is acknowledged, as the kernel counts."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import socket
 import struct
 from typing import NamedTuple
 
-_COUNTERS = struct.Struct("=QQ8xI")
+_COUNTERS = struct.Struct("=Q16xI4xI")
 _COUNTERS_AT = 120
-"""``tcpi_bytes_acked``, ``tcpi_bytes_received`` and ``tcpi_notsent_bytes`` in Linux's ``struct tcp_info`` (4.6)."""
+"""``tcpi_bytes_acked``, ``tcpi_notsent_bytes`` and ``tcpi_data_segs_in`` in Linux's ``struct tcp_info`` (4.6)."""
 
 
 class Moved(NamedTuple):
-    """Bytes over a connection since it was made, and those that wait for it."""
+    """What went over a connection since it was made, and what waits for it."""
 
     acknowledged: int
-    """Sent, and known to have arrived at the peer's host."""
-    received: int
+    """Bytes sent, and known to have arrived at the peer's host."""
     unsent: int
-    """What the kernel has not been able to send yet: the link, or the peer, is what limits."""
+    """Bytes that the kernel has not been able to send yet: the link, or the peer, is what limits."""
+    arrived: int
+    """Packets with data in them, also those that come out of order because one before them was lost."""
 
 
 class Line:
     """Looks at a connection of ZeroMQ's by its descriptor; never reads from it, nor changes anything of it.
 
-    A message of megabytes takes a slow link seconds, in which nothing is heard from the peer: whether bytes move tells
+    A message of megabytes takes a slow link seconds, in which nothing is heard from the peer: whether data move tells
     a slow link from a dead one. Where the kernel does not say (local sockets, other systems) nothing is known.
     """
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections import Counter
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import zmq
 
-from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import UNKNOWN_PEER, answer, identity_of
+from sci_stream.transport.dealer import UNKNOWN_PEER, answer
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
+from sci_stream.transport.reception import MOST_PEERS, Reception
 from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
-from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Refused, Welcome, decode, encode
+from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Welcome, encode
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +46,14 @@ class ResultsServer:
         limits: Limits,
         dress: Dress = plain,
     ) -> None:
-        self._limits = limits
+        self._reception = Reception("results", limits, log)
+        self.wire_errors = self._reception.wire_errors
         self._heartbeat_s = heartbeat_s
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._said_s = float("-inf")
         self._standstill = Standstill(heartbeat_s)
         self.peers: dict[bytes, Peer] = {}
-        self.wire_errors: Counter[str] = Counter()
+        self._replaced: deque[bytes] = deque(maxlen=MOST_PEERS)
         self.socket = make_socket(
             context,
             zmq.ROUTER,
@@ -72,20 +74,10 @@ class ResultsServer:
             if frames is None:
                 break
             identity = bytes(frames[0])
-            try:
-                message = decode(frames[1:], self._limits)
-            except WireError as error:
-                self._refuse(identity, error)
-                continue
-            if self._known(identity, message, now_s):
+            message = self._reception.read(identity, frames[1:], now_s, functools.partial(self.reply, identity))
+            if message is not None and self._known(identity, message, now_s):
                 out.append((identity, message))
         return out
-
-    def _refuse(self, identity: bytes, error: WireError) -> None:
-        self.wire_errors[error.reason] += 1
-        log.warning("message to the results address refused: %s", error)
-        if error.reason == "version":
-            self.reply(identity, Refused(reason=error.reason, text=str(error)))
 
     def _known(self, identity: bytes, message: Message, now_s: float) -> bool:
         """Keep the register of peers; return whether the message is for the node."""
@@ -94,18 +86,8 @@ class ResultsServer:
             peer.heard_s = now_s
             peer.lost = False
         match message:
-            case Hello() if identity != identity_of(message):
-                # From a connection that a newer one of the same node has replaced, or from nobody who may say so.
-                self.wire_errors["identity"] += 1
-                return False
             case Hello():
-                if peer is None:
-                    log.info("%s node %s reports in", message.kind_of_node, message.node)
-                    # One process replaces another of the same name: the old one's identity will not come back.
-                    for old in [key for key, other in self.peers.items() if other.hello.node == message.node]:
-                        del self.peers[old]
-                self.peers[identity] = Peer(message, now_s, status=peer.status if peer else {})
-                self.reply(identity, self._welcome)
+                self._greet(identity, message, now_s)
                 return False
             case Heartbeat():
                 if peer is None:
@@ -121,13 +103,41 @@ class ResultsServer:
                 return False
         return True
 
+    def _greet(self, identity: bytes, hello: Hello, now_s: float) -> None:
+        peer = self.peers.get(identity)
+        if not self._reception.welcomes(
+            identity,
+            hello,
+            now_s,
+            known=peer is not None,
+            peers=len(self.peers),
+            answer=functools.partial(self.reply, identity),
+        ):
+            return
+        if peer is None:
+            log.info("%s node %s reports in", hello.kind_of_node, hello.node)
+            # One process replaces another of the same name: the old one's identity will not come back.
+            same = [key for key, other in self.peers.items() if other.hello.node == hello.node]
+            if same and identity in self._replaced:
+                # It came back: there are two of them, and each would drive the other out for ever.
+                log.error(
+                    "two nodes are named %s: start each of a kind with an --index of its own, so that they can be told "
+                    "apart",
+                    hello.node,
+                )
+                same = []
+            for old in same:
+                self._replaced.append(old)
+                del self.peers[old]
+        self.peers[identity] = Peer(hello, now_s, status=peer.status if peer else {})
+        self.reply(identity, self._welcome)
+
     def tick(self, now_s: float) -> list[Peer]:
         """Send heartbeats when due; return the peers that have just been found lost."""
         lost = []
         refused_before = self._monitor.refused
         self._monitor.drain()
-        if self._monitor.refused > refused_before:
-            self.wire_errors["handshake"] += self._monitor.refused - refused_before
+        self._reception.strangers(self._monitor.refused - refused_before, now_s)
         stood_still_s = self._standstill.lasted_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)

@@ -164,10 +164,17 @@ class Seen(NamedTuple):
     """Why a connection was refused in its handshake, ``""`` if none was."""
 
 
+_ANOTHER_KEY = (
+    "its key is not the one that [security] names here, or one side encrypts and the other does not: acquire_key and "
+    "sink_key must be what sci-stream keys show prints on those hosts, and the rig the same on both"
+)
 _REFUSALS = {
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not allowed",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "one side encrypts and the other does not, or the key expected is another",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it speaks another protocol",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: (
+        "this host's key is not allowed there: on that host, sci-stream keys allow with the key that sci-stream keys "
+        "show prints here"
+    ),
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _ANOTHER_KEY,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: _ANOTHER_KEY,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -11,13 +12,16 @@ import zmq
 from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
 from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.sockets import bind, make_socket, receive_frames, send_frames
+from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
 
 M = TypeVar("M", bound=Message)
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5703"
 _HEARTBEAT_S = 1.0
+_KINDS = (b"reconstruction", b"heartbeat")
+_LONGEST_SUBSCRIPTION = 256
+_SUBSCRIPTIONS_WAITING = 1000
 
 
 class TapPublisher:
@@ -26,33 +30,51 @@ class TapPublisher:
     XPUB rather than PUB, since it tells who subscribes: what nobody wants need not be encoded.
     """
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, limits: Limits, dress: Dress = plain
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, dress: Dress = plain) -> None:
         self._socket = make_socket(
             context,
             zmq.XPUB,
-            max_message_bytes=limits.max_payload_bytes,
+            max_message_bytes=_LONGEST_SUBSCRIPTION,
             heartbeat_s=_HEARTBEAT_S,
             send_queue=4,
-            receive_queue=4,
+            receive_queue=_SUBSCRIPTIONS_WAITING,
         )
         dress(self._socket)
         bind(self._socket, endpoint, "taps")
         self._topics: set[bytes] = set()
+        self.monitor = Monitor(self._socket)
+        self.wire_errors: Counter[str] = Counter()
 
     def publish(self, message: Reconstruction | Heartbeat) -> None:
         """Hand a message to all who listen."""
-        while (frames := receive_frames(self._socket)) is not None:
-            subscription = bytes(frames[0])
-            # XPUB passes on the first subscription to a topic and the last cancellation.
-            (self._topics.add if subscription[:1] == b"\x01" else self._topics.discard)(subscription[1:])
+        self._hear_subscribers()
         kind = b"reconstruction" if isinstance(message, Reconstruction) else b"heartbeat"
         if any(kind.startswith(topic) for topic in self._topics):
             send_frames(self._socket, encode(message))
 
+    def _hear_subscribers(self) -> None:
+        """Take in what XPUB passes on: the first subscription to each topic, and the last cancellation."""
+        for _ in range(_SUBSCRIPTIONS_WAITING):
+            frames = receive_frames(self._socket)
+            if frames is None:
+                break
+            said = bytes(frames[0])
+            does, topic = said[:1], said[1:]
+            useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
+            if does == b"\x00":
+                self._topics.discard(topic)
+            elif does == b"\x01" and useful:
+                self._topics.add(topic)
+            else:
+                self.wire_errors["subscription"] += 1  # nothing will ever come of it
+        refused = self.monitor.refused
+        self.monitor.drain()
+        if self.monitor.refused > refused:
+            self.wire_errors["handshake"] += self.monitor.refused - refused
+
     def close(self) -> None:
         """Leave."""
+        self.monitor.close()
         self._socket.close()
 
 

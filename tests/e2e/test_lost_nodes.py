@@ -62,8 +62,8 @@ def test_a_node_that_hangs_loses_its_snapshots_to_the_other_and_comes_back_with_
         summary = rig.finish()
         ledger = assert_accounted_for(summary)
         assert set(ledger["dropped"]) <= {"queue_full"}
-        assert 1 <= ledger["redelivered"] <= rig.rig.reconstruct.credit
-        assert 1 <= ledger["duplicates"] <= rig.rig.reconstruct.credit
+        assert ledger["redelivered"] >= 1
+        assert ledger["duplicates"] >= 1
         assert summary["restarts"] == 0
         assert summary["by_node"]["reconstruct-1"] > 0
         with rig.recordings() as (recording,):

@@ -5,9 +5,14 @@ The corpus of `tests/hostile.py` is what people thought of; here chance breaks g
 
 from __future__ import annotations
 
+import contextlib
 import random
+import re
+import socket
+import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +22,14 @@ import zmq
 from sci_stream.errors import WireError
 from sci_stream.files.keys import read_key_pair
 from sci_stream.transport.curve import Dress, plain, present
+from sci_stream.transport.dealer import Dealer
+from sci_stream.transport.results import ResultsServer
 from sci_stream.transport.sockets import make_socket
-from sci_stream.wire import decode
-from tests.e2e.kit import RunningRig, assert_accounted_for
-from tests.e2e.test_encrypted import keys
+from sci_stream.wire import Limits, decode
+from tests.e2e.kit import RunningRig, assert_accounted_for, free_ports, wait_for
+from tests.e2e.test_encrypted import keys, strangers
 from tests.hostile import good_frames
+from tests.transport.peers import hello, until
 from tests.wire_samples import samples
 
 _MEANT = {"series_start", "calibration", "done"}
@@ -77,11 +85,11 @@ def reason_of(frames: list[bytes]) -> str | None:
 def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: Dress) -> Counter[str]:
     """Send mutated messages to an address; return how many have to be refused there, by reason."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = make_socket(
+    sender = make_socket(
         context, zmq.DEALER, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
     )
-    dress(socket)
-    socket.connect(endpoint)
+    dress(sender)
+    sender.connect(endpoint)
     expected: Counter[str] = Counter()
     source = mutated(seed)
     try:
@@ -91,20 +99,68 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: Dress) -> 
             if reason is None:
                 continue
             expected[reason] += 1
-            socket.poll(60_000, zmq.POLLOUT)
-            socket.send_multipart(frames)
-            while socket.poll(0):
-                socket.recv_multipart()
+            sender.poll(60_000, zmq.POLLOUT)
+            sender.send_multipart(frames)
+            while sender.poll(0):
+                sender.recv_multipart()
     finally:
-        socket.close(linger=10_000)
+        sender.close(linger=10_000)
         context.term()
     return expected
 
 
+def pester(endpoint: str, n: int, seed: int, dress: Dress) -> int:
+    """Send mutated messages to the taps, where only subscriptions belong; return how many were no subscriptions.
+
+    ZeroMQ itself drops what is no subscription in form or is too long; what it lets through is counted.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    listener = make_socket(
+        context, zmq.XSUB, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
+    )
+    dress(listener)
+    listener.connect(endpoint)
+    draw = random.Random(seed)
+    source = mutated(seed)
+    sent = 0
+    try:
+        while sent < n:
+            topic = next(source)[0][:40] + draw.randbytes(4)
+            listener.poll(60_000, zmq.POLLOUT)
+            listener.send(b"\x01" + topic)
+            sent += 1
+            while listener.poll(0):
+                listener.recv_multipart()
+    finally:
+        listener.close(linger=10_000)
+        context.term()
+    return sent
+
+
+def knock(port: int, n: int, seed: int) -> None:
+    """Send noise and broken requests to an HTTP address; whatever is answered is read."""
+    draw = random.Random(seed)
+    good = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n12345"
+    for _ in range(n):
+        at = draw.randrange(len(good))
+        broken = good[:at] + draw.randbytes(draw.randint(1, 32)) + good[at + draw.randint(0, 4) :]
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(broken)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+
+
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-@pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_a_rig_besieged_with_broken_messages_runs_on(tmp_path: Path, encrypted: bool, n: int) -> None:
-    changes: dict[str, Any] = {"network": {"heartbeat_s": 5.0}, "reconstruct": {"iterations": 1}}
+    acquire, sink, reconstruct, page = free_ports(4)
+    changes: dict[str, Any] = {
+        "network": {"heartbeat_s": 5.0},
+        "reconstruct": {"iterations": 1},
+        "health": {"enabled": True, "acquire_port": acquire, "sink_port": sink, "reconstruct_port": reconstruct},
+        "preview": {"enabled": True, "port": page},
+    }
     dress = plain
     if encrypted:
         changes["security"] = security = keys(tmp_path)
@@ -112,9 +168,23 @@ def test_a_rig_besieged_with_broken_messages_runs_on(tmp_path: Path, encrypted: 
         dress = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
     with RunningRig(tmp_path, changes) as rig:
         wait_for_start(rig)
+        network = rig.rig.network
         before = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
-        refused = besiege(rig, rig.rig.network.results, n, 1, dress)
-        besiege(rig, rig.rig.network.dispatch, n, 2, dress)
+        for port in (acquire, sink, reconstruct, page):
+            knock(port, n // 10, 3)
+        refused = besiege(rig, network.results, n, 1, dress)
+        besieged = besiege(rig, network.dispatch, n, 2, dress)
+        refused["subscription"] = pester(network.taps, n, 4, dress)
+        if encrypted:
+            with strangers(rig) as (sender, listener):
+                for _, frames in zip(range(n), mutated(5), strict=False):
+                    with contextlib.suppress(zmq.Again):  # ZeroMQ has given up on those who refuse us
+                        sender.send_multipart(frames or [b""], zmq.NOBLOCK)
+                wait_for(lambda: counted(sink).get("handshake"), "the strangers are noticed")
+                assert not listener.poll(0), "the taps told a stranger something"
+        wait_for(lambda: sum_of(counted(acquire)) >= besieged.total(), "all are counted at dispatch")
+        assert without_strangers(counted(acquire)) == besieged
+        wait_for(lambda: counted(sink).get("subscription") == n, "all are counted at the taps")
         after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
         rig.process.terminate()
         summary = rig.finish(timeout_s=120.0)
@@ -122,16 +192,67 @@ def test_a_rig_besieged_with_broken_messages_runs_on(tmp_path: Path, encrypted: 
     for name in after:
         assert after[name][1] < before[name][1] + (32 << 20), f"{name} grew"
     ledger = assert_accounted_for(summary)
-    assert ledger["reconstructed"] == ledger["acquired"]
-    counted = Counter(summary["wire_errors"])
-    counted.pop("unexpected_kind", None)
-    assert counted == refused
+    assert set(ledger["dropped"]) <= {"queue_full"}
+    assert without_strangers(summary["wire_errors"]) == refused
     assert summary["restarts"] == 0
-    assert rig.output.count("message to the dispatch address refused") == n
+    if n > 1000:
+        # The log says what it is about, and cannot be filled by it.
+        assert rig.output.count("message to the dispatch address refused") < n / 2
+
+
+def counted(port: int) -> dict[str, float]:
+    """Return the messages that a node has refused, by reason, from its metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        text = response.read().decode()
+    pattern = r'^sci_stream_wire_errors_total\{reason="(\w+)"\} (\S+)$'
+    return {reason: float(count) for reason, count in re.findall(pattern, text, re.MULTILINE)}
+
+
+def sum_of(reasons: Mapping[str, float]) -> float:
+    """Return how many there are, without those that broke no rule of the codec's."""
+    return sum(without_strangers(reasons).values())
+
+
+def without_strangers(reasons: Mapping[str, float]) -> dict[str, float]:
+    """Return the reasons less those that have nothing to do with the content of a message."""
+    return {reason: count for reason, count in reasons.items() if reason not in {"unexpected_kind", "handshake"}}
+
+
+@pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_node_survives_a_sink_that_sends_broken_messages(n: int) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    server = ResultsServer(context, endpoint, node="sink", incarnation="s", heartbeat_s=5.0, limits=Limits())
+    dealer = Dealer(context, endpoint, hello(), heartbeat_s=5.0, limits=Limits())
+
+    def turn() -> None:
+        now_s = time.monotonic()
+        server.receive(now_s)
+        server.tick(now_s)
+        dealer.receive(now_s)
+        dealer.tick(now_s)
+
+    try:
+        until(lambda: dealer.connected, turn)
+        (identity,) = server.peers
+        source = mutated(6)
+        expected: Counter[str] = Counter()
+        while expected.total() < n:
+            frames = next(source)
+            reason = reason_of(frames)
+            if reason is not None:
+                expected[reason] += 1
+                until(lambda frames=frames: server.forward(identity, frames), turn)
+                turn()
+        until(lambda: dealer.wire_errors.total() >= n, turn)
+        assert dealer.wire_errors == expected
+        assert dealer.connected
+    finally:
+        dealer.close()
+        server.close()
+        context.term()
 
 
 def wait_for_start(rig: RunningRig) -> None:
     """Wait, without the taps, which an encrypted rig shows to nobody else, until video is recorded."""
-    from tests.e2e.kit import wait_for  # noqa: PLC0415
-
     wait_for(lambda: len(rig.nodes()) == 3 and rig.segments(), "the series begins")

@@ -95,6 +95,34 @@ def test_with_a_token_the_figures_are_for_those_who_know_it_and_the_reason_too()
         server.close()
 
 
+def test_an_expired_token_is_named_as_such_to_who_knows_it_and_to_nobody_else() -> None:
+    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush", expires_s=1_000_000.0)
+    try:
+        late = httpx.get(server.url + "/status", headers={"Authorization": "Bearer hush"})
+        assert late.status_code == 401
+        assert "has expired" in late.text
+        wrong = httpx.get(server.url + "/status", headers={"Authorization": "Bearer hish"})
+        assert wrong.status_code == 401
+        assert "expired" not in wrong.text
+        assert server.refused == {"expired": 1, "token": 1}
+    finally:
+        server.close()
+
+
+def test_who_guesses_is_soon_not_even_compared_and_who_asks_without_end_not_answered(node: Node) -> None:
+    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush")
+    try:
+        with httpx.Client(base_url=server.url) as client:
+            guesses = [client.get("/status", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(40)]
+            assert 401 in guesses
+            assert 429 in guesses
+            assert client.get("/healthz").status_code == 200, "a supervisor on the same host still learns that it lives"
+    finally:
+        server.close()
+    answers = [node.get("/healthz").status_code for _ in range(3)]
+    assert answers == [200, 200, 200], "another node's address knows nothing of it"
+
+
 def test_a_client_that_says_nothing_keeps_nobody_from_being_answered(node: Node) -> None:
     address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
     silent = [socket.create_connection(address) for _ in range(4)]

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _CLONE_NEWNET = 0x40000000
 _MOST_FRAME = 65_536
-_BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 16
 """A cable that is slower than what is sent keeps this much waiting, as a switch does; the rest is lost."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -14,7 +15,7 @@ import cv2
 import httpx
 import numpy as np
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from sci_stream.errors import InputError, TransportError
@@ -271,6 +272,43 @@ def test_the_token_is_taken_from_the_address_into_a_cookie(guarded: str) -> None
     assert httpx.get(f"{base}/status", headers={"Authorization": "Bearer s3cret&more"}).status_code == 200
     with watch(guarded) as viewer:
         next_status(viewer)
+
+
+def is_sent_away(viewer: ClientConnection, say: str = "") -> bool:
+    """Listen, and say something again and again, until the connection is closed."""
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while time.monotonic() < deadline:
+            if say:
+                viewer.send(say)
+            with contextlib.suppress(TimeoutError):
+                viewer.recv(timeout=0 if say else 0.1)
+    except ConnectionClosed:
+        return True
+    return False
+
+
+def test_an_expired_token_is_named_and_counted_and_viewers_are_sent_away(series, monkeypatch) -> None:
+    ends_s = time.time() + 3600
+    preview = WebPreview(PreviewOptions(port=0, token="s3cret", token_expires_s=ends_s))
+    url = preview.start()
+    try:
+        with watch(url) as viewer:
+            preview.publish(series.reconstruction(0))
+            next_picture(viewer)
+            monkeypatch.setattr(time, "time", lambda: ends_s + 1)
+            refused = httpx.get(url)
+            assert refused.status_code == 403
+            assert "has expired" in refused.text
+            assert preview.refused["expired"] == 1
+            assert is_sent_away(viewer)
+    finally:
+        preview.close()
+
+
+def test_a_viewer_that_talks_without_end_is_sent_away(preview: WebPreview) -> None:
+    with watch(preview.start()) as viewer:
+        assert is_sent_away(viewer, say='{"ack": 0}')
 
 
 def test_a_page_of_another_origin_may_not_watch(preview: WebPreview) -> None:

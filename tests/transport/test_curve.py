@@ -94,7 +94,7 @@ def test_an_unknown_key_gets_nothing_and_both_sides_say_what_to_do(lab: Lab, cap
     assert not lab.server.peers
     assert lab.doors.allow_list.refused > 0
     assert f"sci-stream keys allow '{stranger.public.decode()}'" in caplog.text
-    assert "its key is not allowed" in caplog.text
+    assert "this host's key is not allowed there" in caplog.text
     dealer.close()
 
 
@@ -107,17 +107,23 @@ def test_a_key_that_is_allowed_while_the_rig_runs_is_let_in_without_anyones_rest
     dealer.close()
 
 
-def test_without_encryption_nothing_is_heard_and_it_is_counted(lab: Lab) -> None:
+def test_without_encryption_nothing_is_heard_it_is_counted_and_said(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     dealer = lab.dealer(plain)
     assert lab.until(dealer, lambda: lab.server.wire_errors["handshake"])
+    assert "refused in their handshake" in caplog.text
     assert not dealer.connected
     assert not lab.server.peers
     dealer.close()
 
 
-def test_a_server_with_another_key_than_expected_is_not_believed(lab: Lab) -> None:
+def test_a_server_with_another_key_than_expected_is_not_believed_and_both_sides_say_so(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     impostor = make_key_pair(lab.folder / "impostor")
     dealer = lab.dealer(present(lab.keys("camera-host", allowed=True), impostor))
-    assert not lab.until(dealer, lambda: dealer.connected, timeout_s=1.5)
+    assert lab.until(dealer, lambda: dealer.monitor.refused and lab.server.wire_errors["handshake"])
+    assert not dealer.connected
+    assert "its key is not the one that [security] names here" in caplog.text
+    assert "expects another key here" in caplog.text
     assert not lab.server.peers
     dealer.close()

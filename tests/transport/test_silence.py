@@ -98,7 +98,7 @@ def test_a_message_that_takes_longer_than_any_patience_is_no_silence(bench: Benc
         before = line.moved()
         assert before is not None
         bench.cable.allowance = 1000
-        until(lambda before=before: (line.moved() or before).received > before.received, lambda: None)
+        until(lambda before=before: (line.moved() or before).arrived > before.arrived, lambda: None)
         bench.pass_time(BEAT_S)
     assert bench.events == []
     assert bench.got == []
@@ -148,7 +148,7 @@ def test_a_line_says_what_went_over_it_and_nothing_where_that_is_not_known() -> 
             assert before is not None
             near.sendall(b"12345")
             far.sendall(b"123")
-            after = Moved(before.acknowledged + 5, 3, 0)
+            after = Moved(before.acknowledged + 5, unsent=0, arrived=1)
             until(lambda: line.moved() == after, lambda: time.sleep(0.001))
             assert near.recv(10) == b"123", "it only looked"
             line.closed()

@@ -12,7 +12,7 @@ import zmq
 import sci_stream
 from sci_stream.errors import TransportError
 from sci_stream.transport.taps import TapPublisher, subscribe_status
-from sci_stream.wire import Heartbeat, Limits
+from sci_stream.wire import Heartbeat
 from tests.transport.peers import reconstruction
 
 
@@ -25,7 +25,7 @@ class Publishing:
     """Publishes reconstructions, numbered, from a thread until told to stop."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
-        self._tap = TapPublisher(context, endpoint, Limits())
+        self._tap = TapPublisher(context, endpoint)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
