@@ -51,13 +51,6 @@ def new_incarnation() -> str:
     return secrets.token_hex(4)
 
 
-def set_up_logging(node: str, *, verbose: bool) -> None:
-    """Log to standard error, a line a message, with the node's name."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S"))
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
-
-
 def share_the_cores() -> None:
     """Have OpenMP threads sleep while they wait for each other. Call before torch is imported.
 

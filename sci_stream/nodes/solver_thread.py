@@ -20,7 +20,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.errors import DeviceMemoryError, SciStreamError
 from sci_stream.files.matconvnet import read_matconvnet
-from sci_stream.model import Snapshot, StageTimes
+from sci_stream.model import Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.calibration_watch import CalibrationWatch
 from sci_stream.nodes.solver import Changed, Failed, Ready, Result, Solved
 from sci_stream.nodes.solver_controls import changed_section, solver_parameters
@@ -270,7 +270,7 @@ class SolverThread:
             between=self._between_iterations,
         )
         # The first run loads kernels and allocates memory: better now than on the first snapshot.
-        while (iteration_s := self._within_memory(engine, "the first run", engine.warm_up)) is None:
+        while (iteration_s := self._within_memory(engine, SnapshotId("", 0, 0), engine.warm_up)) is None:
             pass
         return engine, iteration_s
 
@@ -300,12 +300,11 @@ class SolverThread:
             if self._section.adapt_budget
             else Budget(iterations=self._settings.iterations)
         )
-        what = f"snapshot {snapshot.id.seq}"
-        while (pending := self._within_memory(engine, what, lambda: engine.begin(snapshot, budget))) is None:
+        while (pending := self._within_memory(engine, snapshot.id, lambda: engine.begin(snapshot, budget))) is None:
             pass
         self._under_way = _UnderWay(snapshot, pending, started_ns)
 
-    def _within_memory(self, engine: Engine, what: str, work: Callable[[], _T]) -> _T | None:
+    def _within_memory(self, engine: Engine, which: SnapshotId, work: Callable[[], _T]) -> _T | None:
         """Do some work, and hand on the video before; None if there was no memory: some is spared to try again."""
         try:
             return work()
@@ -314,10 +313,12 @@ class SolverThread:
             short = str(error)
         finally:
             self._deliver()
+        what = f"snapshot {which.seq}" if which.series else "the first run"
         # Only now is nothing of the attempt alive any more: the error held on to it.
         if not engine.spare_memory():
             raise DeviceMemoryError(f"There is no memory for {what}, and nothing left to spare", got=short)
-        log.warning("%s is begun again with less at once: %s", what, short)
+        about = {"series": which.series, "seq": which.seq} if which.series else {}
+        log.warning("%s is begun again with less at once: %s", what, short, extra=about)
         return None
 
     def _between_iterations(self) -> None:
