@@ -8,7 +8,8 @@ import hashlib
 import logging
 import queue
 import threading
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -101,6 +102,22 @@ class _UnderWay:
     started_ns: int
 
 
+class Utilisation:
+    """The share of the last seconds in which something was done, from how long it has been done altogether."""
+
+    def __init__(self, window_s: float = 2.0) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
+
+    def of(self, busy_s: float, now_s: float) -> float:
+        """Return it, 0–1, and take note of how it is now."""
+        while len(self._seen) > 1 and now_s - self._seen[1][0] >= self._window_s:
+            self._seen.popleft()
+        began_s, before_s = self._seen[0]
+        self._seen.append((now_s, busy_s))
+        return round(min(1.0, (busy_s - before_s) / max(now_s - began_s, 1e-3)), 3)
+
+
 class SolverThread:
     """Runs the engine beside the node's poll loop.
 
@@ -148,6 +165,7 @@ class SolverThread:
         self._iterations = 0
         self._busy_s = 0.0
         self._out_of_memory = 0
+        self._utilisation = Utilisation()
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin; ``wake`` is called whenever there is a result to fetch."""
@@ -196,6 +214,7 @@ class SolverThread:
             "iterations": self._iterations,
             "denoised": self._denoised,
             "busy_s": round(self._busy_s, 3),
+            "utilisation": self._utilisation.of(self._busy_s, time.monotonic()),
             "out_of_memory": self._out_of_memory,
         }
         return {**found, **memory_in_use(self._device), **self._told, **self._watch_status}
