@@ -100,7 +100,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     "broken messages": Fault("1000 to each address", harms.besiege),
 }
-"""Everything that `bench` does to a rig, by name; ``random kills`` comes on top."""
+"""Everything that `bench` does to a rig, by name; ``random kills`` comes on top. Listed in docs/operation.md."""
 
 RANDOM_KILLS = "random kills"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from sci_stream.cli import (
 )
 from sci_stream.cli.common import app
 from sci_stream.errors import SciStreamError
+from sci_stream.nodes.logs import logs_json
 
 __all__ = [
     "app",
@@ -47,5 +49,8 @@ def main() -> None:
     try:
         app()
     except SciStreamError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        if logs_json():
+            logging.getLogger("sci_stream").error(str(error))
+        else:
+            Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_status)

@@ -58,7 +58,7 @@ def calibrate(
     from sci_stream.nodes.calibrate import Plan
     from sci_stream.nodes.calibrate import calibrate as take
     from sci_stream.nodes.drivers import make_camera
-    from sci_stream.nodes.runner import set_up_logging
+    from sci_stream.nodes.logs import set_up_logging
     from sci_stream.optics.calibration_check import judge
     from sci_stream.optics.measuring import Field
     from sci_stream.ports import PatternCamera

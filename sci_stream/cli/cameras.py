@@ -128,7 +128,7 @@ def grab(
 
 
 def _set_up() -> None:
-    from sci_stream.nodes.runner import set_up_logging
+    from sci_stream.nodes.logs import set_up_logging
 
     set_up_logging("cameras", verbose=state["verbose"])
 

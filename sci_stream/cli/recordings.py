@@ -59,10 +59,11 @@ def replay(
     device: Device = "auto",
 ) -> None:
     """Reconstruct a recording anew from its raw snapshots, into a new recording; Ctrl-C keeps what is done."""
+    from sci_stream.nodes.logs import set_up_logging
     from sci_stream.nodes.replay import ReplayPlan
     from sci_stream.nodes.replay import replay as replay_recording
     from sci_stream.nodes.replay_solver import SolverChanges
-    from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+    from sci_stream.nodes.runner import stop_on_signals
 
     set_up_logging("replay", verbose=state["verbose"])
     plan = ReplayPlan(

@@ -66,7 +66,8 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
     from sci_stream.config import load_rig
     from sci_stream.files.calibration_file import load_calibration
     from sci_stream.nodes.drivers import make_camera
-    from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+    from sci_stream.nodes.logs import set_up_logging
+    from sci_stream.nodes.runner import stop_on_signals
     from sci_stream.nodes.series_loop import acquire_series
 
     set_up_logging("acquire", verbose=state["verbose"])
@@ -83,7 +84,8 @@ def reconstruct(
     device: Annotated[str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
-    from sci_stream.nodes.runner import set_up_logging, share_the_cores, stop_on_signals
+    from sci_stream.nodes.logs import set_up_logging
+    from sci_stream.nodes.runner import share_the_cores, stop_on_signals
 
     share_the_cores()
     from sci_stream.config import load_rig
@@ -102,7 +104,8 @@ def reconstruct(
 def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
     """Run the sink node: ledger, recording, live page."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+    from sci_stream.nodes.logs import set_up_logging
+    from sci_stream.nodes.runner import stop_on_signals
     from sci_stream.nodes.sink import SinkNode
     from sci_stream.nodes.window import window_beside
 

@@ -34,7 +34,8 @@ def train(
     device: Device = "auto",
 ) -> None:
     """Train a denoiser on a folder of photographs; Ctrl-C keeps a checkpoint to go on from."""
-    from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+    from sci_stream.nodes.logs import set_up_logging
+    from sci_stream.nodes.runner import stop_on_signals
     from sci_stream.recon.device import pick_device
     from sci_stream.recon.variants import variant_shape
     from sci_stream.training.settings import LEARNING_RATES, TrainingSettings, Until

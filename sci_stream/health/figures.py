@@ -66,6 +66,7 @@ CATALOGUE: Final[Mapping[str, Figure]] = {
     "solve_seconds": Figure(Kind.HISTOGRAM, "Time to solve a snapshot, s.", buckets=_SECONDS),
     "iterations": Figure(Kind.HISTOGRAM, "Iterations spent on a snapshot.", buckets=_ITERATIONS),
     "solver_busy_seconds": Figure(Kind.COUNTER, "Time that the solver computed, s: its rate is the utilisation."),
+    "device_utilisation": Figure(Kind.GAUGE, "Share of the last seconds in which the device solved, 0 to 1."),
     "out_of_memory": Figure(Kind.COUNTER, "Times that the device had too little memory for a solve."),
     "device_memory_bytes": Figure(Kind.GAUGE, "Memory of the device, by use, bytes.", "use"),
     # Sink.
@@ -76,6 +77,7 @@ CATALOGUE: Final[Mapping[str, Figure]] = {
     "latency_seconds": Figure(Kind.HISTOGRAM, "Time a snapshot spent, by stage, s.", "stage", _SECONDS),
     "disk_free_bytes": Figure(Kind.GAUGE, "Free on the disk of the recordings, bytes."),
     "recorded_bytes": Figure(Kind.COUNTER, "Written to this recording, bytes."),
+    "recorded_bytes_per_second": Figure(Kind.GAUGE, "Written to this recording in the last second, bytes."),
     "recorder_state": Figure(Kind.GAUGE, "1 for the state that the recorder is in.", "state"),
     "nodes": Figure(Kind.GAUGE, "Nodes that report to the sink, by state.", "state"),
     "calibration_shift_px": Figure(Kind.GAUGE, "Estimated shift of the masks on the sensor, by axis, px.", "axis"),

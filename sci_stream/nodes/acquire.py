@@ -20,6 +20,7 @@ from sci_stream.nodes.camera_pump import Answer, CameraPump, Captured
 from sci_stream.nodes.doors import open_doors
 from sci_stream.nodes.fitting import fit_calibration
 from sci_stream.nodes.holdings import Holdings, Ring, frame_bytes
+from sci_stream.nodes.logs import log_for_series
 from sci_stream.nodes.obeying import Obedient
 from sci_stream.nodes.runner import StopRequest, new_incarnation, settle_memory
 from sci_stream.nodes.safekeeping import LOST_REASON, Safekeeping
@@ -253,6 +254,7 @@ class AcquireNode:
         limit_bytes = self._rig.policy.ring_mib << 20
         self._info = self._safe.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
         self._series = self._info.series
+        log_for_series(self._series)
         if self._safe.left is not None:
             self._take_up(self._safe.left, now_s)
         self._holdings.spool = self._safe.spool

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from sci_stream.errors import CameraError, InputError
 from sci_stream.model import CameraCapabilities, CameraFrame
@@ -20,13 +22,22 @@ class KeptOpen:
 
     Opening and configuring takes seconds on some cameras, and may change what they were warmed up to. Satisfies
     `sci_stream.ports.Camera`; used by one thread at a time.
+
+    Parameters
+    ----------
+    camera
+        Not yet open.
+    memory
+        A file in which what was set outlives this process; None for none. What it holds is set when the camera is
+        opened.
     """
 
-    def __init__(self, camera: Camera) -> None:
+    def __init__(self, camera: Camera, memory: Path | None = None) -> None:
         self._camera = camera
         self._failed = False
         self._is_open = False
-        self._set: dict[str, Value] = {}
+        self._memory = memory
+        self._set: dict[str, Value] = _remembered(memory)
 
     def open(self) -> CameraCapabilities:
         """Open the camera if it is not open, and set again what was set before it was lost."""
@@ -57,7 +68,18 @@ class KeptOpen:
         with self._noting_failure():
             capabilities = self._camera.set(name, value)
         self._set[name] = value
+        self._remember()
         return capabilities
+
+    def _remember(self) -> None:
+        if self._memory is None:
+            return
+        new = self._memory.with_suffix(".new")
+        try:
+            new.write_text(json.dumps(self._set))
+            new.rename(self._memory)
+        except OSError as error:
+            log.warning("what is set on the camera is not kept for the next process: %s", error)
 
     def calibration(self) -> Calibration | None:
         """Return the calibration that the camera itself knows."""
@@ -102,11 +124,38 @@ class KeptOpen:
             raise
 
 
-@contextlib.contextmanager
-def kept_open(camera: Camera) -> Iterator[KeptOpen]:
-    """Keep a camera open for as many series as there will be, and close it at the end."""
+def _remembered(memory: Path | None) -> dict[str, Value]:
+    """Return what an earlier process set; nothing, said so, if that cannot be read."""
+    if memory is None or not memory.exists():
+        return {}
     try:
-        yield KeptOpen(camera)
+        told = json.loads(memory.read_text())
+    except (OSError, ValueError) as error:
+        log.warning("what was set on the camera cannot be read from %s: %s", memory, error)
+        return {}
+    entries = told.items() if isinstance(told, dict) else ()
+    found = {str(name): value for name, value in entries if isinstance(value, bool | int | float | str)}
+    log.warning("the camera is set again as it was: %s", ", ".join(f"{name} = {found[name]}" for name in found))
+    return found
+
+
+@contextlib.contextmanager
+def kept_open(camera: Camera, memory: Path | None = None, *, goes_on: bool = False) -> Iterator[KeptOpen]:
+    """Keep a camera open for as many series as there will be, and close it at the end.
+
+    Parameters
+    ----------
+    memory
+        As for `KeptOpen`; gone once this ends in order.
+    goes_on
+        Whether a series goes on that an earlier process began: only then is what that one set still in force.
+    """
+    if memory is not None and not goes_on:
+        memory.unlink(missing_ok=True)
+    try:
+        yield KeptOpen(camera, memory)
     finally:
         camera.stop()
         camera.close()
+    if memory is not None:
+        memory.unlink(missing_ok=True)

@@ -284,7 +284,8 @@ class ReconstructNode:
         if failed.snapshot is None:
             # Without an engine this node can do nothing: the reason is all that it has to give.
             raise failed.error
-        log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error)
+        about = {"series": failed.snapshot.id.series, "seq": failed.snapshot.id.seq}
+        log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error, extra=about)
         if isinstance(failed.error, EnvironmentFault):
             self._trouble = str(failed.error)  # of the device: it will be the same for the next ones
         self._tell_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))

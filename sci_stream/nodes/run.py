@@ -20,7 +20,8 @@ from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError
 from sci_stream.nodes.doors import reach_taps
 from sci_stream.nodes.drivers import make_camera
-from sci_stream.nodes.runner import NEXT_SERIES, set_up_logging, stop_on_signals
+from sci_stream.nodes.logs import as_line, set_up_logging
+from sci_stream.nodes.runner import NEXT_SERIES, stop_on_signals
 from sci_stream.nodes.supervisor import Supervisor
 from sci_stream.transport.taps import subscribe_status
 from sci_stream.wire import Heartbeat
@@ -38,7 +39,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
             rig,
             path,
             stop,
-            lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+            lambda line: console.print(as_line("run", line), highlight=False, markup=False, soft_wrap=True),
             snapshots=snapshots,
             duration_s=duration_s,
             summary=account,

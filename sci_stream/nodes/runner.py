@@ -22,6 +22,7 @@ CLOSE_VARIABLE = "SCI_STREAM_CLOSE_SERIES"
 """Set by a supervisor that is stopping: the acquire node closes the series that was left open, and begins none."""
 
 EXIT_AT_ONCE = 130
+_STEP_S = 0.02
 
 NEXT_SERIES = signal.SIGUSR1
 """Has the acquire node end the series that runs, in order, and begin another."""
@@ -51,13 +52,6 @@ def new_incarnation() -> str:
     return secrets.token_hex(4)
 
 
-def set_up_logging(node: str, *, verbose: bool) -> None:
-    """Log to standard error, a line a message, with the node's name."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S"))
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
-
-
 def share_the_cores() -> None:
     """Have OpenMP threads sleep while they wait for each other. Call before torch is imported.
 
@@ -72,16 +66,19 @@ class StopRequest:
 
     A request is ``gentle`` when nobody is left to stop the nodes in order: then the acquire node drains first, and the
     others stay as long as it needs them.
+
+    It takes no lock, and so can be set from a signal handler whatever that interrupts: a `threading.Event` that is
+    waited for in the same thread holds its lock at times, and whoever sets it then waits for itself.
     """
 
     def __init__(self) -> None:
         self.gentle = False
-        self._event = threading.Event()
+        self._is_set = False
         self._on_stop: list[Callable[[], None]] = []
         self._at_once: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
     def call_on_stop(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called (from a signal handler or another thread) when the request comes."""
@@ -99,13 +96,16 @@ class StopRequest:
     def set(self, *, gentle: bool = False) -> None:
         """Ask."""
         self.gentle = gentle
-        self._event.set()
+        self._is_set = True
         for callback in self._on_stop:
             callback()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the request; return whether it came."""
-        return self._event.wait(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        while not self._is_set and (left_s := deadline_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _STEP_S))
+        return self._is_set
 
 
 @contextlib.contextmanager

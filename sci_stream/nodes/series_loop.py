@@ -13,6 +13,7 @@ from sci_stream.errors import InputError
 from sci_stream.nodes.acquire import AcquireNode
 from sci_stream.nodes.kept_open import kept_open
 from sci_stream.nodes.runner import CLOSE_VARIABLE, NEXT_SERIES, StopRequest
+from sci_stream.nodes.spool import spool_path
 from sci_stream.nodes.standby import stand_by
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
@@ -47,7 +48,10 @@ def acquire_series(
         As `AcquireNode.run`.
     """
     requests = SeriesRequests(stop)
-    with kept_open(camera) as kept, _on_signal(requests):
+    spool = spool_path(rig.policy.spool, rig.rig.name)
+    memory = None if spool is None else spool.with_suffix(".settings")
+    goes_on = spool is not None and spool.exists()
+    with kept_open(camera, memory, goes_on=goes_on) as kept, _on_signal(requests):
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
 

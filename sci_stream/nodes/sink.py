@@ -17,6 +17,7 @@ from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.doors import open_doors
+from sci_stream.nodes.logs import log_for_series
 from sci_stream.nodes.open_series import OpenSeries
 from sci_stream.nodes.outputs import movie_options, preview_options
 from sci_stream.nodes.runner import StopRequest, new_incarnation, settle_memory, versions
@@ -221,6 +222,7 @@ class SinkNode:
             self._operators.carry_changes(self._series)
             if self._preview is not None:
                 self._preview.series_started(info)
+            log_for_series(info.series)
             log.info("series %s begins", info.series)
         self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
         early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)

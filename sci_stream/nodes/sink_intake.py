@@ -90,6 +90,9 @@ class Intake:
 
         def safe(stored: bool) -> None:
             series.settle_reconstruction(accepted, stored=stored)
+            if stored:
+                recorded_s = (unix_ns() - accepted.times.accepted_ns) / 1e9
+                self._watched.figures.observe("latency_seconds", recorded_s, "record")
             self._confirm(series, "reconstruction", seq)
 
         self._try_or_park(lambda: series.record_reconstruction(accepted, self._later(safe)))

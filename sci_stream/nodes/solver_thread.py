@@ -9,7 +9,8 @@ import json
 import logging
 import queue
 import threading
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,7 +22,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.errors import DeviceMemoryError, SciStreamError
 from sci_stream.files.matconvnet import read_matconvnet
-from sci_stream.model import Snapshot, StageTimes
+from sci_stream.model import Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.calibration_watch import CalibrationWatch
 from sci_stream.nodes.solver import Changed, Failed, Ready, Result, Solved
 from sci_stream.nodes.solver_controls import changed_section, solver_parameters
@@ -108,6 +109,22 @@ class _UnderWay:
     started_ns: int
 
 
+class Utilisation:
+    """The share of the last seconds in which something was done, from how long it has been done altogether."""
+
+    def __init__(self, window_s: float = 2.0) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
+
+    def of(self, busy_s: float, now_s: float) -> float:
+        """Return it, 0–1, and take note of how it is now."""
+        while len(self._seen) > 1 and now_s - self._seen[1][0] >= self._window_s:
+            self._seen.popleft()
+        began_s, before_s = self._seen[0]
+        self._seen.append((now_s, busy_s))
+        return round(min(1.0, (busy_s - before_s) / max(now_s - began_s, 1e-3)), 3)
+
+
 class SolverThread:
     """Runs the engine beside the node's poll loop.
 
@@ -155,6 +172,7 @@ class SolverThread:
         self._iterations = 0
         self._busy_s = 0.0
         self._out_of_memory = 0
+        self._utilisation = Utilisation()
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin; ``wake`` is called whenever there is a result to fetch."""
@@ -203,6 +221,7 @@ class SolverThread:
             "iterations": self._iterations,
             "denoised": self._denoised,
             "busy_s": round(self._busy_s, 3),
+            "utilisation": self._utilisation.of(self._busy_s, time.monotonic()),
             "out_of_memory": self._out_of_memory,
         }
         return {**found, **memory_in_use(self._device), **self._told, **self._watch_status}
@@ -278,7 +297,7 @@ class SolverThread:
             between=self._between_iterations,
         )
         # The first run loads kernels and allocates memory: better now than on the first snapshot.
-        while (iteration_s := self._within_memory(engine, "the first run", engine.warm_up)) is None:
+        while (iteration_s := self._within_memory(engine, SnapshotId("", 0, 0), engine.warm_up)) is None:
             pass
         return engine, iteration_s
 
@@ -308,12 +327,11 @@ class SolverThread:
             if self._section.adapt_budget
             else Budget(iterations=self._settings.iterations)
         )
-        what = f"snapshot {snapshot.id.seq}"
-        while (pending := self._within_memory(engine, what, lambda: engine.begin(snapshot, budget))) is None:
+        while (pending := self._within_memory(engine, snapshot.id, lambda: engine.begin(snapshot, budget))) is None:
             pass
         self._under_way = _UnderWay(snapshot, pending, started_ns)
 
-    def _within_memory(self, engine: Engine, what: str, work: Callable[[], _T]) -> _T | None:
+    def _within_memory(self, engine: Engine, which: SnapshotId, work: Callable[[], _T]) -> _T | None:
         """Do some work, and hand on the video before; None if there was no memory: some is spared to try again."""
         try:
             return work()
@@ -322,10 +340,12 @@ class SolverThread:
             short = str(error)
         finally:
             self._deliver()
+        what = f"snapshot {which.seq}" if which.series else "the first run"
         # Only now is nothing of the attempt alive any more: the error held on to it.
         if not engine.spare_memory():
             raise DeviceMemoryError(f"There is no memory for {what}, and nothing left to spare", got=short)
-        log.warning("%s is begun again with less at once: %s", what, short)
+        about = {"series": which.series, "seq": which.seq} if which.series else {}
+        log.warning("%s is begun again with less at once: %s", what, short, extra=about)
         return None
 
     def _between_iterations(self) -> None:

@@ -20,6 +20,8 @@ from sci_stream.errors import ConfigError, EnvironmentFault
 
 _PERIOD_S = 0.5
 _PATIENCE_S = 2.0
+_LEAST = {"node": 13, "state": 7, "done": 6, "clock ms": 10}
+"""Characters that columns need whatever is in them now."""
 
 
 def status_url(rig: Rig) -> str:
@@ -107,12 +109,15 @@ def picture(status: Mapping[str, Any], *, stale: bool = False) -> RenderableType
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column, justify="left" if column in {"node", "state", "device"} else "right", no_wrap=True)
+        # In a narrow terminal the device's name gives way, and no figure.
+        least = None if column == "device" else max(len(column), _LEAST.get(column, 0))
+        left = column in {"node", "state", "device"}
+        table.add_column(column, justify="left" if left else "right", no_wrap=True, min_width=least)
     return table
 
 
 def _nodes(status: Mapping[str, Any]) -> Table:
-    table = _table("node", "state", "device", "in hand", "done", "warm", "iterations", "unconfirmed", "clock ms")
+    table = _table("node", "state", "device", "held", "done", "warm", "iter", "unsafe", "clock ms")
     for node in sorted(status.get("nodes", []), key=lambda node: str(node.get("name"))):
         lost = node.get("state") != "up"
         row = [
@@ -132,8 +137,9 @@ def _nodes(status: Mapping[str, Any]) -> Table:
 
 def _accounts(status: Mapping[str, Any]) -> Table:
     ledger, rates, recording = (status.get(key) or {} for key in ("ledger", "rates", "recording"))
-    table = _table("", "")
-    table.show_header = False
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
     if ledger:
         dropped = ", ".join(f"{count} {reason}" for reason, count in ledger["dropped"].items()) or "0"
         account = (

@@ -87,7 +87,7 @@ def acquire_figures(status: Mapping[str, Any], queue: Mapping[str, int], wire_er
     """Return an acquire node's figures from its status report and its dispatch queue."""
     return {
         "acquired": status["acquired"],
-        "camera_events": {"missed": 0.0, **_counts(status, "camera_"), **_counts(status, "driver_")},
+        "camera_events": {"missed": 0.0, "incomplete": 0.0, **_counts(status, "camera_"), **_counts(status, "driver_")},
         "camera_epoch": status["epoch"],
         "held": status["held"],
         "ring_bytes": status["ring_mib"] * 2**20,
@@ -111,6 +111,7 @@ def reconstruct_figures(status: Mapping[str, Any], wire_errors: Counter[str]) ->
         "in_hand": status["in_hand"],
         "resent": status["resent"],
         "solver_busy_seconds": status.get("busy_s", 0.0),
+        "device_utilisation": status.get("utilisation", 0.0),
         "out_of_memory": status.get("out_of_memory", 0),
         "wire_errors": dict(wire_errors),
         **({"device_memory_bytes": memory} if memory else {}),
@@ -138,6 +139,7 @@ def sink_figures(status: Mapping[str, Any], wire_errors: Counter[str]) -> dict[s
         figures |= {
             "disk_free_bytes": recording["free_bytes"],
             "recorded_bytes": recording["bytes"],
+            "recorded_bytes_per_second": recording["mb_per_s"] * 1e6,
             "recorder_state": {str(recording["state"]): 1.0},
         }
     shift_px = (status.get("calibration") or {}).get("shift_px")

@@ -66,9 +66,9 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def memory_in_use(device: torch.device) -> dict[str, int]:
-    """Return bytes of a CUDA device's own memory by use; nothing for a CPU, whose memory is the process's."""
+    """Return bytes of a device's memory by use: of a CUDA device its own, of a CPU the host's."""
     if device.type != "cuda":
-        return {}
+        return _host_memory()
     free, total = torch.cuda.mem_get_info(device)
     return {
         "memory_tensors": torch.cuda.memory_allocated(device),
@@ -76,6 +76,16 @@ def memory_in_use(device: torch.device) -> dict[str, int]:
         "memory_free": free,
         "memory_total": total,
     }
+
+
+def _host_memory() -> dict[str, int]:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    wanted = {"memory_free": "MemAvailable", "memory_total": "MemTotal"}
+    return {ours: kib[theirs] << 10 for ours, theirs in wanted.items() if theirs in kib}
 
 
 def half_dtype(device: torch.device) -> torch.dtype | None:

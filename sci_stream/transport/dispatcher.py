@@ -184,7 +184,10 @@ class Dispatcher:
                 return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
             case Done():
                 entry = self._queue.failed(name, message.seq)
-                log.warning("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason)
+                log.warning(
+                    *("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason),
+                    extra={"series": message.series, "seq": message.seq},
+                )
                 return [] if entry is None else [Settled(entry.seq, "reconstruct_failed")]
             case CalibrationRequest():
                 missing = encode(CalibrationMissing(hash=message.hash))

@@ -96,6 +96,9 @@ def test_the_compose_file_is_one() -> None:
     assert ended.value.code == 0
     services = yaml.safe_load(path.read_text())["services"]
     assert services["reconstruct"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    assert services["acquire"]["environment"]["SCI_STREAM_SPOOL"] == "/spool"
+    holders = [name for name, service in services.items() if any(v.startswith("spool:") for v in service["volumes"])]
+    assert holders == ["sink", "acquire"], "memory that one container alone has mounted goes with it"
     assert all(service["read_only"] and service["cap_drop"] == ["ALL"] for service in services.values())
 
 
@@ -122,6 +125,18 @@ def test_the_cluster_has_a_gpu_a_pod_and_a_rig_that_loads(tmp_path: Path) -> Non
     rig = load_rig(path, overrides={"SCI_STREAM_RIG__HEALTH__TOKEN": "word"})
     assert rig.encrypted
     assert rig.reconstruct.nodes == by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["replicas"]
+
+
+def test_what_is_not_yet_safe_outlives_the_acquire_container_of_a_cluster() -> None:
+    (acquire,) = [
+        m for m in manifests() if m["metadata"]["name"] == "sci-stream-acquire" and m["kind"] == "StatefulSet"
+    ]
+    pod = acquire["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (spool,) = [entry["value"] for entry in container["env"] if entry["name"] == "SCI_STREAM_SPOOL"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == spool]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
+    assert volume["emptyDir"] == {"medium": "Memory"}
 
 
 def test_the_rig_for_containers_loads() -> None:

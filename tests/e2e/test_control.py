@@ -106,6 +106,18 @@ def test_two_at_once_are_both_answered_and_one_of_them_is_in_force(rig: RunningR
     assert parameter(client(rig), "reconstruct-0", "iterations") in {4, 6}
 
 
+def test_what_was_set_on_the_camera_holds_when_its_node_is_started_anew(rig: RunningRig) -> None:
+    running = client(rig)
+    running.set("acquire", snapshot_rate_hz=15.0)
+    acquired = rig.wait_for_count("reconstructed", 1)["ledger.acquired"]
+    rig.kill("acquire")
+    wait_for(
+        lambda: "the camera is set again as it was: snapshot_rate_hz = 15.0" in rig.output, "its node is started anew"
+    )
+    rig.wait_for_count("acquired", acquired + 5)
+    assert parameter(running, "acquire", "snapshot_rate_hz") == 15.0
+
+
 def test_series_are_ended_and_begun_and_everything_changed_is_in_their_recordings(rig: RunningRig) -> None:
     running = client(rig)
     running.set("reconstruct", iterations=7)

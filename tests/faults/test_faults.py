@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from sci_stream.bench.cable import Cable
-from sci_stream.bench.faults import FAULTS, account, print_figures, suffer
+from sci_stream.bench.faults import FAULTS, RANDOM_KILLS, account, print_figures, suffer
 from sci_stream.bench.harmed import Control
-from tests.e2e.kit import RunningRig, assert_accounted_for, free_ports, sci_stream
+from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, free_ports, sci_stream
 
 BY_DEFAULT = {"clock set back", "out of memory"}
 """What no other test of the default suite has: nodes killed and frozen, a slow sink, a full disk, a camera that does
@@ -56,6 +56,12 @@ def test_what_is_wrong_is_shown_and_ends_the_command(tmp_path: Path) -> None:
     assert "NOT CLOSED" in shown.getvalue()
     assert "WRONG: 2 lost" in shown.getvalue()
     assert json.loads((tmp_path / "out.json").read_text())["faults"]["sink slow"]["lost"] == 2
+
+
+def test_the_manual_says_of_each_fault_what_is_to_be_expected() -> None:
+    manual = (ROOT / "docs" / "operation.md").read_text()
+    for name in [*FAULTS, RANDOM_KILLS]:
+        assert f"`{name}`" in manual
 
 
 def test_a_fault_that_there_is_not_is_named(tmp_path: Path) -> None:

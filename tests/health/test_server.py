@@ -78,7 +78,7 @@ def test_a_web_page_whose_name_resolves_to_this_machine_reads_nothing(node: Node
 
 
 def test_with_a_token_the_figures_are_for_those_who_know_it_and_the_reason_too() -> None:
-    health = Health(Figures("sink", "sink"))
+    health = Health(Figures("sink", "sink"), Clock())  # its loop is not what is asked about
     health.tell("the camera of bench 4 is lost", {}, {})
     server = HealthServer(health, "127.0.0.1", 0, token="hush")
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from drivers.simulated import SimulatedCamera
@@ -98,3 +100,36 @@ def test_a_camera_without_settings_has_none() -> None:
 
 class PlainCamera:
     """Nothing that can be set."""
+
+
+def exposure(camera: KeptOpen) -> object:
+    return next(entry.value for entry in camera.settings() if entry.name == "exposure")
+
+
+def test_what_was_set_outlives_the_process_while_its_series_goes_on(tmp_path: Path) -> None:
+    memory = tmp_path / "rig.settings"
+    for _ in range(2):
+        killed = KeptOpen(simulated(), memory)  # nothing of it is ended in order
+        killed.open()
+        killed.set("exposure", 0.5)
+    with kept_open(simulated(), memory, goes_on=True) as kept:
+        kept.open()
+        assert exposure(kept) == 0.5
+    assert list(tmp_path.iterdir()) == [], "it ended in order"
+
+
+def test_what_was_set_for_a_series_that_is_over_is_forgotten(tmp_path: Path) -> None:
+    memory = tmp_path / "rig.settings"
+    memory.write_text('{"exposure": 0.5}')
+    with kept_open(simulated(), memory) as kept:
+        kept.open()
+        assert exposure(kept) == 0.9
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"exposure": [1]}', '{"exposure": -7.0}', '{"gone": 1}'])
+def test_a_memory_that_makes_no_sense_does_not_keep_the_camera_from_being_opened(tmp_path: Path, content: str) -> None:
+    memory = tmp_path / "rig.settings"
+    memory.write_text(content)
+    with kept_open(simulated(), memory, goes_on=True) as kept:
+        kept.open()
+        assert exposure(kept) == 0.9

@@ -15,7 +15,7 @@ import torch
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import DeviceMemoryError
 from sci_stream.model import Snapshot, SnapshotId
-from sci_stream.nodes.solver_thread import Failed, Ready, Result, Solved, SolverThread, make_prior
+from sci_stream.nodes.solver_thread import Failed, Ready, Result, Solved, SolverThread, Utilisation, make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.recon.pending import Pending
@@ -250,6 +250,14 @@ def test_a_changed_calibration_starts_cold_and_says_so(calibration: Calibration)
         assert [result.report.start_reason for result in solved] == ["first", "calibration", "calibration"]
     finally:
         bench.solver.stop()
+
+
+def test_utilisation_is_the_share_of_the_last_seconds() -> None:
+    utilisation = Utilisation(window_s=2.0)
+    assert utilisation.of(0.0, 10.0) == 0.0
+    told = [utilisation.of(0.25 * n, 10.0 + 0.5 * n) for n in range(1, 9)]
+    assert told[-1] == 0.5
+    assert [utilisation.of(2.0, 14.0 + n) for n in range(1, 5)][-1] == 0.0, "nothing more was done"
 
 
 @pytest.mark.gpu

@@ -1,0 +1,83 @@
+"""What nodes say while they run: a line a message, for people or, one JSON object each, for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sci_stream.errors import ConfigError
+
+FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
+"""``json`` for a JSON object a line; else lines for people. Nodes inherit it from whoever starts them."""
+
+_FORMATS = ("people", "json")
+_KEYS = ("series", "seq")
+_current = {"series": ""}
+
+
+def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] = os.environ) -> None:
+    """Log to standard error, a line a message, with the node's name.
+
+    Raises
+    ------
+    ConfigError
+        If the environment asks for a format that there is not.
+    """
+    wanted = environment.get(FORMAT_VARIABLE) or _FORMATS[0]
+    if wanted not in _FORMATS:
+        raise ConfigError(f"{FORMAT_VARIABLE} is unknown", expected=" or ".join(_FORMATS), got=repr(wanted))
+    for_people = logging.Formatter(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(node) if wanted == "json" else for_people)
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
+
+
+def logs_json() -> bool:
+    """Return whether this process logs for programs."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+def log_for_series(series: str) -> None:
+    """Have all that is logged from here on, and says nothing else, said to be of this series."""
+    _current["series"] = series
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as a JSON object: ``time`` (UTC), ``level``, ``node``, ``logger``, ``message``.
+
+    With ``series`` and ``seq`` where it is about one: from ``extra`` of the call, the series else from
+    `log_for_series`; with ``error``, a traceback, where there is one.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "node": self._node,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if _current["series"]:
+            told["series"] = _current["series"]
+        told |= {key: getattr(record, key) for key in _KEYS if hasattr(record, key)}
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str, ensure_ascii=False)
+
+
+def as_line(node: str, message: str) -> str:
+    """Return something that a process says itself, and does not log, as its log would have it."""
+    if not logs_json() or message.startswith("{"):
+        return message
+    record = logging.LogRecord("sci_stream", logging.WARNING, "", 0, message, None, None)
+    return JsonLines(node).format(record)

@@ -1,0 +1,86 @@
+"""The units in deploy/ under a real service manager: started, watched by progress, started again, stopped in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sci_stream.files.recording import Recording
+from tests.e2e.kit import ROOT, environment, write_rig
+
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+HERE = Path(__file__).parent
+
+_OF_THE_SYSTEM = re.compile(
+    r"(User|Group|SupplementaryGroups|AmbientCapabilities|CapabilityBoundingSet|Nice|EnvironmentFile|LimitMEMLOCK"
+    r"|LimitRTPRIO|Protect\w+|PrivateTmp|Restrict[A-Z]\w+|ReadWritePaths|StateDirectory|SystemCallArchitectures|LockPersonality)="
+)
+"""What a user's manager may not set; the rest of each unit stays as it is."""
+
+
+def of_a_user(unit: Path, program: str, folder: Path, rig: Path) -> str:
+    """Return a unit as a user's manager takes it, with a watchdog that a test can wait for."""
+    lines = [line for line in unit.read_text().splitlines() if not _OF_THE_SYSTEM.match(line)]
+    text = "\n".join(lines)
+    for old, new in (
+        ("/opt/sci-stream/bin/sci-stream", program),
+        ("/etc/sci-stream/rig.toml", str(rig)),
+        ("/run/sci-stream", "%t/sci-stream"),
+        ("WorkingDirectory=/var/lib/sci-stream", f"WorkingDirectory={folder}"),
+        ("WatchdogSec=60", "WatchdogSec=6"),
+    ):
+        assert old in text or old == "WatchdogSec=60", old
+        text = text.replace(old, new)
+    inherited = environment()
+    kept = "".join(f"Environment={name}={inherited[name]}\n" for name in ("PYTHONPATH", "OMP_NUM_THREADS"))
+    return text.replace("[Service]\n", f"[Service]\n{kept}") + "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rig_is_started_watched_and_stopped_by_a_real_manager(tmp_path: Path) -> None:
+    if os.geteuid() or not Path("/lib/systemd/systemd").exists() or shutil.which("unshare") is None:
+        pytest.skip("needs root, systemd and unshare: the manager gets name spaces of its own")
+    changes = {
+        "policy": {"mode": "record"},
+        "camera": {"options": {"snapshot_rate_hz": 5.0, "truth": False}},
+        # Long enough that there is always work in hand.
+        "reconstruct": {"iterations": 40},
+    }
+    rig = write_rig(tmp_path, changes)
+    units = tmp_path / "systemd" / "user"
+    units.mkdir(parents=True)
+    program = f"{sys.executable} -m sci_stream"
+    for unit in UNITS:
+        (units / unit.name).write_text(of_a_user(unit, program, tmp_path, rig))
+    spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    manager = [sys.executable, str(HERE / "under_systemd.py")]
+    told = subprocess.run(
+        [*spaces, *manager, str(tmp_path), sys.executable, str(HERE / "watched_by_systemd.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    if told.returncode == 77 or "unshare" in told.stderr:
+        pytest.skip(f"no service manager can be had here: {told.stdout[-500:]}{told.stderr[-200:]}")
+    assert told.returncode == 0, f"{told.stdout}\n{told.stderr}"
+    seen = json.loads(told.stdout.splitlines()[-1])
+    for unit, last in seen["stopped"].items():
+        assert last["ActiveState"] == "inactive", unit
+        assert last["ExecMainStatus"] == "0", unit
+    (recording,) = [Recording(path) for path in sorted((tmp_path / "recordings").glob("*.h5"))]
+    with recording:
+        ledger = recording.ledger
+        assert ledger is not None
+        assert ledger["closed"]
+        assert ledger["dropped"] == {}
+        assert recording.raw_seqs == list(range(ledger["acquired"]))
+        assert ledger["redelivered"] >= 2, "what the node held that was killed, and what the one held that hung"

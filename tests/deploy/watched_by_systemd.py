@@ -1,0 +1,60 @@
+"""What a person would do at a rig under systemd, told as JSON: start it, kill a node, have one hang, stop it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+_PATIENCE_S = 120.0
+_UNITS = ("sci-stream-sink.service", "sci-stream-acquire.service", "sci-stream-reconstruct@0.service")
+
+
+def systemctl(*words: str) -> str:
+    """Ask the manager; return what it says."""
+    asked = subprocess.run(["systemctl", "--user", *words], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise SystemExit(f"systemctl {' '.join(words)}: {asked.stderr or asked.stdout}")
+    return asked.stdout
+
+
+def show(unit: str) -> dict[str, str]:
+    """Return what the manager knows of a unit."""
+    names = "ActiveState,SubState,StatusText,NRestarts,MainPID,Result,ExecMainStatus"
+    return dict(line.split("=", 1) for line in systemctl("show", unit, f"--property={names}").splitlines())
+
+
+def wait_until(unit: str, **wanted: str) -> dict[str, str]:
+    """Wait until a unit is as wanted; return what it is then."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while any((now := show(unit))[name] != value for name, value in wanted.items()):
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{unit} is {now}, not {wanted}\n" + systemctl("status", "--no-pager", "--lines=50", unit))
+        time.sleep(0.2)
+    return now
+
+
+def main() -> None:
+    """Do it all; print what was seen."""
+    seen: dict[str, Any] = {}
+    # Type=notify: this returns when each has said READY=1.
+    systemctl("start", *_UNITS)
+    for unit in _UNITS:
+        seen[unit] = wait_until(unit, ActiveState="active", StatusText="ready")
+    reconstruct = _UNITS[2]
+    os.kill(int(seen[reconstruct]["MainPID"]), signal.SIGKILL)
+    seen["killed"] = wait_until(reconstruct, ActiveState="active", NRestarts="1", StatusText="ready")
+    # It stands still with work in hand, and cannot even end: only its watchdog can have it killed and started again.
+    os.kill(int(seen["killed"]["MainPID"]), signal.SIGSTOP)
+    seen["hung"] = wait_until(reconstruct, ActiveState="active", NRestarts="2", StatusText="ready")
+    systemctl("stop", *reversed(_UNITS))
+    seen["stopped"] = {unit: show(unit) for unit in _UNITS}
+    print(json.dumps(seen), file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
