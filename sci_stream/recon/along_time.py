@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.ports import Denoiser, RecordableDenoiser
-from sci_stream.recon.chunks import plan_chunks
+from sci_stream.recon.chunks import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.level import scaled
 
 GROUPS = (2, 4, 8)
@@ -73,16 +73,16 @@ class TimeDenoiser:
 
     def __init__(self, prior: Denoiser, n_frames: int, group: int, device: torch.device) -> None:
         self._prior = prior
-        transform = torch.zeros(n_frames, n_frames, dtype=torch.float64)
+        self._pixels_at_once = PIXELS_PER_CHUNK[device.type]
+        self._groups: list[tuple[slice, torch.Tensor]] = []
         means: dict[int, list[int]] = {}
+        changes: list[int] = []
         first = 0
         for length in plan_chunks(n_frames, 1, group):
-            transform[first : first + length, first : first + length] = cosines(length)
+            self._groups.append((slice(first, first + length), cosines(length).to(device, torch.float32)))
             means.setdefault(length, []).append(first)
+            changes += range(first + 1, first + length)
             first += length
-        self._transform = transform.to(device, torch.float32)
-        of_means = {row for rows in means.values() for row in rows}
-        changes = [row for row in range(n_frames) if row not in of_means]
         # A mean as it comes out of an orthonormal transform is √L times as bright as the frames.
         bands = [_Band(torch.tensor(rows), length**-0.5, 0.0, length**-0.25) for length, rows in means.items()]
         bands.append(_Band(torch.tensor(changes, dtype=torch.long), 1.0, _MIDDLE, 1.0))
@@ -94,12 +94,25 @@ class TimeDenoiser:
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""
-        frequencies = torch.matmul(self._transform, x.flatten(-2)).view(x.shape)
+        frequencies = torch.empty_like(x)
+        for frames, transform in self._groups:
+            _transform(transform, x[..., frames, :, :], out=frequencies[..., frames, :, :])
+        rows_at_once = max(1, self._pixels_at_once * x.shape[-3] // x.numel())
         for band in self._bands:
-            images = frequencies.index_select(-3, band.rows).mul_(band.scale).add_(band.offset)
-            clean = self._prior(images.flatten(0, -3), scaled(sigma, band.sigma)).view(images.shape)
-            frequencies.index_copy_(x.ndim - 3, band.rows, clean.sub_(band.offset).div_(band.scale))
-        return torch.matmul(self._transform.mT, frequencies.flatten(-2)).view(x.shape)
+            level = scaled(sigma, band.sigma)
+            for rows in band.rows.split(rows_at_once):
+                images = frequencies.index_select(-3, rows).mul_(band.scale).add_(band.offset)
+                clean = self._prior(images.flatten(0, -3), level).view(images.shape)
+                frequencies.index_copy_(x.ndim - 3, rows, clean.sub_(band.offset).div_(band.scale))
+        for frames, transform in self._groups:
+            part = frequencies[..., frames, :, :]
+            _transform(transform.mT, part, out=part)
+        return frequencies
+
+
+def _transform(matrix: torch.Tensor, frames: torch.Tensor, *, out: torch.Tensor) -> None:
+    """Write the product with a matrix (L, L) along time to ``out``, (…, L, H, W), which may be ``frames`` itself."""
+    out.copy_(torch.matmul(matrix, frames.flatten(-2)).view(frames.shape))
 
 
 class _Band(NamedTuple):

@@ -101,7 +101,7 @@ def _scene(speed: float) -> tuple[torch.Tensor, torch.Tensor]:
     for b in range(8):
         at = torch.arange(48.0) + speed * b
         bars = 0.5 + 0.3 * torch.sin(at / 3)
-        frames.append(bars + 0.25 * torch.roll(grain, -round(speed * b), dims=1))
+        frames.append(bars + 0.08 * torch.roll(grain, -round(speed * b), dims=1))
     phi = (torch.rand(8, 48, 48, generator=generator) > 0.5).float()
     return phi, torch.stack(frames)
 
@@ -119,10 +119,11 @@ def _solved(speed: float, *, along_time: bool) -> float:
     return psnr(list(iterates)[-1], truth)
 
 
-def test_what_stands_still_keeps_its_texture_and_what_moves_loses_nothing() -> None:
+def test_what_stands_still_keeps_its_texture_and_what_moves_does_not_lose() -> None:
     with torch.inference_mode():
+        # Measured: 4.2 dB more where nothing moves, 1.5 where all moves by two pixels a frame.
         assert _solved(0.0, along_time=True) > _solved(0.0, along_time=False) + 2.0
-        assert _solved(1.0, along_time=True) > _solved(1.0, along_time=False) - 0.1
+        assert _solved(2.0, along_time=True) > _solved(2.0, along_time=False)
 
 
 @pytest.mark.parametrize("make", [TvDenoiser, lite])
