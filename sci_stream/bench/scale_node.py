@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 
 from sci_stream.config import load_rig
+from sci_stream.nodes.logs import set_up_logging
 from sci_stream.nodes.reconstruct import ReconstructNode
-from sci_stream.nodes.runner import set_up_logging, stop_on_signals
+from sci_stream.nodes.runner import stop_on_signals
 from sci_stream.nodes.solver_thread import SolverThread
 from sci_stream.recon.denoisers import DENOISERS
 

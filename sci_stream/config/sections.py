@@ -240,6 +240,12 @@ class ReconstructSection(Section):
         default=True,
         description="Accumulate the residual (accelerated GAP): better in fewer iterations.",
     )
+    along_time: bool | None = Field(
+        default=None,
+        description="Denoise every other time what groups of frames have in common and what changes between them, "
+        "instead of frame by frame; unset: what suits the denoiser.",
+        examples=[True],
+    )
     warm_start: bool = Field(
         default=True,
         description="Begin a snapshot from the video of the one before it, where that predicts it: better in fewer "

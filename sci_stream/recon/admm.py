@@ -6,12 +6,13 @@ included, ADMM's weighs the measurement against the prior: the heavier ρ = γ, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.gap import Denoise, Observe
+from sci_stream.recon.gap import Denoise, Observe, in_turn
 
 
 def admm(
@@ -20,7 +21,7 @@ def admm(
     phi: torch.Tensor,
     r_inv: torch.Tensor,
     *,
-    denoise: Denoise,
+    denoise: Denoise | Sequence[Denoise],
     sigmas: Iterable[float],
     gamma: float = 0.01,
     observe: Observe | None = None,
@@ -59,11 +60,11 @@ def admm(
     # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
     ridge_inv = r_inv / (1.0 + gamma * r_inv)
     u = torch.zeros_like(v)
-    for sigma in sigmas:
+    for sigma, prior in zip(sigmas, itertools.cycle(in_turn(denoise)), strict=False):
         x = v - u
         step = (y - forward(phi, x)).mul_(ridge_inv)
         x.addcmul_(phi, step.unsqueeze(-3))
-        v = denoise(x + u, sigma)
+        v = prior(x + u, sigma)
         u = u + (x - v)
         if observe is not None:
             observe(x, v)

@@ -43,12 +43,12 @@ def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int
     """Return how much memory a solve takes at most, from the calibration to the video, step by step.
 
     Alive at the fullest moment are, of videos in float32: masks, start, the last two estimates, the projected one, the
-    denoised one and the accelerated one; some maps of a single frame; and what a network of 64 channels holds of its
-    chunk in float32, features in and out at half resolution. A recorded iteration, of smaller videos only
-    (`sci_stream.recon.graphs.MOST_PIXELS`), takes up to four videos more.
+    denoised one and the accelerated one; some maps of a single frame; what a network of 64 channels holds of its chunk
+    in float32, features in and out at half resolution; and a chunk of temporal frequencies before and after it. A
+    recorded iteration, of smaller videos only (`sci_stream.recon.graphs.MOST_PIXELS`), takes up to four videos more.
     """
     frame = height * width
     videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
     maps = 4 * 16 * frame
-    network = 160 * max(frame, min(pixels_per_chunk, n_frames * frame))
+    network = 168 * max(frame, min(pixels_per_chunk, n_frames * frame))
     return videos + maps + network

@@ -21,6 +21,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement, displace, unknown
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import Denoiser, RecordableDenoiser, SparingDenoiser
+from sci_stream.recon.along_time import priors_in_turn
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.device import describe_device
 from sci_stream.recon.gap import Step, cold_start, gap_step
@@ -106,6 +107,7 @@ class Engine:
         self.settings = settings
         self.device = device
         self._denoiser = denoiser
+        self._priors = priors_in_turn(denoiser, calibration.n_frames, device, along_time=settings.along_time)
         self._step: Step = gap_step
         if device.type == "cuda" and isinstance(denoiser, RecordableDenoiser):
             self._step = RecordedStep(denoiser, record_cuda_graph(device))
@@ -321,7 +323,7 @@ class Engine:
             y,
             self._phi,
             r_inv,
-            denoise=self._denoise,
+            denoise=self._priors,
             sigmas=self._watched(ladder),
             observe=observe,
         )
@@ -344,10 +346,6 @@ class Engine:
         for estimate in iterates:
             watch(self._merged(estimate))
             yield estimate
-
-    def _denoise(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        """Denoise the frames of all planes as one batch, (P, B, h, w) → the same."""
-        return self._denoiser(x.flatten(0, 1), sigma).view(x.shape)
 
     def _residual(self, v: torch.Tensor, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection."""

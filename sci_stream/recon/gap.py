@@ -6,7 +6,7 @@ denoised x. The prior g is never written down: its proximal map is a denoiser D_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,22 +26,27 @@ class Problem(NamedTuple):
     y: torch.Tensor
     phi: torch.Tensor
     r_inv: torch.Tensor
-    denoise: Denoise
+    priors: tuple[Denoise, ...]
     relaxation: float
     momentum: float
     observed: bool
+
+    def denoise(self, turn: int) -> Denoise:
+        """Return what the iteration with this number, from 0, denoises with."""
+        return self.priors[turn % len(self.priors)]
 
 
 class State(NamedTuple):
     """What an iteration leaves to the next: v and d, (…, B, H, W), d None before the first, and y_acc, (…, H, W).
 
-    And x, (…, B, H, W), where it is observed; else None.
+    And x, (…, B, H, W), where it is observed, else None; and how many iterations there were.
     """
 
     v: torch.Tensor
     y_acc: torch.Tensor
     d: torch.Tensor | None
     x: torch.Tensor | None = None
+    turn: int = 0
 
 
 Step = Callable[[State, float, Problem], State]
@@ -50,12 +55,12 @@ Step = Callable[[State, float, Problem], State]
 
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
-    v, y_acc, d_previous, _ = state
-    y, phi, r_inv, denoise, relaxation, momentum, observed = problem
+    v, y_acc, d_previous, _, turn = state
+    y, phi, r_inv, _, relaxation, momentum, observed = problem
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation)
-    d = denoise(x, sigma)
+    d = problem.denoise(turn)(x, sigma)
     v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
-    return State(v, y_acc, d, x if observed else None)
+    return State(v, y_acc, d, x if observed else None, turn + 1)
 
 
 def gap(
@@ -64,7 +69,7 @@ def gap(
     phi: torch.Tensor,
     r_inv: torch.Tensor,
     *,
-    denoise: Denoise,
+    denoise: Denoise | Sequence[Denoise],
     sigmas: Iterable[float],
     relaxation: float = 1.0,
     momentum: float = 0.0,
@@ -98,7 +103,7 @@ def gap(
     r_inv
         (…, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement, which keep v.
     denoise
-        D_σ.
+        D_σ, or several that take turns from one iteration to the next (`sci_stream.recon.along_time`).
     sigmas
         σ_k of each iteration, asked for one at a time.
     relaxation, momentum
@@ -117,7 +122,7 @@ def gap(
     PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin, "Generalized alternating
     projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
     """
-    problem = Problem(y, phi, r_inv, denoise, relaxation, momentum, observed=observe is not None)
+    problem = Problem(y, phi, r_inv, in_turn(denoise), relaxation, momentum, observed=observe is not None)
     state = State(v, y_acc=y, d=None)
     for sigma in sigmas:
         state = step(state, sigma, problem)
@@ -126,6 +131,11 @@ def gap(
             assert state.x is not None
             observe(state.x, state.d)
         yield state.d
+
+
+def in_turn(denoise: Denoise | Sequence[Denoise]) -> tuple[Denoise, ...]:
+    """Return the denoisers that take turns: one alone takes every turn."""
+    return (denoise,) if callable(denoise) else tuple(denoise)
 
 
 def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from sci_stream.ports import RecordableDenoiser
+from sci_stream.recon.along_time import VideoDenoiser
 from sci_stream.recon.gap import Problem, State, gap_step
 from sci_stream.recon.level import Level
 
@@ -51,7 +52,7 @@ class _Recording:
 
 
 class RecordedStep:
-    """Stands in for `sci_stream.recon.gap.gap_step` on a GPU: replays one recording per shape, form and acceleration.
+    """Stands in for `sci_stream.recon.gap.gap_step` on a GPU: replays one recording per shape, prior and so on.
 
     Iterations that cannot be recorded are done step by step, and `fault` says why: the first of a solve always is, as
     it has no estimate before it.
@@ -86,11 +87,13 @@ class RecordedStep:
         """Do one iteration, as `gap_step` does. The new state's d is a tensor of its own; v and y_acc are not."""
         if state.d is None or self.fault or state.v.numel() > MOST_PIXELS:
             return gap_step(state, sigma, problem)
-        form = self._denoiser.form(sigma)
+        prior = problem.denoise(state.turn)
+        form = prior.form(sigma) if isinstance(prior, VideoDenoiser) else self._denoiser.form(sigma)
         key = (
             state.v.shape,
             state.v.dtype,
             id(problem.phi),
+            prior,
             form,
             problem.relaxation,
             problem.momentum,
@@ -109,7 +112,7 @@ class RecordedStep:
         estimate = recording.d.clone()
         recording.loaded[:3] = [recording.v, recording.y_acc, estimate]
         x = recording.x.clone() if recording.x is not None else None
-        return State(recording.v, recording.y_acc, estimate, x)
+        return State(recording.v, recording.y_acc, estimate, x, state.turn + 1)
 
 
 def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) -> _Recording:
@@ -123,7 +126,7 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
         x=torch.empty_like(v) if problem.observed else None,
         loaded=[None] * len(inputs),
     )
-    own_problem = problem._replace(y=y, r_inv=r_inv)
+    own_problem = problem._replace(y=y, r_inv=r_inv, priors=(problem.denoise(state.turn),))
     level = Level(sigma, recording.sigma)
 
     def once() -> None:

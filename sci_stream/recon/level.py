@@ -22,6 +22,11 @@ class Level(float):
         return level
 
 
+def scaled(sigma: float, factor: float) -> float:
+    """Return σ times a fixed factor; with a copy on the device, computed there, if σ has one."""
+    return Level(sigma * factor, sigma.tensor * factor) if isinstance(sigma, Level) else sigma * factor
+
+
 def on_device(sigma: float, like: torch.Tensor) -> torch.Tensor:
     """Return σ as a scalar tensor on the device and in the dtype of ``like``: its own copy if it has one."""
     return sigma.tensor if isinstance(sigma, Level) else like.new_full((), sigma)

@@ -38,6 +38,9 @@ class SolverSettings:
         0 ≤ η < 1.
     switch_at
         Share of a solve, 0–1, that the first of two priors in sequence is given.
+    along_time
+        Denoise every other time the temporal frequencies of groups of frames instead of the frames; see
+        `sci_stream.recon.along_time`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
     effort
@@ -63,6 +66,7 @@ class SolverSettings:
     eta: float = 0.9
     switch_at: float = 0.5
     gamma: float = 0.3
+    along_time: bool = False
     warm_start: bool = False
     effort: Effort = Effort.FULL
 
@@ -123,5 +127,6 @@ def default_settings(device: torch.device, denoiser: str) -> SolverSettings:
         min_iterations=spec.min_iterations,
         sigma_first=spec.sigma_first,
         sigma_last=spec.sigma_last,
+        along_time=spec.along_time,
         effort=spec.effort,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -26,7 +26,7 @@ class Solve(Protocol):
         phi: torch.Tensor,
         r_inv: torch.Tensor,
         *,
-        denoise: Denoise,
+        denoise: Denoise | Sequence[Denoise],
         sigmas: Iterable[float],
         observe: Observe | None = None,
     ) -> Iterator[torch.Tensor]:

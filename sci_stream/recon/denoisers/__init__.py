@@ -58,7 +58,8 @@ class DenoiserSpec:
     ``needs_weights`` whether it must be, none having come with the product; ``sigma_first`` and ``sigma_last`` (0–1
     scale) are the schedule that suits it; ``iterations`` by type of device is what a snapshot is worth where time does
     not press, ``min_iterations`` what it takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β;
-    ``lambda_rule`` decides how σ falls; ``effort`` is what a warm start may cost with it.
+    ``lambda_rule`` decides how σ falls; ``effort`` is what a warm start may cost with it; ``along_time``
+    whether it is put to work along time too.
     """
 
     make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
@@ -72,6 +73,7 @@ class DenoiserSpec:
     momentum: float = 0.0
     effort: Effort = Effort.FULL
     lambda_rule: LambdaRule = LambdaRule.MONOTONE
+    along_time: bool = False
 
     def iterations_on(self, device: torch.device) -> int:
         """Return what a snapshot is worth on this device."""
@@ -100,6 +102,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         relaxation=1.5,
         momentum=0.1,
         lambda_rule=LambdaRule.RESIDUAL,
+        along_time=True,
     ),
     "ffdnet-lite": DenoiserSpec(
         make=_make_ffdnet_lite,
@@ -112,6 +115,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         relaxation=1.5,
         momentum=0.1,
         lambda_rule=LambdaRule.RESIDUAL,
+        along_time=True,
     ),
     "identity": DenoiserSpec(
         make=_make_identity,
@@ -163,6 +167,7 @@ def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
         relaxation=min(first.relaxation, then.relaxation),
         momentum=min(first.momentum, then.momentum),
         lambda_rule=then.lambda_rule,
+        along_time=then.along_time,
     )
 
 
