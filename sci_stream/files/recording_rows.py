@@ -66,7 +66,7 @@ COLUMNS = (
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
     Column("node", "S32", b"", "who reconstructed it"),
     *_HEALTH_COLUMNS,
-    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger"),
+    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
     # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
