@@ -219,7 +219,7 @@ def _print_report(report: GrabReport) -> None:
     table.add_row("missed", f"{report.missed} in {report.gaps} gaps, {report.repeated} repeated")
     for clock, intervals in ((f"camera's clock ({report.clock})", report.camera), ("host's clock", report.host)):
         table.add_row(f"intervals, {clock}", _words(intervals))
-    for name, count in report.counters.items():
+    for name, count in {"incomplete": 0, **report.counters}.items():
         table.add_row(name, str(count))
     for name, values in report.chunks.items():
         table.add_row(f"chunk {name}", escape(_chunk_words(values, report.frames)))

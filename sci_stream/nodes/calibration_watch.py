@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
+
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, CalibrationHealth, Snapshot
 from sci_stream.nodes.calibration_findings import findings
@@ -11,6 +13,8 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.health import HealthMonitor
 
 log = logging.getLogger(__name__)
+
+_MOST_UNMEASURED = 0.01
 
 
 class CalibrationWatch:
@@ -32,6 +36,12 @@ class CalibrationWatch:
             if section.health_every
             else None
         )
+        self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
+        if self._unmeasured > _MOST_UNMEASURED:
+            log.warning(
+                "no mask opens %.1f%% of the pixels (Σφ² = 0): they are not measured, the prior fills them in",
+                100 * self._unmeasured,
+            )
         self._health: CalibrationHealth | None = None
         self._said: set[str] = set()
 
@@ -49,10 +59,13 @@ class CalibrationWatch:
         return health
 
     def status(self) -> dict[str, int | float | str]:
-        """Return the figures of the last look, for the node's status: those that are known."""
-        health = self._health
-        if health is None:
+        """Return the pixels that no mask opens, and the figures of the last look, for the node's status."""
+        if self._monitor is None:
             return {}
+        health = self._health
+        always: dict[str, int | float | str] = {"unmeasured_fraction": round(self._unmeasured, 4)}
+        if health is None:
+            return always
         figures = {
             "mask_shift_x_px": health.shift_x_px,
             "mask_shift_y_px": health.shift_y_px,
@@ -63,7 +76,7 @@ class CalibrationWatch:
             "camera_gain": health.gain,
         }
         known = {name: round(value, 4) for name, value in figures.items() if value is not None}
-        return {**known, "mask_order": health.order, "masks_corrected": int(health.corrected)}
+        return {**always, **known, "mask_order": health.order, "masks_corrected": int(health.corrected)}
 
     def _warn(self, health: CalibrationHealth) -> None:
         """Say what is wrong when it begins to be, not with every look."""

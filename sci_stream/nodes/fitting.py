@@ -39,15 +39,22 @@ def fit_calibration(
             name,
             expected=f"{capabilities.height_px}×{capabilities.width_px} pixels as the camera delivers",
             got=f"{height_px}×{width_px}",
+            hint="Set the camera's size back to what was calibrated, or calibrate it as it is (sci-stream calibrate).",
         )
     if capabilities.n_frames not in (None, calibration.n_frames):
         raise CalibrationError(
             name,
             expected=f"B = {capabilities.n_frames} masks as the camera exposes",
             got=f"B = {calibration.n_frames}",
+            hint="Have the modulator show as many patterns as were calibrated, or name the calibration of these.",
         )
     if calibration.bayer and capabilities.bayer and calibration.bayer is not capabilities.bayer:
-        raise CalibrationError(name, expected=f"Bayer phase {capabilities.bayer}", got=calibration.bayer.value)
+        raise CalibrationError(
+            name,
+            expected=f"Bayer phase {capabilities.bayer}",
+            got=calibration.bayer.value,
+            hint="An odd OffsetX or OffsetY, or a flipped image, changes it: set the camera as it was calibrated.",
+        )
     serials = (calibration.camera_serial, capabilities.serial)
     if all(serials) and serials[0] != serials[1] and not other_camera:
         raise CalibrationError(

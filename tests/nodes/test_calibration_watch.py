@@ -104,3 +104,15 @@ def test_the_book_tells_by_how_much_the_picture_has_become_darker_or_brighter() 
     figures = book.figures()
     assert figures is not None
     assert (figures["brightness"], figures["brightness_drift"], figures["camera_gain"]) == (0.4, 0.8, 1.5)
+
+
+def test_pixels_that_no_mask_opens_are_a_figure_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(width_px=128, height_px=128)
+    section = CalibrationSection()
+    assert watch(rig, section)[0].status()["unmeasured_fraction"] == 0
+    assert "no mask opens" not in caplog.text
+    phi = rig.calibration.phi.copy()
+    phi[:, :64] = 0
+    rig.calibration = replace(rig.calibration, phi=phi)
+    assert watch(rig, section)[0].status()["unmeasured_fraction"] == 0.5
+    assert "no mask opens 50.0% of the pixels" in caplog.text
