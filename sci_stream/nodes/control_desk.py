@@ -65,6 +65,8 @@ class _Sent:
     identity: bytes
     node: str
     sent_s: float
+    before: dict[str, Value]
+    """What will have been in force before it is done, by name."""
 
 
 class ControlDesk:
@@ -154,7 +156,10 @@ class ControlDesk:
             return True
         asked, peer = sent.asked, self._peers.get(sent.identity)
         if peer is not None and asked.action == "set":
-            self._note_set(asked, sent.node, _known(peer), result.values)
+            self._note_set(asked, sent.node, sent.before, result.values)
+            for later in self._sent.values():
+                if later.identity == identity:
+                    later.before.update(result.values)
             # Who asks next is told what is in force now, not what the node last said.
             peer.status = {**peer.status, **_redeclared(peer, result.values)}
         elif asked.action != "set":
@@ -197,7 +202,9 @@ class ControlDesk:
             message = Control(request=request, node=node, action=asked.action, parameters=changes, who=asked.who)
             if self._send(identity, message):
                 asked.waiting.add(request)
-                self._sent[request] = _Sent(asked, identity, node, now_s)
+                # By now: a heartbeat that tells of it may be heard before the answer.
+                before = {name: parameter.value for name, parameter in _known(peer).items()}
+                self._sent[request] = _Sent(asked, identity, node, now_s, before)
             else:
                 asked.errors.append(EnvironmentFault(f"{node} does not take messages", hint="Try again in a moment."))
 
@@ -209,9 +216,9 @@ class ControlDesk:
         log.info("set by %s: %s", asked.who, changes)
         return changes
 
-    def _note_set(self, asked: _Asked, node: str, known: Mapping[str, Parameter], values: Mapping[str, Value]) -> None:
+    def _note_set(self, asked: _Asked, node: str, before: Mapping[str, Value], values: Mapping[str, Value]) -> None:
         for name, value in values.items():
-            old = known[name].value if name in known else None
+            old = before.get(name)
             if old != value:
                 self._note(Change(unix_ns(), asked.who, node, name, old, value))
 

@@ -49,6 +49,7 @@ def test_inspect_tells_the_run(run: Path) -> None:
     assert found["ledger"]["closed"]
     assert found["gaps"] == {"raw": [], "video": []}
     assert {told["denoiser"] for told in found["solving"]["solvers"].values()} == {"tv"}
+    assert set(found["solving"]["by_solver"]) == set(found["solving"]["solvers"])
     words = sci_stream("inspect", "run.h5", cwd=run).output
     assert "16 acquired = 16 reconstructed + 0 raw only: closes" in words
 

@@ -154,6 +154,9 @@ def test_series_are_ended_and_begun_and_everything_changed_is_in_their_recording
         assert changes[-1] in plain
     with package.open(one) as opened:
         assert set(opened.table["iterations"]) > {7}, "those before, and those that were set"
+        names = {name.decode() for name in opened.table["solver"].tolist()} - {""}
+        assert len(names) >= 2
+        assert names <= set(opened.notes["solvers"]), "what each was solved with is there in full"
 
 
 def another_series(rig: RunningRig, *before: str) -> str:

@@ -96,6 +96,15 @@ def test_a_kind_stands_for_all_its_nodes_and_the_answer_waits_for_each(bench: Be
     assert len(bench.changes) == 2
 
 
+def test_a_change_is_kept_though_a_heartbeat_told_of_it_before_the_answer_was_read(bench: Bench) -> None:
+    answers = [bench.ask("reconstruct-0", iterations=value) for value in (5, 7)]
+    told = declared((ITERATIONS.changed_to(7), PRIOR))
+    bench.peers[b"reconstruct-0"].status = {"acquired": 1, **told}
+    for _ in answers:
+        bench.answer()
+    assert [(change.old, change.new) for change in bench.changes] == [(12, 5), (5, 7)]
+
+
 def test_of_two_operators_the_second_is_told_what_the_first_has_set(bench: Bench) -> None:
     one, two = bench.ask("reconstruct-0", iterations=5), bench.ask("reconstruct-0", iterations=7)
     requests = {control.request for _, control in bench.mail}

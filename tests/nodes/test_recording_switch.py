@@ -110,3 +110,11 @@ def test_a_snapshot_that_was_to_be_recorded_raw_while_it_was_off_is_dropped_for_
     assert stored == [False]
     outcome = open_series.outcome_of(Dropped(series="run-1", epoch=1, seq=0, outcome="raw_only", reason=""))
     assert outcome == (Outcome.DROPPED, OFF_REASON)
+
+
+def test_settings_are_known_by_name_and_only_so_many_kept_as_fit_the_file(open_series: OpenSeries) -> None:
+    assert open_series.knows_solver(""), "nothing is to be known of a node that tells none"
+    assert not open_series.knows_solver("00")
+    for index in range(40):
+        open_series.learn_solvers({f"{index:02x}": {"denoiser": "tv"}})
+    assert [index for index in range(40) if open_series.knows_solver(f"{index:02x}")] == list(range(8, 40))

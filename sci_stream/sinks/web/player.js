@@ -91,6 +91,7 @@ function draw(index) {
   video.drawImage(frames[index], 0, 0);
   player.index = index;
   el("scrub").value = String(index);
+  el("scrub").setAttribute("aria-valuetext", `frame ${index + 1} of ${frames.length}`);
   put("frame", `${index + 1}/${frames.length}`);
   [...el("ticks").children].forEach((tick, i) => tick.classList.toggle("on", i <= index));
 }

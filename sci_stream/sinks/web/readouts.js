@@ -10,7 +10,7 @@ export function showHeader(header) {
   // Cameras that know the truth are simulated or played; of the others, how well the video explains the measurement.
   const judged = known(header.psnr_db);
   put("quality-name", judged ? "PSNR" : "Residual");
-  put("psnr", judged ? `${header.psnr_db.toFixed(2)} dB` : fixed(header.residual, 4));
+  put("psnr", judged ? `${header.psnr_db.toFixed(1)} dB` : fixed(header.residual, 4));
   put("residual", judged && known(header.residual) ? `residual ${header.residual.toFixed(4)}` : "");
   put("saturated", percent(header.saturated_fraction));
   el("saturated").classList.toggle("alert", header.saturated_fraction > 0.01);
@@ -61,7 +61,7 @@ function showShift(calibration) {
   const shift = calibration?.shift_px;
   const px = Array.isArray(shift) ? Math.hypot(...shift) : shift;
   put("shift", known(px) ? `${px.toFixed(2)} px` : "–");
-  put("corrected", calibration?.corrected ? "corrected" : known(px) ? "since calibration" : "not looked at yet");
+  put("corrected", calibration?.corrected ? "corrected" : known(px) ? "uncorrected" : "not seen yet");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 
