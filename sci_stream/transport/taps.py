@@ -20,7 +20,8 @@ M = TypeVar("M", bound=Message)
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5703"
 _HEARTBEAT_S = 1.0
 _KINDS = (b"reconstruction", b"heartbeat")
-_LONGEST_SUBSCRIPTION = 256
+_LONGEST_SUBSCRIPTION = 4096
+"""Also holds what CURVE needs in its handshake."""
 _SUBSCRIPTIONS_WAITING = 1000
 
 

@@ -1,0 +1,205 @@
+"""What is wrong with a peer is said once, in words, on both sides: another release, a twin, too much, too many."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from sci_stream.delivery.dispatch import DispatchQueue
+from sci_stream.errors import TransportError, WireError
+from sci_stream.sinks.preview import PreviewOptions, WebPreview
+from sci_stream.transport import reception
+from sci_stream.transport.control_client import RigControl
+from sci_stream.transport.dealer import Dealer
+from sci_stream.transport.dispatcher import Dispatcher
+from sci_stream.transport.results import ResultsServer
+from sci_stream.wire import CalibrationRequest, Limits, Message, Ping, Refused, decode, encode, header
+from tests.transport.peers import hello, until
+
+BEAT_S = 60.0
+"""Nothing is said by itself in these tests."""
+
+
+class Door:
+    """A server, and raw sockets at its door."""
+
+    def __init__(self, context: zmq.Context, endpoint: str) -> None:
+        self._context = context
+        self._endpoint = endpoint
+        self.server = ResultsServer(
+            context, endpoint, node="sink", incarnation="s", heartbeat_s=BEAT_S, limits=Limits()
+        )
+        self.now_s = 1000.0
+        self._raw: list[zmq.Socket[bytes]] = []
+
+    def knock(self, identity: str = "reconstruct-0@a") -> zmq.Socket[bytes]:
+        raw: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        raw.setsockopt(zmq.IDENTITY, identity.encode())
+        raw.connect(self._endpoint)
+        self._raw.append(raw)
+        return raw
+
+    def turn(self) -> None:
+        self.server.receive(self.now_s)
+        self.server.tick(self.now_s)
+
+    def answer(self, raw: zmq.Socket[bytes]) -> Message:
+        until(lambda: raw.poll(0), self.turn)
+        return decode(raw.recv_multipart())
+
+    def close(self) -> None:
+        for raw in self._raw:
+            raw.close(linger=0)
+        self.server.close()
+
+
+@pytest.fixture
+def door(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Door]:
+    made = Door(context, free_endpoint())
+    yield made
+    made.close()
+
+
+def test_two_releases_name_both_versions_on_both_sides(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = door.knock()
+    other = header.SCHEMA_VERSION - 1
+    with monkeypatch.context() as another_release:
+        another_release.setattr(header, "SCHEMA_VERSION", other)
+        said = encode(hello())
+    raw.send_multipart(said)
+    until(lambda: raw.poll(0), door.turn)
+    answer = raw.recv_multipart()
+    assert door.server.wire_errors == {"version": 1}
+    assert not door.server.peers
+    words = (f"expected version {header.SCHEMA_VERSION}", f"got {other}", "same release")
+    assert all(word in caplog.text for word in words)
+    refused = decode(answer)
+    assert isinstance(refused, Refused)
+    assert all(word in refused.text for word in words), "a peer that reads this version is told"
+    with monkeypatch.context() as another_release:
+        another_release.setattr(header, "SCHEMA_VERSION", other)
+        with pytest.raises(WireError) as at_its_end:
+            decode(answer)
+    assert f"expected version {other}" in str(at_its_end.value), "and one that does not says so itself"
+    assert "same release" in str(at_its_end.value)
+
+
+def test_a_refusal_is_logged_once_by_who_is_refused(
+    door: Door, context: zmq.Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint = door.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    dealer = Dealer(context, endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
+
+    def turn() -> None:
+        door.turn()
+        heard.extend(dealer.receive(door.now_s)[0])
+
+    heard: list[Message] = []
+    until(lambda: dealer.connected, turn)
+    for _ in range(5):
+        door.server.reply(b"reconstruct-0@a", Refused(reason="version", text="of another release"))
+    door.server.reply(b"reconstruct-0@a", CalibrationRequest(hash="0" * 32))
+    until(lambda: heard, turn)
+    assert caplog.text.count("of another release") == 1
+    dealer.close()
+
+
+def test_two_nodes_of_one_name_are_told_apart_and_named(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = door.knock("reconstruct-0@a"), door.knock("reconstruct-0@b")
+    for _ in range(3):
+        for raw, incarnation in ((first, "a"), (second, "b")):
+            raw.send_multipart(encode(hello(incarnation=incarnation)))
+            door.answer(raw)
+    assert set(door.server.peers) == {b"reconstruct-0@a", b"reconstruct-0@b"}, "neither drives the other out"
+    assert caplog.text.count("two nodes are named reconstruct-0") == 1
+    assert "--index" in caplog.text
+
+
+def test_a_node_that_was_started_anew_takes_the_place_of_the_old_one(door: Door) -> None:
+    for incarnation in "ab":
+        raw = door.knock(f"reconstruct-0@{incarnation}")
+        raw.send_multipart(encode(hello(incarnation=incarnation)))
+        door.answer(raw)
+    assert set(door.server.peers) == {b"reconstruct-0@b"}
+
+
+def test_who_talks_without_end_is_not_answered_and_the_log_stays_short(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = door.knock()
+    for _ in range(1000):
+        raw.send_multipart(encode(Ping(sent_ns=0)))
+    until(lambda: door.server.wire_errors["rate"] == 1000 - reception._TALK_BURST, door.turn)
+    lines = caplog.text.count("says Ping to the results address too often")
+    assert 1 <= lines <= reception._LINES_BURST
+    pongs = 0
+    while raw.poll(0):
+        raw.recv_multipart()
+        pongs += 1
+    assert pongs <= reception._TALK_BURST
+    door.now_s += 1.0
+    raw.send_multipart(encode(Ping(sent_ns=1)))
+    door.answer(raw)
+
+
+def test_many_bad_messages_are_all_counted_and_few_are_logged(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    raw = door.knock()
+    for _ in range(500):
+        raw.send_multipart([b"nonsense", b""])
+    until(lambda: door.server.wire_errors["unknown_kind"] == 500, door.turn)
+    assert caplog.text.count("refused") <= reception._LINES_BURST
+    door.now_s += 1.0
+    raw.send_multipart([b"nonsense", b""])
+    until(lambda: door.server.wire_errors["unknown_kind"] == 501, door.turn)
+    assert f"and {500 - reception._LINES_BURST} more before" in caplog.text
+
+
+def test_more_nodes_than_any_rig_has_are_told_so(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, "MOST_PEERS", 2)
+    for index in range(3):
+        raw = door.knock(f"reconstruct-{index}@a")
+        raw.send_multipart(encode(hello(f"reconstruct-{index}")))
+        answer = door.answer(raw)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "too_many"
+    assert len(door.server.peers) == 2
+    assert door.server.wire_errors == {"rate": 1}
+
+
+def test_masks_are_not_sent_as_often_as_anyone_asks(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:
+    endpoint = free_endpoint()
+    dispatcher = Dispatcher(
+        context,
+        endpoint,
+        DispatchQueue(capacity=8, block=4),
+        node="acquire",
+        incarnation="d",
+        heartbeat_s=BEAT_S,
+        limits=Limits(),
+    )
+    raw: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    raw.connect(endpoint)
+    for _ in range(100):
+        raw.send_multipart(encode(CalibrationRequest(hash="0" * 32)))
+    until(lambda: dispatcher.wire_errors["rate"] == 100 - reception._MASKS_BURST, lambda: dispatcher.turn(5.0))
+    raw.close(linger=0)
+    dispatcher.close()
+
+
+def test_an_expired_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+    preview = WebPreview(PreviewOptions(port=0, token="s3cret", token_expires_s=time.time() - 1.0))
+    url = preview.start()
+    try:
+        with caplog.at_level(logging.WARNING), pytest.raises(TransportError, match="has expired") as refused:
+            RigControl(url).nodes()
+        assert "token_expires" in str(refused.value)
+        assert "the token of this page has expired" in caplog.text
+        assert "s3cret" not in caplog.text + str(refused.value)
+    finally:
+        preview.close()
