@@ -75,7 +75,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "out of memory": Fault(
         "a reconstruct node gets none any more",
         harms.take_memory,
-        {"reconstruct": {"denoiser": "tv", "nodes": 1}, "camera": {"options": {"n_frames": 24}}},
+        {"reconstruct": {"denoiser": "tv", "nodes": 1}, "camera": {"options": {"n_frames": 24, "loop_snapshots": 2}}},
         rate_hz=2.0,
         size_px=640,
     ),
