@@ -76,6 +76,8 @@ def test_a_rig_is_started_watched_and_stopped_by_a_real_manager(tmp_path: Path) 
     for unit, last in seen["stopped"].items():
         assert last["ActiveState"] == "inactive", unit
         assert last["ExecMainStatus"] == "0", unit
+    sink, acquire, reconstruct = (int(last["InactiveEnterTimestampMonotonic"]) for last in seen["stopped"].values())
+    assert acquire < reconstruct < sink, "each goes when nobody needs it any more"
     (recording,) = [Recording(path) for path in sorted((tmp_path / "recordings").glob("*.h5"))]
     with recording:
         ledger = recording.ledger

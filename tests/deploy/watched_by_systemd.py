@@ -24,7 +24,7 @@ def systemctl(*words: str) -> str:
 
 def show(unit: str) -> dict[str, str]:
     """Return what the manager knows of a unit."""
-    names = "ActiveState,SubState,StatusText,NRestarts,MainPID,Result,ExecMainStatus"
+    names = "ActiveState,SubState,StatusText,NRestarts,MainPID,Result,ExecMainStatus,InactiveEnterTimestampMonotonic"
     return dict(line.split("=", 1) for line in systemctl("show", unit, f"--property={names}").splitlines())
 
 
