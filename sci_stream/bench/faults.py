@@ -75,7 +75,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "out of memory": Fault(
         "a reconstruct node gets none any more",
         harms.take_memory,
-        {"reconstruct": {"denoiser": "tv"}, "camera": {"options": {"n_frames": 24}}},
+        {"reconstruct": {"denoiser": "tv", "nodes": 1}, "camera": {"options": {"n_frames": 24, "loop_snapshots": 2}}},
         rate_hz=2.0,
         size_px=640,
     ),
@@ -94,7 +94,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "camera skips": Fault(
         "a third of the frames do not come", harms.wait_for_end, _camera(drop_probability=0.3), snapshots=50
     ),
-    "clock set back": Fault("by an hour, in mid-run", harms.set_clock_back),
+    "clock set back": Fault("by an hour, in mid-run", harms.set_clock_back, {"reconstruct": {"nodes": 1}}),
     "calibration broken": Fault(
         "its file cut in half, read again", harms.break_masks, masks=True, mend=harms.mend_masks
     ),

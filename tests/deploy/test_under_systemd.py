@@ -40,7 +40,9 @@ def of_a_user(unit: Path, program: str, folder: Path, rig: Path) -> str:
         text = text.replace(old, new)
     inherited = environment()
     kept = "".join(f"Environment={name}={inherited[name]}\n" for name in ("PYTHONPATH", "OMP_NUM_THREADS"))
-    return text.replace("[Service]\n", f"[Service]\n{kept}") + "\n"
+    # What became of a unit is forgotten with it: it is written down when it ends.
+    last = f"ExecStopPost=/bin/sh -c 'echo %n $$SERVICE_RESULT $$EXIT_STATUS >> {folder}/ended'\n"
+    return text.replace("[Service]\n", f"[Service]\n{kept}{last}") + "\n"
 
 
 @pytest.mark.slow
@@ -73,9 +75,16 @@ def test_a_rig_is_started_watched_and_stopped_by_a_real_manager(tmp_path: Path) 
         pytest.skip(f"no service manager can be had here: {told.stdout[-500:]}{told.stderr[-200:]}")
     assert told.returncode == 0, f"{told.stdout}\n{told.stderr}"
     seen = json.loads(told.stdout.splitlines()[-1])
-    for unit, last in seen["stopped"].items():
-        assert last["ActiveState"] == "inactive", unit
-        assert last["ExecMainStatus"] == "0", unit
+    assert set(seen["stopped"]) == {"inactive"}
+    ended = (tmp_path / "ended").read_text().splitlines()
+    assert ended[0] == "sci-stream-reconstruct@0.service signal KILL"
+    assert ended[1].startswith("sci-stream-reconstruct@0.service watchdog")
+    # Each goes when nobody needs it any more.
+    assert ended[2:] == [
+        "sci-stream-acquire.service success 0",
+        "sci-stream-reconstruct@0.service success 0",
+        "sci-stream-sink.service success 0",
+    ]
     (recording,) = [Recording(path) for path in sorted((tmp_path / "recordings").glob("*.h5"))]
     with recording:
         ledger = recording.ledger

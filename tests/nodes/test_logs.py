@@ -64,9 +64,10 @@ def test_what_cannot_be_written_does_not_end_a_node() -> None:
     assert json.loads(JsonLines("sink").format(record))["seq"] == 1
 
 
-def test_a_run_says_only_objects_and_why_it_ended(tmp_path: Path) -> None:
-    path = write_rig(tmp_path, {"record": {"folder": "/proc/nowhere"}})
-    ended = sci_stream("run", path, "--snapshots", "2", cwd=tmp_path, SCI_STREAM_LOG="json")
-    assert ended.status == 3
-    told = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
-    assert any(line["level"] == "error" and "/proc/nowhere" in line["message"] for line in told), ended.output
+def test_a_node_says_only_objects_and_why_it_ended(tmp_path: Path) -> None:
+    path = write_rig(tmp_path, {"calibration": {"file": "nowhere.h5"}})
+    ended = sci_stream("acquire", path, cwd=tmp_path, SCI_STREAM_LOG="json")
+    assert ended.status == 2
+    (told,) = [json.loads(line) for line in ended.output.splitlines()]
+    assert (told["level"], told["node"]) == ("error", "acquire")
+    assert "nowhere.h5" in told["message"]
