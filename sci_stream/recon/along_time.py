@@ -100,7 +100,7 @@ class TimeDenoiser:
         rows_at_once = max(1, self._pixels_at_once * x.shape[-3] // x.numel())
         for band in self._bands:
             level = scaled(sigma, band.sigma)
-            for rows in band.rows.split(rows_at_once):
+            for rows in torch.split(band.rows, rows_at_once):
                 images = frequencies.index_select(-3, rows).mul_(band.scale).add_(band.offset)
                 clean = self._prior(images.flatten(0, -3), level).view(images.shape)
                 frequencies.index_copy_(x.ndim - 3, rows, clean.sub_(band.offset).div_(band.scale))
