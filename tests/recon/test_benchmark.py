@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ class Benchmark:
 
 
 def _solve(
-    benchmark: Benchmark, denoiser: str, weights: Path | None, iterations: int, shots: list[int], **changes: LambdaRule
+    benchmark: Benchmark, denoiser: str, weights: Path | None, iterations: int, shots: list[int], **changes: Any
 ) -> list[SolveReport]:
     settings = dataclasses.replace(default_settings(CPU, denoiser), iterations=iterations, **changes)
     engine = Engine(benchmark.calibration, make_denoiser(denoiser, CPU, weights), CPU, settings)
@@ -81,10 +82,16 @@ def test_a_dozen_iterations_with_ffdnet_on_a_crop_already_beat_gap_tv(data_dir: 
 def test_following_the_residual_keeps_fine_detail_that_the_schedule_smooths_away(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=64)
     by_rule = {
-        rule: _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], lambda_rule=rule))
+        rule: _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], lambda_rule=rule, along_time=False))
         for rule in (LambdaRule.RESIDUAL, LambdaRule.MONOTONE)
     }
     assert by_rule[LambdaRule.RESIDUAL] > by_rule[LambdaRule.MONOTONE] + 1.0
+
+
+def test_denoising_along_time_in_turn_gains_on_real_video(data_dir: Path) -> None:
+    benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=64)
+    in_turn, frames = (_mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], along_time=on)) for on in (True, False))
+    assert in_turn > frames + 0.5
 
 
 @pytest.mark.slow

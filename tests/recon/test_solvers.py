@@ -80,6 +80,7 @@ def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser()
         xi = 0.6
         eta = 0.8
         switch_at = 0.25
+        along_time = false
         """,
         overrides={},
     )
@@ -87,7 +88,7 @@ def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser()
     assert denoiser.name == "tv+ffdnet-lite"
     assert (settings.solver, settings.gamma, settings.relaxation, settings.momentum) == ("admm", 0.5, 1.2, 0.05)
     assert (settings.sigma_shape, settings.lambda_rule) == (Shape.STEPWISE, LambdaRule.ADAPTIVE)
-    assert (settings.xi, settings.eta, settings.switch_at) == (0.6, 0.8, 0.25)
+    assert (settings.xi, settings.eta, settings.switch_at, settings.along_time) == (0.6, 0.8, 0.25, False)
     _, untouched = make_prior(parse_rig("", overrides={}).reconstruct, torch.device("cpu"))
     assert untouched.solver == "gap"
 
