@@ -71,6 +71,7 @@ def test_masks_in_their_place_are_left_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # 400 reconstructions
 @pytest.mark.parametrize("scene", ["fast", "slow"])
 def test_a_drift_of_half_a_pixel_over_200_snapshots_costs_less_than_half_a_decibel(scene: str) -> None:
     still, _ = run(small(scene=scene), 200, correct=False, every=20)
