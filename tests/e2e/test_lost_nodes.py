@@ -44,11 +44,16 @@ def test_a_reconstruct_node_killed_in_mid_run_costs_nothing(tmp_path: Path, poli
 def test_a_node_that_hangs_loses_its_snapshots_to_the_other_and_comes_back_with_late_results(tmp_path: Path) -> None:
     # The series goes on until it is stopped: whatever the pace, it is not over when the node comes back. What waits in
     # the short queue gives way to newer ones; what was handed out once does not.
-    changes = {**BUSY, "network": {"heartbeat_s": 0.2}, "policy": {"queue_snapshots": 4}}
+    changes = {
+        **BUSY,
+        "reconstruct": {**BUSY["reconstruct"], "iterations": 20},
+        "network": {"heartbeat_s": 0.2},
+        "policy": {"queue_snapshots": 4},
+    }
     with RunningRig(tmp_path, changes) as rig:
         rig.wait_for_count("reconstructed", 4)
-        # Its connections stay open, and it says nothing any more: only the missing heartbeats tell. It has work in
-        # hand: the camera is faster than both nodes, so it holds as much as its credit lets it.
+        # Its connections stay open, and it says nothing any more: only the missing heartbeats tell. Until they
+        # do it is handed snapshots, as many as its credit lets it hold.
         hung = rig.nodes()["reconstruct-1"]
         hung.suspend()
         # Found: and what it held goes to the other node, before anything else.

@@ -25,7 +25,7 @@ from sci_stream.transport.curve import Dress, plain, present
 from sci_stream.transport.dealer import Dealer
 from sci_stream.transport.results import ResultsServer
 from sci_stream.transport.sockets import make_socket
-from sci_stream.wire import Limits, decode
+from sci_stream.wire import Limits, Ping, Pong, decode, encode
 from tests.e2e.kit import RunningRig, assert_accounted_for, free_ports, wait_for
 from tests.e2e.test_encrypted import keys, strangers
 from tests.hostile import good_frames
@@ -99,42 +99,41 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: Dress) -> 
             if reason is None:
                 continue
             expected[reason] += 1
-            sender.poll(60_000, zmq.POLLOUT)
+            assert sender.poll(60_000, zmq.POLLOUT)
             sender.send_multipart(frames)
             while sender.poll(0):
                 sender.recv_multipart()
+        # Once this is answered all before it has been read: who leaves earlier takes what is still on its way along.
+        sender.send_multipart(encode(Ping(sent_ns=n)))
+        answered = False
+        while not answered:
+            assert sender.poll(60_000), "the last word is answered"
+            answered = isinstance(decode(sender.recv_multipart()), Pong)
     finally:
-        sender.close(linger=10_000)
+        sender.close(linger=0)
         context.term()
     return expected
 
 
-def pester(endpoint: str, n: int, seed: int, dress: Dress) -> int:
-    """Send mutated messages to the taps, where only subscriptions belong; return how many were no subscriptions.
-
-    ZeroMQ itself drops what is no subscription in form or is too long; what it lets through is counted.
-    """
+@contextlib.contextmanager
+def pester(endpoint: str, n: int, seed: int, dress: Dress) -> Iterator[None]:
+    """Subscribe to n things that the taps never tell, and stay: who leaves takes what is still on its way along."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     listener = make_socket(
-        context, zmq.XSUB, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
+        context, zmq.XSUB, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=n, receive_queue=1000
     )
     dress(listener)
     listener.connect(endpoint)
     draw = random.Random(seed)
     source = mutated(seed)
-    sent = 0
     try:
-        while sent < n:
-            topic = next(source)[0][:40] + draw.randbytes(4)
-            listener.poll(60_000, zmq.POLLOUT)
-            listener.send(b"\x01" + topic)
-            sent += 1
-            while listener.poll(0):
-                listener.recv_multipart()
+        for _ in range(n):
+            listener.send(b"\x01" + next(source)[0][:40] + draw.randbytes(4))
+        yield
+        assert not listener.poll(0), "the taps told something"
     finally:
-        listener.close(linger=10_000)
+        listener.close(linger=0)
         context.term()
-    return sent
 
 
 def knock(port: int, n: int, seed: int) -> None:
@@ -167,14 +166,16 @@ def test_a_rig_besieged_with_broken_messages_runs_on(tmp_path: Path, encrypted: 
         # Who has no key does not get as far as this; here is one who has.
         dress = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
     with RunningRig(tmp_path, changes) as rig:
-        wait_for_start(rig)
+        wait_for(lambda: reconstructed(sink) >= 10, "every node has grown to its size")
         network = rig.rig.network
         before = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
         for port in (acquire, sink, reconstruct, page):
             knock(port, n // 10, 3)
         refused = besiege(rig, network.results, n, 1, dress)
         besieged = besiege(rig, network.dispatch, n, 2, dress)
-        refused["subscription"] = pester(network.taps, n, 4, dress)
+        with pester(network.taps, n, 4, dress):
+            wait_until_counted(rig, sink, refused + Counter(subscription=n))
+        refused["subscription"] = n
         if encrypted:
             with strangers(rig) as (sender, listener):
                 for _, frames in zip(range(n), mutated(5), strict=False):
@@ -182,9 +183,8 @@ def test_a_rig_besieged_with_broken_messages_runs_on(tmp_path: Path, encrypted: 
                         sender.send_multipart(frames or [b""], zmq.NOBLOCK)
                 wait_for(lambda: counted(sink).get("handshake"), "the strangers are noticed")
                 assert not listener.poll(0), "the taps told a stranger something"
-        wait_for(lambda: sum_of(counted(acquire)) >= besieged.total(), "all are counted at dispatch")
+        wait_until_counted(rig, acquire, besieged)
         assert without_strangers(counted(acquire)) == besieged
-        wait_for(lambda: counted(sink).get("subscription") == n, "all are counted at the taps")
         after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
         rig.process.terminate()
         summary = rig.finish(timeout_s=120.0)
@@ -206,6 +206,14 @@ def counted(port: int) -> dict[str, float]:
         text = response.read().decode()
     pattern = r'^sci_stream_wire_errors_total\{reason="(\w+)"\} (\S+)$'
     return {reason: float(count) for reason, count in re.findall(pattern, text, re.MULTILINE)}
+
+
+def wait_until_counted(rig: RunningRig, port: int, expected: Counter[str]) -> None:
+    """Wait until a node has counted as many as were sent to it."""
+    try:
+        wait_for(lambda: sum_of(counted(port)) >= expected.total(), "all are counted")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {counted(port)} of {expected}\n{rig.output}") from None
 
 
 def sum_of(reasons: Mapping[str, float]) -> float:
@@ -253,6 +261,12 @@ def test_a_node_survives_a_sink_that_sends_broken_messages(n: int) -> None:
         context.term()
 
 
-def wait_for_start(rig: RunningRig) -> None:
-    """Wait, without the taps, which an encrypted rig shows to nobody else, until video is recorded."""
-    wait_for(lambda: len(rig.nodes()) == 3 and rig.segments(), "the series begins")
+def reconstructed(port: int) -> float:
+    """Return how many snapshots the sink has of this series; 0 while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+            text = response.read().decode()
+    except OSError:
+        return 0.0
+    found = re.search(r'^sci_stream_snapshots_total\{outcome="reconstructed"\} (\S+)$', text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
