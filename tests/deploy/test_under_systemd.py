@@ -62,6 +62,7 @@ def test_a_rig_is_started_watched_and_stopped_by_a_real_manager(tmp_path: Path) 
     program = f"{sys.executable} -m sci_stream"
     for unit in UNITS:
         (units / unit.name).write_text(of_a_user(unit, program, tmp_path, rig))
+    (units / "sci-stream.target").write_text((ROOT / "deploy" / "systemd" / "sci-stream.target").read_text())
     spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     manager = [sys.executable, str(HERE / "under_systemd.py")]
     told = subprocess.run(
