@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 _PATIENCE_S = 120.0
+_ALL = "sci-stream.target"
 _UNITS = ("sci-stream-sink.service", "sci-stream-acquire.service", "sci-stream-reconstruct@0.service")
 
 
@@ -42,7 +43,7 @@ def main() -> None:
     """Do it all; print what was seen."""
     seen: dict[str, Any] = {}
     # Type=notify: this returns when each has said READY=1.
-    systemctl("start", *_UNITS)
+    systemctl("start", *_UNITS, _ALL)
     for unit in _UNITS:
         seen[unit] = wait_until(unit, ActiveState="active", StatusText="ready")
     reconstruct = _UNITS[2]
@@ -51,8 +52,9 @@ def main() -> None:
     # It stands still with work in hand, and cannot even end: only its watchdog can have it killed and started again.
     os.kill(int(seen["killed"]["MainPID"]), signal.SIGSTOP)
     seen["hung"] = wait_until(reconstruct, ActiveState="active", NRestarts="2", StatusText="ready")
-    systemctl("stop", *reversed(_UNITS))
-    seen["stopped"] = [show(unit)["ActiveState"] for unit in _UNITS]
+    # All of them in one go, in their order.
+    systemctl("stop", _ALL)
+    seen["stopped"] = [wait_until(unit, ActiveState="inactive")["ActiveState"] for unit in _UNITS]
     print(json.dumps(seen), file=sys.stdout)
 
 

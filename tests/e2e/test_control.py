@@ -115,6 +115,7 @@ def test_what_was_set_on_the_camera_holds_when_its_node_is_started_anew(rig: Run
         lambda: "the camera is set again as it was: snapshot_rate_hz = 15.0" in rig.output, "its node is started anew"
     )
     rig.wait_for_count("acquired", acquired + 5)
+    wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares what may be set")
     assert parameter(running, "acquire", "snapshot_rate_hz") == 15.0
 
 
