@@ -81,8 +81,13 @@ class StopRequest:
         return self._is_set
 
     def call_on_stop(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called (from a signal handler or another thread) when the request comes."""
+        """Have ``callback`` called (from a signal handler or another thread) when the request comes; now, if it has.
+
+        It may be called twice, where the request comes meanwhile.
+        """
         self._on_stop.append(callback)
+        if self._is_set:
+            callback()
 
     def call_at_once(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called when a second signal is about to end the process: what must not be left behind."""

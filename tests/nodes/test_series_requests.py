@@ -70,3 +70,10 @@ def test_a_stop_ends_the_wait(requests: SeriesRequests, stop: StopRequest) -> No
     assert requests.current
     assert requests.current.gentle
     assert not requests.renew()
+
+
+def test_a_stop_that_came_while_the_node_was_still_loading_ends_its_first_series(stop: StopRequest) -> None:
+    stop.set(gentle=True)
+    requests = SeriesRequests(stop)
+    assert requests.current
+    assert requests.current.gentle
