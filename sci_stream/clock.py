@@ -18,6 +18,11 @@ def unix_ns() -> int:
     return time.monotonic_ns() + _ahead_ns
 
 
+def host_s() -> float:
+    """Return seconds since 1970 by the host's clock as it is set now: for moments that people name, as an expiry."""
+    return time.time()
+
+
 def read_again() -> int:
     """Take over what the host's clock says now; return by how much `unix_ns` steps, ns.
 

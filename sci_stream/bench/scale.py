@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.table import Table
 from sci_stream.bench.machine import circumstances
 from sci_stream.bench.scale_node import SLEEPING
 from sci_stream.bench.supervised import SupervisedRig, small_rig, supervised
+from sci_stream.clock import unix_ns
 from sci_stream.errors import EnvironmentFault, TransportError
 from sci_stream.files.recording import Recording
 from sci_stream.transport.taps import subscribe
@@ -155,7 +155,7 @@ def _run(
         if done:
             rig.wait_for("ledger.reconstructed", done, _PATIENCE_S)
         assert process.stdin is not None
-        joined_ns.append(time.time_ns())
+        joined_ns.append(unix_ns())
         process.stdin.write("join\n")
         process.stdin.flush()
         say(f"node {index} joins after {done} snapshots")

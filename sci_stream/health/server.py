@@ -16,6 +16,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from sci_stream.clock import host_s
 from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rates import TokenBucket
 from sci_stream.delivery.turnstile import Admission, Turnstile
@@ -151,7 +152,7 @@ def _handler(health: Health, turnstile: Turnstile, *, needs_token: bool) -> type
             word = _borne(self.headers.get("Authorization", ""))
             open_to_all = path in {"/healthz", "/readyz"} and not word
             with lock:
-                admission = None if open_to_all else turnstile.admit(address, [word], now_s, time.time())
+                admission = None if open_to_all else turnstile.admit(address, [word], now_s, host_s())
             known = admission is Admission.OPEN or not needs_token
             if path == "/healthz":
                 hangs_s = health.hangs_for_s

@@ -12,6 +12,7 @@ from typing import Any
 
 import zmq
 
+from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
@@ -88,7 +89,7 @@ class SinkNode:
         self._preview = self._operators.preview
         if self._preview is not None:
             self._watched.page_refused = self._preview.refused
-            if rig.preview.token and time.time() >= expiry_s(rig.preview.token_expires):
+            if rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
                 log.error("the token of [preview] has expired (token_expires): nobody can open the live page")
         self._preview_url = ""
         self._ended: deque[str] = deque(maxlen=64)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
 from sci_stream.health import Figures, Health, HealthServer
@@ -42,7 +42,7 @@ class Watched:
             port = section.port(kind_of_node, index)
             expires_s = expiry_s(section.token_expires)
             self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
-            if section.token and time.time() >= expires_s:
+            if section.token and host_s() >= expires_s:
                 log.error("the token of [health] has expired (token_expires): nobody can read status and metrics")
 
     @property

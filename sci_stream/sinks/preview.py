@@ -7,7 +7,6 @@ import logging
 import math
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -17,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from sci_stream.clock import unix_ns
+from sci_stream.clock import host_s, unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.turnstile import Turnstile
 from sci_stream.errors import InputError
@@ -96,7 +95,7 @@ class WebPreview:
         self._turnstile = Turnstile(
             options.token or None, options.token_expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST
         )
-        self._hub.expired = lambda: self._turnstile.expired(time.time())
+        self._hub.expired = lambda: self._turnstile.expired(host_s())
         self._changed = threading.Condition()
         self._newest: _Published | None = None
         self._operator = operator

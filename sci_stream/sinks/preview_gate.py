@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from sci_stream.clock import host_s
 from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rates import TokenBucket
 from sci_stream.delivery.turnstile import Admission, Turnstile
@@ -104,7 +105,7 @@ class Gate:
         if scope["path"] in _OPEN_PATHS:
             return None
         words = [word for word in self._words(scope, headers) if word]
-        admission = self._turnstile.admit(address, words, now_s, time.time())
+        admission = self._turnstile.admit(address, words, now_s, host_s())
         if admission is Admission.TOKEN:
             return _WRONG_TOKEN if words else _NO_TOKEN
         return _REFUSALS.get(admission)

@@ -15,7 +15,7 @@ SNAPSHOTS = 32
 # A camera faster than one solver on any machine: so each node has its hands full when it is killed.
 BUSY = {
     "camera": {"options": {"snapshot_rate_hz": 40.0}},
-    "reconstruct": {"nodes": 2, "iterations": 80, "block_snapshots": 3},
+    "reconstruct": {"nodes": 2, "iterations": 36, "block_snapshots": 3},
 }
 
 
@@ -79,7 +79,7 @@ def test_a_sink_killed_in_mid_run_takes_the_series_up_where_its_recording_ends(t
     changes = {
         **BUSY,
         "policy": {"mode": "record"},
-        "reconstruct": {"nodes": 1, "iterations": 80},
+        "reconstruct": {"nodes": 1, "iterations": 36},
     }
     with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
         rig.wait_for_count("reconstructed", 6)
