@@ -195,8 +195,9 @@ class RunningRig:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 argv = process.cmdline()
-                if str(self.path) in argv and "run" not in argv and process.status() != psutil.STATUS_ZOMBIE:
-                    found[_node_name(argv)] = process
+                if str(self.path) in argv and not {"run", "window"} & set(argv):
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found[_node_name(argv)] = process
         return found
 
     def kill(self, node: str) -> None:

@@ -29,7 +29,7 @@ class Screen:
         self.process = subprocess.Popen(
             [
                 *("Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{SIZE[0]}x{SIZE[1]}x24"),
-                *("-fbdir", str(folder), "-nolisten", "tcp"),
+                *("-fbdir", str(folder), "-nolisten", "tcp", "-noreset"),
             ],
             pass_fds=[write_end],
             stdout=subprocess.DEVNULL,
