@@ -195,9 +195,9 @@ class RunningRig:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 argv = process.cmdline()
-                if str(self.path) in argv and not {"run", "window"} & set(argv):
-                    if process.status() != psutil.STATUS_ZOMBIE:
-                        found[_node_name(argv)] = process
+                ours = str(self.path) in argv and not {"run", "window"} & set(argv)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found[_node_name(argv)] = process
         return found
 
     def kill(self, node: str) -> None:
