@@ -17,7 +17,9 @@ def assert_all_there(figures: dict[str, Any], kills: int) -> None:
     ledger = figures["ledger"]
     assert sum(figures["kills"].values()) + sum(figures["freezes"].values()) == kills
     assert ledger["closed"]
-    assert (figures["lost"], figures["twice"], figures["missing_raw"], figures["missing_video"]) == (0, 0, 0, 0)
+    assert (figures["lost"], figures["twice"], figures["missing_raw"], figures["missing_video"]) == (0, 0, 0, 0), (
+        figures
+    )
     assert figures["status"] == 0
     if figures["policy"] == "record":
         assert ledger["dropped"] == {}, "nothing that was acquired is lost"
