@@ -21,7 +21,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from sci_stream.bench.bare import WINDOW, bare_hops
 from sci_stream.bench.machine import circumstances
+from sci_stream.bench.processor import ProcessorMeter
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
@@ -35,9 +37,10 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.transport.neighbours import FOLDER_VARIABLE
 
+BARE = ", bare ZeroMQ"
+"""Behind the name of a part: its yardstick."""
+_RANKS = ("p50", "p99")
 _UNLOADED_HZ = 50.0
-_WINDOW = 8
-"""Snapshots under way at once in the throughput part: enough to keep every stage busy."""
 _MADE = 16
 _PATIENCE_S = 300e-6
 """Between two looks at how many are under way: far less than a snapshot takes, and little work."""
@@ -79,7 +82,7 @@ class LoopCamera:
             time.sleep(max(0.0, min(due_s, deadline_s) - now_s))
             if due_s > deadline_s:
                 return None
-        while not self._rate_hz and self.under_way() >= _WINDOW:
+        while not self._rate_hz and self.under_way() >= WINDOW:
             if time.monotonic() > deadline_s:
                 return None
             time.sleep(_PATIENCE_S)
@@ -159,8 +162,8 @@ def bench_rig(folder: Path, *, policy: str = "live", record: str = "enabled = fa
     path = folder / "bench.toml"
     ports = "\n".join(f'{name} = "tcp://127.0.0.1:{free_port()}"' for name in ("dispatch", "results", "taps"))
     path.write_text(
-        f"""[rig]\nname = "bench"\n[policy]\nmode = "{policy}"\nqueue_snapshots = {4 * _WINDOW}\n"""
-        f"""[reconstruct]\ncredit = {_WINDOW}\n[network]\n{ports}\n[record]\n{record}\n[preview]\nenabled = false\n"""
+        f"""[rig]\nname = "bench"\n[policy]\nmode = "{policy}"\nqueue_snapshots = {4 * WINDOW}\n"""
+        f"""[reconstruct]\ncredit = {WINDOW}\n[network]\n{ports}\n[record]\n{record}\n[preview]\nenabled = false\n"""
         "[health]\nenabled = false\n"
     )
     return path
@@ -174,31 +177,6 @@ def _sink(path: Path, summary: Path) -> None:
 def _worker(path: Path) -> None:
     with stop_on_signals() as stop:
         ReconstructNode(load_rig(path), IdentitySolver(), stop).run()
-
-
-class _Meter:
-    """Processor time that processes have used since the camera started, s. It does not mind what else runs here."""
-
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        self._pids = pids
-        self._before: dict[str, float] = {}
-
-    def start(self) -> None:
-        """Take the first reading."""
-        self._before = self._read()
-
-    def used_s(self) -> dict[str, float]:
-        """Return seconds by process."""
-        return {name: now - self._before[name] for name, now in self._read().items()}
-
-    def _read(self) -> dict[str, float]:
-        tick = os.sysconf("SC_CLK_TCK")
-        readings = {}
-        for name, pid in self._pids.items():
-            # The name of the program, in parentheses, may hold spaces: count the fields behind it.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            readings[name] = (int(fields[11]) + int(fields[12])) / tick
-        return readings
 
 
 @contextlib.contextmanager
@@ -232,7 +210,7 @@ def run_once(
     node = AcquireNode(rig, camera, None, StopRequest(), snapshots=snapshots)
     camera.under_way = lambda: node.under_way
     pids = {"acquire": os.getpid(), "sink": processes[0].pid or 0, "reconstruct": processes[1].pid or 0}
-    meter = _Meter(pids)
+    meter = ProcessorMeter(pids)
     camera.on_start = meter.start
     try:
         node.run()
@@ -276,7 +254,8 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
     Returns
     -------
     Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``cpu_ms`` (processor time a
-    snapshot, by node: what limits the rate where cores are few), ``latency_ms`` by stage, ``lost``.
+    snapshot, by node: what limits the rate where cores are few), ``latency_ms`` by stage, ``lost``. Each part is
+    followed by its yardstick, the same bytes over bare ZeroMQ.
     """
     figures: dict[str, Any] = {**circumstances(), "sockets": "tcp" if tcp else "local", "parts": []}
     nbytes = height_px * width_px * 2
@@ -287,7 +266,8 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
             camera = LoopCamera((height_px, width_px), rate_hz)
             with neighbours(path.parent, tcp=tcp):
                 summary, seconds, used_s = run_once(path, load_rig(path), camera, count)
-        figures["parts"].append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
+            figures["parts"].append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
+            figures["parts"].append(bare_hops(Path(folder), name + BARE, nbytes, count, rate_hz, tcp=tcp))
     return figures
 
 
@@ -304,12 +284,26 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
             part["snapshots"],
             part["mb_per_s"],
             part["snapshots_per_s"],
-            round(sum(part["cpu_ms"].values()), 2) if "cpu_ms" in part else "–",
+            round(_cpu_ms(part), 2) if "cpu_ms" in part else "–",
             total["p50"],
             total["p99"],
             part["lost"],
         )
         table.add_row(*map(str, row))
     console.print(table)
+    by_name = {part["part"]: part for part in figures["parts"]}
+    for name, part in by_name.items():
+        if (bare := by_name.get(f"{name}{BARE}")) is not None:
+            rate, cpu = part["mb_per_s"] / bare["mb_per_s"], _cpu_ms(part) / max(_cpu_ms(bare), 1e-3)
+            p50, p99 = (part["latency_ms"]["total"][rank] / bare["latency_ms"]["total"][rank] for rank in _RANKS)
+            console.print(
+                f"{name}: {rate:.2f} × the rate, {cpu:.2f} × the processor time, {p50:.1f} and {p99:.1f} × the latency "
+                "(p50, p99) of the same bytes over bare ZeroMQ",
+                highlight=False,
+            )
     if json_path is not None:
         json_path.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def _cpu_ms(part: Mapping[str, Any]) -> float:
+    return float(sum(part["cpu_ms"].values()))
