@@ -18,7 +18,7 @@ KeyFile = Annotated[Path | None, typer.Option("--file", help="Where this host's 
 
 
 def _key_file(given: Path | None) -> Path:
-    from sci_stream.config.sections import SecuritySection
+    from sci_stream.config.network_sections import SecuritySection
 
     return (given or SecuritySection().key).expanduser()
 
@@ -54,7 +54,7 @@ def allow(
     ] = None,
 ) -> None:
     """Let the nodes of another host connect to this one's. Takes effect at once, without a restart."""
-    from sci_stream.config.sections import SecuritySection
+    from sci_stream.config.network_sections import SecuritySection
     from sci_stream.files.keys import allow_key
 
     path = (allowed or SecuritySection().allowed).expanduser()

@@ -6,17 +6,17 @@
 
 from sci_stream.config.example import example_toml
 from sci_stream.config.load import load_rig, parse_rig
+from sci_stream.config.network_sections import NetworkSection
 from sci_stream.config.overrides import PREFIX as OVERRIDE_PREFIX
 from sci_stream.config.problems import validate_options
+from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.rig import Rig
 from sci_stream.config.sections import (
     CalibrationSection,
     CameraSection,
     DrainSection,
-    NetworkSection,
     PolicySection,
     PreviewSection,
-    ReconstructSection,
     RecordSection,
     RigSection,
 )

@@ -9,18 +9,16 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from sci_stream.config.fields import Section, is_loopback, tcp_address
+from sci_stream.config.network_sections import HealthSection, NetworkSection, SecuritySection
+from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.sections import (
     CalibrationSection,
     CameraSection,
     DrainSection,
-    HealthSection,
-    NetworkSection,
     PolicySection,
     PreviewSection,
-    ReconstructSection,
     RecordSection,
     RigSection,
-    SecuritySection,
 )
 from sci_stream.config.toml_text import table_text
 from sci_stream.model import Policy
