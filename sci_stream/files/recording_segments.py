@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import h5py
 
 from sci_stream.delivery.seqset import SeqSet
 from sci_stream.errors import FileFormatError, InputError, StorageError
@@ -63,9 +67,18 @@ def first_segment(path: Path) -> Path:
 
 
 def create_segment(
-    path: Path, series: str, build: Callable[[Known], bytes], *, known: Known | None = None, segment: int = 0
+    path: Path,
+    series: str,
+    build: Callable[[Known], bytes],
+    begin: Callable[[Path, Path], h5py.File],
+    *,
+    known: Known | None = None,
+    segment: int = 0,
 ) -> tuple[int, Known]:
-    """Create the first segment that does not exist yet, whole or not at all.
+    """Create the first segment that does not exist yet, whole, open and readable, or not at all.
+
+    HDF5 marks a file as being written a moment before it marks it as readable meanwhile; killed in between, a writer
+    leaves a file that no reader opens. So it begins under a hidden name, and gets its own when both marks are set.
 
     Parameters
     ----------
@@ -73,6 +86,8 @@ def create_segment(
         Of the first segment; of the series.
     build
         Makes its first bytes, told what the segments before it hold.
+    begin
+        Opens the file under the hidden name to write; the other is what it will be called.
     known, segment
         What is known to be held by all segments before number ``segment``; they are not read again.
 
@@ -92,7 +107,7 @@ def create_segment(
         try:
             if candidate.exists():
                 raise FileExistsError
-            _write_new(candidate, build(known))
+            _begin_new(candidate, build(known), begin)
             return number, known
         except FileExistsError:
             _learn(candidate, series, known)
@@ -107,14 +122,52 @@ def create_segment(
     )
 
 
-def _write_new(path: Path, image: bytes) -> None:
-    with path.open("xb") as file:
+def _begin_new(path: Path, image: bytes, begin: Callable[[Path, Path], h5py.File]) -> None:
+    _remove_left_behind(path)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        hidden.write_bytes(image)
+        file = begin(hidden, path)
         try:
-            file.write(image)
-            file.flush()
+            _publish(hidden, path)
         except OSError:
-            path.unlink()
+            file.close()
             raise
+    except (OSError, StorageError):
+        hidden.unlink(missing_ok=True)
+        raise
+
+
+def _publish(hidden: Path, path: Path) -> None:
+    """Give a file its name if nobody has it; raise FileExistsError otherwise."""
+    try:
+        path.hardlink_to(hidden)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links; another sink could only come in between two calls
+        if path.exists():
+            raise FileExistsError from None
+        hidden.rename(path)
+    else:
+        hidden.unlink()
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what a writer that was killed while it began this segment has left."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+        process = left.name.split(".")[-2]
+        if process.isdecimal() and not _is_alive(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def _learn(path: Path, series: str, known: Known) -> None:

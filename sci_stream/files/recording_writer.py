@@ -29,7 +29,7 @@ from sci_stream.files.recording_layout import (
     raw_dtype,
 )
 from sci_stream.files.recording_rows import OUTCOME_CODES, RowTable, ascii_cell, chunk_cells, reconstruction_cells
-from sci_stream.files.recording_segments import Known, create_segment, free_bytes, segment_path
+from sci_stream.files.recording_segments import Known, create_segment, free_bytes
 from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 
@@ -98,6 +98,17 @@ class RecordingWriter:
             layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
             return recording_image(info, calibration, layout)
 
+        def begin(hidden: Path, named: Path) -> h5py.File:
+            self.path = named
+            with self._guard("started"):
+                self._file = h5py.File(hidden, "r+", libver=LIBVER)
+                self._rows = RowTable(self._file["rows"], info)
+                self._raw = FrameWriter(self._file["raw"], compression) if raw else None
+                self._video = FrameWriter(self._file["video"], compression) if video else None
+                self._ledger: h5py.Dataset = self._file["ledger"]
+                self._file.swmr_mode = True
+            return self._file
+
         self.segment: int
         self._has_raw: SeqSet
         self._has_outcome: SeqSet
@@ -105,10 +116,10 @@ class RecordingWriter:
             path,
             info.series,
             image,
+            begin,
             known=None if after is None else Known(after._has_raw, after._has_outcome),
             segment=0 if after is None else after.segment + 1,
         )
-        self.path = segment_path(path, self.segment)
         self._has_raw, self._has_outcome = known.raw, known.settled
         same: dict[str, Any] = {
             "raw": raw,
@@ -118,13 +129,6 @@ class RecordingWriter:
             "parent": parent,
         }
         self._next = functools.partial(RecordingWriter, path, info, calibration, **same, after=self)
-        with self._guard("started"):
-            self._file = h5py.File(self.path, "r+", libver=LIBVER)
-            self._rows = RowTable(self._file["rows"], info)
-            self._raw = FrameWriter(self._file["raw"], compression) if raw else None
-            self._video = FrameWriter(self._file["video"], compression) if video else None
-            self._ledger: h5py.Dataset = self._file["ledger"]
-            self._file.swmr_mode = True
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:

@@ -17,7 +17,7 @@ from sci_stream.files.calibration_file import write_calibration
 from sci_stream.files.hdf5 import LIBVER, open_for_reading
 from sci_stream.files.recording_layout import Compression, Layout, RowState, create_layout, ledger_document
 from sci_stream.files.recording_reader import Recording
-from sci_stream.files.recording_rows import OUTCOME_CODES, create_columns
+from sci_stream.files.recording_rows import OUTCOME_CODES, columns_of, create_columns
 from sci_stream.files.recording_segments import earlier_segments, first_segment
 from sci_stream.model import Array
 
@@ -70,13 +70,12 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
             return None
         if kept.exists():
             raise StorageError(f"{kept} exists", hint="It is left from an earlier repair: move it away.")
-        rows = len(old.rows["state"])
         columns, ledger = _settled_columns(old)
-        used = _used_rows(columns)
+        used = len(columns["state"])
         try:
             with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
                 _lay_out(out, source, old)
-                _write_columns(out, {name: values[:used] for name, values in columns.items()})
+                _write_columns(out, columns)
                 _copy_frames(out, source, columns["state"], used, progress)
                 out["ledger"][:] = ledger_document(
                     {"clean": True, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
@@ -92,33 +91,43 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         except FileFormatError:
             partial.unlink(missing_ok=True)
             raise
-    return Repaired(path, kept, min(rows, used), ledger)
+    return Repaired(path, kept, used, ledger)
 
 
-def _used_rows(columns: dict[str, Array]) -> int:
-    known = np.flatnonzero((columns["epoch"] >= 0) | (columns["outcome"] != 0))
-    return int(known[-1]) + 1 if len(known) else 0
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """Which rows of a segment other segments of its series say something of: (rows,) each."""
+
+    known: npt.NDArray[np.bool_]
+    raw: npt.NDArray[np.bool_]
+    settled: npt.NDArray[np.bool_]
 
 
 def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the columns with an outcome for every snapshot, and the account that follows from them."""
-    columns = {name: values.copy() for name, values in old.rows.items()}
-    used = _used_rows(columns)
-    outcome, state = columns["outcome"][:used], columns["state"][:used]
-    known = np.flatnonzero((columns["epoch"][:used] >= 0) | (outcome != 0))
-    open_rows = outcome == 0
+    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the account of it.
+
+    A snapshot whose raw counts an earlier segment holds, and whose outcome none, has its outcome here: the segment
+    before may have been closed in order while it was under way, and is then as it will stay.
+    """
+    elsewhere = _told_elsewhere(old)
+    columns = {name: _stretched(old, name, values, len(elsewhere.known)) for name, values in old.rows.items()}
+    outcome, state = columns["outcome"], columns["state"]
+    known = (columns["epoch"] >= 0) | (outcome != 0)
     has_raw = (state & RowState.RAW) != 0
-    lost = open_rows & ~has_raw
-    lost[: known[0] if len(known) else 0] = False  # those before the segment's first are in the segments before it
-    lost[_known_elsewhere(old)[:used]] = False
-    outcome[open_rows & has_raw] = OUTCOME_CODES["raw_only"]
+    open_rows = (outcome == 0) & ~elsewhere.settled
+    raw_only = open_rows & (has_raw | elsewhere.raw)
+    # Those before the segment's first are in the segments before it.
+    lost = open_rows & ~raw_only & ~elsewhere.known & np.logical_or.accumulate(known | elsewhere.known)
+    used = _past_last(known | raw_only)
+    outcome[raw_only] = OUTCOME_CODES["raw_only"]
+    lost[used:] = False
     outcome[lost] = OUTCOME_CODES["dropped"]
-    columns["reason"][:used][lost] = CRASH_REASON.encode()
-    reasons = columns["reason"][:used][outcome == OUTCOME_CODES["dropped"]]
-    names, counts = np.unique(reasons, return_counts=True)
-    settled = int((outcome != 0).sum())
+    columns["reason"][lost] = CRASH_REASON.encode()
+    columns = {name: values[:used] for name, values in columns.items()}
+    outcome = columns["outcome"]
+    names, counts = np.unique(columns["reason"][outcome == OUTCOME_CODES["dropped"]], return_counts=True)
     return columns, {
-        "acquired": settled,
+        "acquired": int((outcome != 0).sum()),
         "reconstructed": int((outcome == OUTCOME_CODES["reconstructed"]).sum()),
         "raw_only": int((outcome == OUTCOME_CODES["raw_only"]).sum()),
         "dropped": {name.decode("ascii"): int(n) for name, n in zip(names.tolist(), counts.tolist(), strict=True)},
@@ -128,17 +137,40 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, Any]]:
     }
 
 
-def _known_elsewhere(old: Recording) -> npt.NDArray[np.bool_]:
-    """Return which rows another segment of the series says something of."""
-    known = np.zeros(len(old.rows["state"]), np.bool_)
+def _past_last(chosen: npt.NDArray[np.bool_]) -> int:
+    rows = np.flatnonzero(chosen)
+    return int(rows[-1]) + 1 if len(rows) else 0
+
+
+def _stretched(old: Recording, name: str, values: Array, rows: int) -> Array:
+    """Return a copy of a column, followed by as many unwritten rows as it takes."""
+    fill = next((column.fill for column in columns_of(old.info) if column.name == name), 0)
+    stretched = np.full(rows, fill, values.dtype)
+    stretched[: len(values)] = values
+    return stretched
+
+
+def _told_elsewhere(old: Recording) -> _Elsewhere:
+    """Return what the other segments say; of the last one, rows reach as far as the raw counts of those before."""
+    told: list[tuple[int, Array, Array, Array]] = []
+    rows = len(old.rows["state"])
+    is_last = True
     for other in earlier_segments(first_segment(old.path), old.info.series):
         with other:
             if other.path == old.path:
+                is_last = True
                 continue
-            rows = np.flatnonzero((other.rows["epoch"] >= 0) | (other.rows["outcome"] != 0))
-            rows += other.first_seq - old.first_seq
-            known[rows[(rows >= 0) & (rows < len(known))]] = True
-    return known
+            is_last = False
+            settled, raw = other.rows["outcome"] != 0, (other.rows["state"] & RowState.RAW) != 0
+            told.append((other.first_seq - old.first_seq, (other.rows["epoch"] >= 0) | settled, raw, settled))
+    if is_last:
+        rows = max([rows, *(offset + _past_last(raw) for offset, _known, raw, _settled in told)])
+    found = _Elsewhere(*(np.zeros(rows, np.bool_) for _ in range(3)))
+    for offset, *flags in told:
+        for into, flag in zip((found.known, found.raw, found.settled), flags, strict=True):
+            at = np.flatnonzero(flag) + offset
+            into[at[(at >= 0) & (at < rows)]] = True
+    return found
 
 
 def _lay_out(out: h5py.File, source: h5py.File, old: Recording) -> None:

@@ -82,6 +82,45 @@ def test_what_other_segments_hold_is_not_taken_for_lost(tmp_path: Path, series) 
         assert recording.outcome(4) == ("dropped", "lost_in_crash")
 
 
+def test_what_was_under_way_when_the_segment_before_was_closed_gets_its_outcome_in_the_last(
+    tmp_path: Path, series
+) -> None:
+    path = tmp_path / "run.h5"
+    first = RecordingWriter(path, series.info, series.calibration)
+    for seq in range(4):
+        first.write_raw(series.snapshot(seq))
+    first.write_outcome(0, "raw_only")
+    with first.next_segment() as after:
+        first.close({"acquired": 4}, continued=after.path.name)
+        after.write_reconstruction(series.reconstruction(1))
+        after.flush()
+        left = after.path.read_bytes()
+    after.path.write_bytes(left)
+    done = repair_recording(after.path)
+    assert done is not None
+    assert done.snapshots == 3, "two more rows than it had: snapshots of which it holds nothing but the outcome"
+    with Recording(after.path) as recording:
+        assert [recording.outcome(seq) for seq in (1, 2, 3)] == [
+            ("reconstructed", ""), ("raw_only", ""), ("raw_only", ""),
+        ]  # fmt: skip
+        assert recording.raw_seqs == []
+    found = inspect_recording(path)
+    assert (found["state"], found["rows"]["open"], found["stored"]["raw"]) == ("complete", 0, 4)
+
+
+def test_an_outcome_in_a_later_segment_is_not_settled_again(tmp_path: Path, series) -> None:
+    path = crashed(tmp_path / "run.h5", series)
+    with RecordingWriter(path, series.info, series.calibration) as after:
+        after.write_reconstruction(series.reconstruction(1))
+        after.close({"acquired": 7})
+    done = repair_recording(path)
+    assert done is not None
+    with Recording(path) as recording:
+        assert recording.outcome(1) is None
+    assert done.ledger["acquired"] == 6
+    assert inspect_recording(path)["rows"]["open"] == 0
+
+
 def test_a_file_closed_in_order_is_left_alone(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     RecordingWriter(path, series.info, series.calibration).close({})
