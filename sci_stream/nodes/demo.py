@@ -6,6 +6,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -17,12 +18,17 @@ _SIZES_PX = (512, 384, 256)
 _N_FRAMES = 8
 _SOLVE_S = 0.6
 """A snapshot should be reconstructed within this time: then something new is seen at least so often."""
+_PATIENT_S = 2.0
+"""It may take so long if the picture is that much better for it, on a device that takes longer with any prior."""
+_NETWORK_ITERATIONS = 12
+"""With our own network and warm starts: more gain nothing on a noisy camera (docs/results/schedule-research.md)."""
 _RATE_MARGIN = 0.7
 """Share of what the device can do that the camera asks for; the nodes share the machine with each other."""
 _RATE_MOST_HZ = 30.0
 _RATE_LEAST_HZ = 0.5
 """Asked for however slow the device: the budget then gives way, to fewer iterations."""
 _SCENE = "fast"
+_IN_WORDS = {"tv": "TV", "ffdnet": "FFDNet", "ffdnet-lite": "ffdnet-lite"}
 
 
 def free_port() -> int:
@@ -31,6 +37,25 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class _Plan(NamedTuple):
+    """What a device reconstructs in good time."""
+
+    prior: str
+    iterations: int
+    size_px: int
+    solve_s: float
+
+
+def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...]) -> _Plan:
+    """Choose the prior and the size: a network where the device is fast enough for one, else total variation."""
+    if weights is not None:
+        return _largest_in_time(device, "ffdnet", weights, default_settings(device, "ffdnet").iterations, sizes_px)
+    learnt = _largest_in_time(device, "ffdnet-lite", None, _NETWORK_ITERATIONS, sizes_px)
+    if learnt.solve_s <= _PATIENT_S:
+        return learnt
+    return _largest_in_time(device, "tv", None, default_settings(device, "tv").iterations, sizes_px)
 
 
 def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | None, size: int) -> float:
@@ -50,14 +75,14 @@ def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | Non
 
 def _largest_in_time(
     device: torch.device, prior: str, weights: Path | None, iterations: int, sizes_px: tuple[int, ...]
-) -> tuple[int, float]:
+) -> _Plan:
     """Return the largest size (they fall) that is solved in good time, at least the last, and the seconds it takes."""
     for size_px in reversed(sizes_px):
         candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px)
         if size_px != sizes_px[-1] and candidate_s > _SOLVE_S:
             break
-        fits_px, solve_s = size_px, candidate_s
-    return fits_px, solve_s
+        plan = _Plan(prior, iterations, size_px, candidate_s)
+    return plan
 
 
 def _toml_string(value: str) -> str:
@@ -75,16 +100,14 @@ def demo_rig(
     scene
         A scene of the simulated camera or a video file; empty for the default one.
     weights
-        FFDNet checkpoint; None for the TV prior, which needs none.
+        FFDNet checkpoint; None for our own small network, or the TV prior on a device that is too slow for it.
     size
         Height and width in pixels; 0 for the largest that this device reconstructs in good time.
     device, record, open_browser
         As in the rig.
     """
     chosen = pick_device(device)
-    prior = "tv" if weights is None else "ffdnet"
-    iterations = default_settings(chosen, prior).iterations
-    size_px, solve_s = _largest_in_time(chosen, prior, weights, iterations, (size,) if size else _SIZES_PX)
+    prior, iterations, size_px, solve_s = _plan(chosen, weights, (size,) if size else _SIZES_PX)
     rate_hz = max(_RATE_LEAST_HZ, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
@@ -109,7 +132,7 @@ def demo_rig(
     ]
     path.write_text("\n".join(line for line in lines if line) + "\n")
     why = (
-        f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {prior.upper()} prior, up to "
-        f"{iterations} iterations, {rate_hz:.1f} snapshots/s = {rate_hz * _N_FRAMES:.0f} video frames/s"
+        f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {_IN_WORDS[prior]} prior, "
+        f"up to {iterations} iterations, {rate_hz:.1f} snapshots/s = {rate_hz * _N_FRAMES:.0f} video frames/s"
     )
     return path, why

@@ -28,9 +28,9 @@ def test_the_networks_follow_the_residual_and_total_variation_the_schedule() -> 
     assert rules == {"ffdnet": "residual", "ffdnet-lite": "residual", "tv": "monotone"}
 
 
-def test_the_networks_denoise_along_time_in_turn() -> None:
-    turns = {name: default_settings(torch.device("cpu"), name).along_time for name in ("ffdnet", "ffdnet-lite", "tv")}
-    assert turns == {"ffdnet": True, "ffdnet-lite": True, "tv": False}
+def test_every_prior_but_the_identity_denoises_along_time_in_turn() -> None:
+    turns = {name: default_settings(torch.device("cpu"), name).along_time for name in DENOISERS}
+    assert turns == {"ffdnet": True, "ffdnet-lite": True, "tv": True, "identity": False}
 
 
 def test_the_second_of_two_priors_takes_over_at_its_share_of_the_levels() -> None:

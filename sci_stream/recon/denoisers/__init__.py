@@ -89,6 +89,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         sigma_last=6 / 255,
         iterations={"cpu": 24, "cuda": 60},
         min_iterations=4,
+        along_time=True,
         effort=Effort.QUICK,
     ),
     "ffdnet": DenoiserSpec(
