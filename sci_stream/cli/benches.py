@@ -43,7 +43,7 @@ def bench_stream(
 @bench_app.command("quality")
 def bench_quality(
     data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched through.")],
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet if weights are given.")] = "auto",
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
     solver: Annotated[str | None, typer.Option(help="gap or admm.")] = None,

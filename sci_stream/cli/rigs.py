@@ -22,7 +22,7 @@ def demo(
     duration: Duration = 0.0,
     summary: Summary = None,
     scene: Annotated[str, typer.Option(help="A scene of the simulated camera, or a video file.")] = "",
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint; without one, a prior to suit the device.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint; if none, a prior to suit the device")] = None,
     size: Annotated[int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")] = 0,
     device: Device = "auto",
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,

@@ -26,7 +26,7 @@ def bench_warm(
     speed: Annotated[float, typer.Option(min=0.0, help="Pictures of the video per reconstructed frame.")] = 1.0,
     iterations: Annotated[list[int] | None, typer.Option(min=1, help="Compare at so many; may be repeated.")] = None,
     reference: Annotated[int, typer.Option(min=0, help="Cold iterations to measure by; 0 for none.")] = 40,
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet if weights are given.")] = "auto",
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     device: Device = "auto",
     json_path: JsonPath = None,

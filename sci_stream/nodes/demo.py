@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.recon.denoisers import make_denoiser
+from sci_stream.recon.denoisers.rounding import Precision
 from sci_stream.recon.device import describe_device, pick_device
 from sci_stream.recon.engine import default_settings
 
@@ -60,7 +61,7 @@ def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...])
 
 def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | None, size: int) -> float:
     """Time one denoising pass over a snapshot's frames, which is nearly all of an iteration."""
-    denoise = make_denoiser(prior, device, weights=weights)
+    denoise = make_denoiser(prior, device, weights, Precision.AUTO)  # as a reconstruct node does
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
     best_s = float("inf")
