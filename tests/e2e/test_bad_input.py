@@ -296,7 +296,7 @@ def test_a_summary_that_cannot_be_written_is_said_before_the_run(tmp_path: Path)
     assert ended.status == INPUT
 
 
-@pytest.mark.parametrize("policy", ["live", "record"])
+@pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_a_disk_that_fills_during_a_run_costs_the_rest_counted_and_not_what_is_there(
     tmp_path: Path, policy: str
 ) -> None:

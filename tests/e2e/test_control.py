@@ -50,7 +50,7 @@ def test_iterations_set_from_the_command_line_are_those_of_the_next_reports(rig:
 def test_another_denoiser_comes_with_the_iterations_that_suit_it(rig: RunningRig) -> None:
     running = client(rig)
     assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {"reconstruct-0": {"denoiser": "ffdnet-lite"}}
-    wait_for(lambda: parameter(running, "reconstruct-0", "iterations") == 30, "what suits the denoiser is declared")
+    wait_for(lambda: parameter(running, "reconstruct-0", "iterations") == 20, "what suits the denoiser is declared")
     running.set("reconstruct", denoiser="tv", iterations=5)
     solved_with(rig, 5)
 

@@ -19,7 +19,7 @@ BUSY = {
 }
 
 
-@pytest.mark.parametrize("policy", ["live", "record"])
+@pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_a_reconstruct_node_killed_in_mid_run_costs_nothing(tmp_path: Path, policy: str) -> None:
     changes = {**BUSY, "policy": {"mode": policy}}
     with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
@@ -105,7 +105,7 @@ def test_a_sink_killed_in_mid_run_takes_the_series_up_where_its_recording_ends(t
         assert sum(summary["by_node"].values()) == SNAPSHOTS
 
 
-@pytest.mark.parametrize("policy", ["live", "record"])
+@pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_a_series_goes_on_where_an_acquire_node_that_is_killed_leaves_it(tmp_path: Path, policy: str) -> None:
     # Slow enough that the series is not over by the time it is known to have begun.
     place = tmp_path / "spool"

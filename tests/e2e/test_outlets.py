@@ -125,6 +125,7 @@ def test_hostile_messages_are_refused_counted_and_cost_nothing(tmp_path: Path) -
         assert ledger["acquired"] == ledger["reconstructed"]
 
 
+@pytest.mark.slow
 def test_a_stranger_that_takes_snapshots_and_goes_costs_nothing(tmp_path: Path) -> None:
     # The node that is there has too much to do, so that a second one is welcome.
     busy = {"camera": {"options": {"snapshot_rate_hz": 40.0}}, "reconstruct": {"iterations": 16}}

@@ -83,6 +83,7 @@ def test_fewer_iterations_are_spent_before_anything_is_dropped(tmp_path: Path) -
         **OVERLOAD,
         "camera": {"options": {**OVERLOAD["camera"]["options"], "snapshot_rate_hz": 6.0}},
         "reconstruct": {"iterations": 60, "min_iterations": 2, "adapt_budget": True},
+        "policy": {"queue_snapshots": 16},  # for what a busy machine does not do at once
     }
     with RunningRig(tmp_path, changes, "--duration", "6") as rig:
         summary = rig.finish()
@@ -91,6 +92,7 @@ def test_fewer_iterations_are_spent_before_anything_is_dropped(tmp_path: Path) -
         assert 2 <= summary["iterations"]["min"] < 60
 
 
+@pytest.mark.slow
 def test_memory_is_given_out_once_only_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     # 1 MiB of memory for snapshots of 128 kB that wait for a queue that takes them all.
     changes = {

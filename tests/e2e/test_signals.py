@@ -17,7 +17,7 @@ STUCK = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_one_signal_drains_and_the_run_ends_well(tmp_path: Path, number: signal.Signals) -> None:
     with RunningRig(tmp_path, ENDLESS) as rig:
         rig.wait_for_count("reconstructed", 3)
@@ -43,7 +43,7 @@ def test_what_does_not_come_to_an_end_in_time_is_dropped_and_counted(tmp_path: P
         assert rig.nodes() == {}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_second_signal_ends_the_run_and_its_nodes_at_once(tmp_path: Path, number: signal.Signals) -> None:
     with RunningRig(tmp_path, STUCK) as rig:
         rig.wait_for_count("acquired", 3)

@@ -88,6 +88,7 @@ def test_a_calibration_that_breaks_meanwhile_ends_the_run_with_the_reason_and_ke
         assert raws == list(range(ledger["acquired"]))
 
 
+@pytest.mark.slow
 def test_what_a_supervisor_cannot_close_it_keeps_and_names(tmp_path: Path) -> None:
     masks = calibration_file(tmp_path)
     with RunningRig(tmp_path, {**RECORD, "calibration": {"file": str(masks)}}) as rig:
