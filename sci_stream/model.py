@@ -228,7 +228,8 @@ class SolveReport:
     ``budget_limited`` that fewer iterations were spent than asked for because time was short; ``residual`` is
     ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection;
     ``health`` tells of the calibration, on those snapshots on which it was looked at; ``solver`` names the settings it
-    was solved with, which its node tells in full, ``""`` if it does not.
+    was solved with, which its node tells in full, ``""`` if it does not; ``masks_at`` where the masks were taken to be,
+    as `sci_stream.optics.displacement.Displacement.told` says it, ``""`` for where they were calibrated.
     """
 
     iterations: int
@@ -241,6 +242,7 @@ class SolveReport:
     psnr_db: float | None = None
     health: CalibrationHealth | None = None
     solver: str = ""
+    masks_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

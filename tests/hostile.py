@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from sci_stream.wire import Limits, encode
+from sci_stream.wire import SCHEMA_VERSION, Limits, encode
 from tests.wire_samples import HASH, samples
 
 
@@ -118,7 +118,7 @@ def _syntax() -> Iterator[HostileCase]:
 
 def _versions() -> Iterator[HostileCase]:
     frames = good_frames("snapshot")
-    for wrong in (0, 1, 2, 4, -1, 2**63, "1", 1.0, True, None, [1]):
+    for wrong in (0, 1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1, -1, 2**63, "1", 1.0, True, None, [1]):
         yield HostileCase(f"version {wrong!r}", with_header(frames, partial(_update, v=wrong)), "version")
     yield HostileCase("no version", with_header(frames, lambda h: h.pop("v")), "version")
 

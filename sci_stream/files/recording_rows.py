@@ -12,6 +12,7 @@ import numpy as np
 
 from sci_stream.files.recording_layout import GROWTH_ROWS
 from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo
+from sci_stream.optics.displacement import TOLD_LENGTH
 
 BLOCK_ROWS = 512
 _BLOCKS_KEPT = 8
@@ -67,6 +68,7 @@ COLUMNS = (
     Column("node", "S32", b"", "who reconstructed it"),
     *_HEALTH_COLUMNS,
     Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
+    Column("masks_at", f"S{TOLD_LENGTH}", b"", "where masks were taken to be, empty as calibrated", later=True),
     # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
@@ -137,6 +139,8 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
         "node": ascii_cell(reconstruction.node, 32),
         **(_health_cells(report.health) if report.health is not None else {}),
         "solver": ascii_cell(report.solver, 32),
+        "masks_at": ascii_cell(report.masks_at, TOLD_LENGTH),
+        "masks_corrected": bool(report.masks_at),
     }
 
 
@@ -152,7 +156,6 @@ def _health_cells(health: CalibrationHealth) -> dict[str, Any]:
     return {
         **{name: np.nan if value is None else value for name, value in figures.items()},
         "mask_order": ORDER_CODES.get(health.order, 0),
-        "masks_corrected": health.corrected,
         "below_black_fraction": health.below_black_fraction,
     }
 

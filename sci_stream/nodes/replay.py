@@ -24,9 +24,10 @@ from sci_stream.files.recording_rows import START_CODES, recorded_chunks
 from sci_stream.files.recording_series import RecordedSeries
 from sci_stream.files.recording_whole import write_whole
 from sci_stream.model import Array, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
-from sci_stream.nodes.replay_solver import ReplaySolver, SolverChanges, Solving, replay_solver
+from sci_stream.nodes.replay_solver import ReplaySolver, SolverChanges, Solving, replay_masks, replay_solver
 from sci_stream.nodes.runner import versions
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.recon.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, BudgetController, Engine
 
@@ -221,6 +222,8 @@ class _Run:
         self._device = device
         self._device_name = describe_device(device)
         self._solver = solver
+        self._masks = replay_masks(series, calibration)
+        self._masks_at: dict[str, Displacement] = {}
         self._pace = _Pace(series) if live else None
         self._engines: dict[str, Engine] = {}
         self._controllers: dict[str, BudgetController] = {}
@@ -308,6 +311,10 @@ class _Run:
         if self._recorded_cold(seq):
             # Another node may have had the snapshot before it, or none: then it was not begun from there.
             engine.forget()
+        masks_at, prior = self._masks.of(seq), solving.denoiser.name
+        if masks_at != self._masks_at.get(prior, NO_DISPLACEMENT):
+            engine.displace_masks(masks_at)
+            self._masks_at[prior] = masks_at
         started_ns = unix_ns()
         video, report = engine.reconstruct(snapshot, budget)
         self._controller(solving).record(iterations=report.iterations, solve_ns=report.solve_ns)

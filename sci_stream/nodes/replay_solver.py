@@ -15,9 +15,12 @@ import torch
 
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.files.recording_rows import OUTCOME_CODES
 from sci_stream.files.recording_series import RecordedSeries
 from sci_stream.model import Array
 from sci_stream.nodes.solver_thread import describe_solver, make_prior, solver_id
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import Displacement
 from sci_stream.ports import Denoiser
 from sci_stream.recon.schedule import LambdaRule, Shape
 from sci_stream.recon.settings import SolverSettings
@@ -117,8 +120,36 @@ def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
     own = np.full(len(cells), -1, np.intp)
     for index, name in enumerate(named):
         own[cells == name.encode()] = index
-    last_known = np.maximum.accumulate(np.where(own >= 0, np.arange(len(own)), 0))
-    return np.maximum(own[last_known], 0)
+    return np.maximum(own[_last(own >= 0)], 0)
+
+
+def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Return for each row the last one up to it that is known, the first where there is none."""
+    return np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayMasks:
+    """Where the masks of each snapshot of a recording are taken to be, as `Displacement.told` says it, by row."""
+
+    told: Array
+    first_seq: int
+
+    def of(self, seq: int) -> Displacement:
+        """Return by how much the masks of a snapshot are displaced."""
+        return Displacement.from_told(self.told[seq - self.first_seq].decode())
+
+
+def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMasks:
+    """Return where the masks were taken to be; for another calibration than the recorded one, where that has them.
+
+    A snapshot that was left raw is taken as the last before it that was not.
+    """
+    told = series.rows["masks_at"]
+    if calibration.hash != series.info.calibration_hash:
+        return ReplayMasks(np.zeros_like(told), series.first_seq)
+    reconstructed = series.rows["outcome"] == OUTCOME_CODES["reconstructed"]
+    return ReplayMasks(told[_last(reconstructed)], series.first_seq)
 
 
 def _solving(

@@ -18,7 +18,8 @@ from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics import mosaic
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement, displace, unknown
+from sci_stream.optics.displaced import displace, unknown
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import Denoiser, RecordableDenoiser, SparingDenoiser
 from sci_stream.recon.along_time import priors_in_turn
@@ -124,12 +125,14 @@ class Engine:
         self._phi = torch.empty(0)
         self._solving = False
         self._displacement: Displacement | None = None
+        self._masks_at = ""
         self.displace_masks(NO_DISPLACEMENT)
 
     def displace_masks(self, displacement: Displacement) -> None:
         """Take the masks to be displaced from where they were calibrated, from the next snapshot on.
 
-        May be called between the iterations of a solve, which goes on with the masks that it began with.
+        They are placed as exactly as reports can tell, see `Displacement.rounded`. May be called between the iterations
+        of a solve, which goes on with the masks that it began with.
 
         Raises
         ------
@@ -139,7 +142,7 @@ class Engine:
         if self._solving:
             self._displacement = displacement
             return
-        calibration = self.calibration
+        calibration, displacement = self.calibration, displacement.rounded()
         with within_memory(calibration, self.device):
             # A copy: the calibration's arrays are read-only, which torch does not know.
             phi = torch.from_numpy(calibration.phi.copy()).to(self.device)
@@ -150,6 +153,7 @@ class Engine:
             if calibration.bad_pixels is not None:
                 good &= torch.from_numpy(~calibration.bad_pixels)
             self._r_inv = inverse_gram(gram_diag(self._phi), self._planes(good.to(self.device)))
+            self._masks_at = displacement.told
 
     def spare_memory(self) -> bool:
         """Give back what the next solve can do without, and have it take less at once, if more slowly.
@@ -273,6 +277,7 @@ class Engine:
             solve_ns=0,
             residual=0.0,
             saturated_fraction=measured.saturated_fraction,
+            masks_at=self._masks_at,
         )
         return Pending(arrival, report, snapshot.truth, stopwatch, self._learn)
 

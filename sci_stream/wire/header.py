@@ -13,7 +13,7 @@ import msgpack
 from sci_stream.errors import WireError
 from sci_stream.wire.checks import shown
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Version of the wire format. Any change of a field's name, type or meaning, or of the fields there are, raises it."""
 
 Reason = Literal[

@@ -21,6 +21,7 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import TOLD_LENGTH, TOLD_PATTERN
 from sci_stream.wire.checks import (
     Choice,
     FiniteOrNil,
@@ -125,6 +126,7 @@ _REPORT = Record(
         "psnr_db": FiniteOrNil(),
         "health": Maybe(_HEALTH),
         "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),
+        "masks_at": Text(TOLD_LENGTH, TOLD_PATTERN, "a displacement of the masks"),
     },
 )
 _TIMES = Record(

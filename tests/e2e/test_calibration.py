@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from sci_stream.files.calibration_file import load_calibration, save_calibration
+from sci_stream.files.comparison import compare_recordings
+from sci_stream.files.recording_series import open_recording
+from sci_stream.nodes.replay import ReplayPlan, replay
 from sci_stream.optics.calibration import Calibration
 from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
 
@@ -85,10 +88,10 @@ def test_a_run_tells_where_its_masks_are_and_moves_them_where_it_may(tmp_path: P
     changes = {
         "camera": {"options": options},
         "calibration": {"correct_shift": True, "health_every": 4},
-        "record": {"enabled": False},
     }
     with RunningRig(tmp_path, changes, "--snapshots", "10") as rig:
         summary = rig.finish()
+        (recorded,) = rig.segments()
     told = summary["calibration"]
     assert told["shift_x_px"] == pytest.approx(0.4, abs=0.1)
     assert told["shift_y_px"] == pytest.approx(-0.2, abs=0.1)
@@ -97,6 +100,15 @@ def test_a_run_tells_where_its_masks_are_and_moves_them_where_it_may(tmp_path: P
     assert "from where they were calibrated" in rig.output
     by_seq = [entry["psnr_db"] for entry in summary["psnr_db"]["per_snapshot"]]
     assert min(by_seq[2:]) > by_seq[0] + 1  # only the first was taken for well calibrated
+
+    again = replay(recorded, ReplayPlan()).path
+    with open_recording(recorded) as live, open_recording(again) as offline:
+        assert live.table["masks_at"][0] == b""
+        assert live.table["masks_at"][9] != b""
+        assert offline.table["masks_at"].tolist() == live.table["masks_at"].tolist()
+    found = compare_recordings(recorded, again)
+    assert len(found.snapshots) == 10
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10, "live equals offline, with the masks moved"
 
 
 def test_the_calibration_of_another_camera_is_refused_by_name(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from sci_stream.cli.recording_words import describe
 from sci_stream.files.inspection import inspect_recording
 from sci_stream.files.recording import RecordingWriter
 from sci_stream.model import CalibrationHealth
+from sci_stream.optics.displacement import Displacement
 
 
 def test_it_counts_what_is_stored_missing_and_dropped(tmp_path: Path, series) -> None:
@@ -47,8 +48,9 @@ def test_it_tells_how_the_calibration_fared_and_what_the_camera_added(tmp_path: 
         for seq in range(5):
             done = series.reconstruction(seq)
             x_px, y_px = looks.get(seq, (None, None))
-            health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, seq == 4, 0.02 * seq, 0.5, 2.0)
-            report = replace(done.report, health=health if seq in looks else None)
+            health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, True, 0.02 * seq, 0.5, 2.0)
+            moved = Displacement((1, 0)).told if seq in (3, 4) else ""
+            report = replace(done.report, health=health if seq in looks else None, masks_at=moved)
             chunks = {"ExposureTime": 100.0 + seq, "LineStatusAll": seq, "Format": "Mono12"}
             writer.write_reconstruction(replace(done, report=report, chunks=chunks))
         writer.close({"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}})
@@ -57,7 +59,7 @@ def test_it_tells_how_the_calibration_fared_and_what_the_camera_added(tmp_path: 
     assert health["looks"] == 3
     assert health["last_shift_px"] == pytest.approx([0.25, -0.3])
     assert health["largest_shift_px"] == pytest.approx(0.5)
-    assert (health["corrected"], health["orders"]) == (1, {"forward": 3})
+    assert (health["corrected"], health["orders"]) == (2, {"forward": 3})
     assert health["mask_match"]["mean"] == pytest.approx(0.9)
     assert health["below_black_fraction"]["max"] == pytest.approx(0.08)
     assert health["camera_gain"]["min"] == health["camera_gain"]["max"] == 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
@@ -31,6 +32,7 @@ from sci_stream.nodes.replay import ReplayPlan, replay
 from sci_stream.nodes.replay_solver import SolverChanges
 from sci_stream.nodes.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.recon.variants import shipped_weights
 
@@ -65,6 +67,8 @@ class Live:
     notes: bool = True
     changed: tuple[int, ReconstructSection] | None = None
     """From this seq on it is solved otherwise, as if an operator had set it."""
+    moves: Mapping[int, Displacement] = dataclasses.field(default_factory=dict)
+    """From these seqs on the masks are taken to be there, as if ``correct_shift`` had moved them."""
 
     def snapshot(self, seq: int) -> Snapshot:
         c = self.calibration
@@ -93,6 +97,8 @@ class Live:
                         writer.notes["solvers"] = {**writer.notes.get("solvers", {}), name: told}
                 snapshot = self.snapshot(seq)
                 writer.write_raw(snapshot)
+                if seq in self.moves:
+                    engine.displace_masks(self.moves[seq])
                 video, report = engine.reconstruct(snapshot, Budget(iterations))
                 report = dataclasses.replace(report, solver=name)
                 times = StageTimes(acquired_ns=snapshot.host_time_ns, finished_ns=time.time_ns())
@@ -163,6 +169,38 @@ def test_what_was_set_in_mid_series_holds_from_there_on_in_a_replay_too(
     with sci_stream.open(one_way.path) as again:
         assert {told["iterations"] for told in again.notes["solvers"].values()} == {9}
         assert again.table["iterations"].tolist() == [9] * 7
+
+
+def test_masks_that_were_moved_in_mid_series_are_moved_in_a_replay_too(
+    tmp_path: Path, calibration: Calibration
+) -> None:
+    near, far = Displacement(x=(0.0, 0.0, 0.7, 0.3, 0.0)), Displacement((1, -1), y=(0.0, -1 / 30, 1.0, 1 / 30, 0.0))
+    recorded = Live(calibration, SECTION, moves={2: near, 3: far, 5: NO_DISPLACEMENT}).record(tmp_path / "run.h5")
+    done = replay(recorded, ReplayPlan())
+    found = compare_recordings(recorded, done.path)
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    as_calibrated = Live(calibration, SECTION).record(tmp_path / "still.h5")
+    assert compare_recordings(recorded, as_calibrated).snapshots[3].most_difference > 0.01, "a test of anything at all"
+    with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
+        told = [b"", b"", near.told.encode(), far.told.encode(), far.told.encode(), b""]
+        assert live.table["masks_at"].tolist() == [*told, b""]
+        assert live.table["masks_corrected"].tolist() == [0, 0, 1, 1, 1, 0, 0]
+        assert again.table["masks_at"].tolist() == [*told, b""]
+
+    shifted = dataclasses.replace(calibration, phi=np.roll(calibration.phi, 1, axis=2))
+    save_calibration(tmp_path / "later.h5", shifted)
+    other = replay(recorded, ReplayPlan(calibration=tmp_path / "later.h5", out=tmp_path / "other.h5"))
+    with sci_stream.open(other.path) as again:
+        assert set(again.table["masks_at"].tolist()) == {b""}, "where that calibration has them"
+    part = replay(recorded, ReplayPlan(first=4, last=6, out=tmp_path / "part.h5"))
+    assert max(one.most_difference for one in compare_recordings(recorded, part.path).snapshots) <= 2**-10
+
+
+def test_a_recording_of_before_rows_told_of_masks_replays_as_calibrated(recorded: Path) -> None:
+    with h5py.File(recorded, "r+") as file:
+        del file["rows/masks_at"]
+    done = replay(recorded, ReplayPlan())
+    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
 def test_settings_that_are_named_but_not_told_are_said(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement, displace, unknown
+from sci_stream.errors import FileFormatError
+from sci_stream.optics.displaced import displace, unknown
+from sci_stream.optics.displacement import NO_DISPLACEMENT, TOLD_LENGTH, Displacement
 
 WHOLE = st.integers(-3, 3)
 WEIGHTS = st.lists(st.floats(-0.2, 0.4), min_size=4, max_size=4).map(lambda w: (w[0], w[1], 1.0 - sum(w), w[2], w[3]))
@@ -58,6 +60,35 @@ def test_pixels_that_see_what_lay_beyond_the_sensor_are_told() -> None:
     expected[:, 0] = True  # half of the first column's mask comes from the left of the sensor
     expected[5, :] = True
     assert torch.equal(beyond, expected)
+
+
+@given(WEIGHTS, WEIGHTS, WHOLE)
+def test_what_is_told_of_a_displacement_is_the_displacement(
+    x: tuple[float, ...], y: tuple[float, ...], base: int
+) -> None:
+    displacement = Displacement((base, -base), x, y)
+    told = displacement.rounded().told
+    assert Displacement.from_told(told) == displacement.rounded()
+    assert told == displacement.told
+    assert displacement.rounded().shift_px == pytest.approx(displacement.shift_px, abs=4e-4)
+    assert sum(displacement.rounded().x) == pytest.approx(1.0)
+
+
+def test_what_is_told_is_short_whatever_came_of_a_fit() -> None:
+    wild = Displacement((-(10**6), 10**6), x=(-1e9, 1e9, 1, -1e9, 1e9), y=(-77.0, -77.0, 1, -77.0, -77.0))
+    assert len(wild.told) <= TOLD_LENGTH
+    assert Displacement.from_told(wild.told) == wild.rounded()
+
+
+def test_masks_where_they_were_calibrated_are_told_by_nothing() -> None:
+    assert NO_DISPLACEMENT.told == Displacement(x=(0, 1e-6, 1 - 1e-6, 0, 0)).told == ""
+    assert Displacement.from_told("") is NO_DISPLACEMENT
+
+
+@pytest.mark.parametrize("text", ["1,0", "1,0,0,0,0;", "0,0,0,0,0;0,0,0,0,0.5", "a,0,0,0,0;0,0,0,0,0", " "])
+def test_a_text_that_tells_no_displacement_is_refused(text: str) -> None:
+    with pytest.raises(FileFormatError, match="as in '1,0,0,2500,0;0,0,0,0,0'"):
+        Displacement.from_told(text)
 
 
 def test_displacements_of_the_same_base_can_be_averaged() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import displace
+from sci_stream.optics.displaced import displace
 from sci_stream.recon.mask_fit import MaskFit, MaskFitter
 from tests.recon.moved_masks import Rig, one_thread
 

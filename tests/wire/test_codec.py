@@ -137,7 +137,7 @@ def test_the_corpus_has_every_reason_and_no_name_twice() -> None:
 
 def test_another_version_is_refused_naming_both() -> None:
     frames = with_header(good_frames("hello"), lambda header: header.update(v=7))
-    with pytest.raises(WireError, match=r"expected version 3; got 7\. Run the same release"):
+    with pytest.raises(WireError, match=r"expected version 4; got 7\. Run the same release"):
         decode(frames)
 
 
