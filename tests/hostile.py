@@ -140,10 +140,11 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
     if value is None:
         return field in optional
     if isinstance(value, str):
-        return field in texts or (field == "reason" and kind in {"series_end", "done"})
+        empty = field == "shows" and not value
+        return field in texts or empty or (field == "reason" and kind in {"series_end", "done"})
     if field in numbers:
         return True  # which of the numbers fit is the field's own affair, tested beside the checks
-    return (field in {"ok", "budget_limited"} and value is True) or (
+    return (field in {"ok", "budget_limited", "reads"} and value is True) or (
         field in {"versions", "status", "parameters", "values", "chunks"} and value == {}
     )
 

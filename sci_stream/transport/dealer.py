@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import logging
 from collections import Counter, deque
@@ -15,11 +16,24 @@ from sci_stream.delivery.clock import ClockOffset
 from sci_stream.delivery.rates import TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.transport.curve import Dress, plain
+from sci_stream.transport.lending import UNREADABLE, can_read, lend, read_parcel, show
 from sci_stream.transport.line import Moved
 from sci_stream.transport.neighbours import nearest
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
-from sci_stream.transport.sockets import Monitor, make_socket, receive_frames, send_frames
-from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Pong, Refused, Welcome, decode, encode
+from sci_stream.transport.sockets import ENOUGH_BYTES_A_TURN, Monitor, Parcel, make_socket, receive, send_frames
+from sci_stream.wire import (
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Limits,
+    Message,
+    Ping,
+    Pong,
+    Refused,
+    Welcome,
+    encode,
+    payload_bytes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +112,7 @@ class Dealer:
         self.monitor = Monitor(self.socket)
         dress(self.socket)
         self.socket.connect(nearest(endpoint))
+        self._reads = self._lends = False
         self._peer: str | None = None
         self._heard_s = 0.0
         self._said_s = float("-inf")
@@ -123,7 +138,13 @@ class Dealer:
     def introduce(self, hello: Hello) -> None:
         """Say hello anew, for example with another credit."""
         self.hello = hello
-        self.say(hello)
+        self.say(self._introduction)
+
+    @property
+    def _introduction(self) -> Hello:
+        """The hello, with what it takes to lend if the peer is on this host."""
+        near = nearest(self.endpoint) != self.endpoint
+        return dataclasses.replace(self.hello, shows=show(), reads=self._reads) if near else self.hello
 
     def say(self, message: Message) -> None:
         """Send a small message, at the next turn if it cannot go now; in the order they were said."""
@@ -134,10 +155,13 @@ class Dealer:
         while self._unsaid and self.send(encode(self._unsaid[0])):
             self._unsaid.popleft()
 
-    def send(self, frames: Sequence[bytes | memoryview]) -> bool:
-        """Send a message if it can go now; return whether it went."""
+    def send(self, frames: Sequence[bytes | memoryview], *, kept: bool = False) -> bool:
+        """Send a message if it can go now; return whether it went.
+
+        ``kept``: the caller keeps the frames until the peer says that it has them, so that they may be lent.
+        """
         try:
-            send_frames(self.socket, frames)
+            send_frames(self.socket, lend(frames) if kept and self._lends else frames)
         except zmq.Again:
             return False
         return True
@@ -159,24 +183,20 @@ class Dealer:
             self._interrupted = True
         if connected:
             self._opened_s, self._moved = now_s, Moved(0, 0, 0)
-            self.send(encode(self.hello))
+            self._lends = False
+            self.send(encode(self._introduction))
         self._say_on()
+        taken_bytes = 0
         for _ in range(_MESSAGES_A_TURN):
-            frames = receive_frames(self.socket)
-            if frames is None:
+            parcel = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
+            if parcel is None:
                 break
             self._heard_s = now_s
             self._patience_s = self._first_patience_s
-            try:
-                message = decode(frames, self._limits)
-            except WireError as error:
-                self.wire_errors[error.reason] += 1
-                if self._lines.take(now_s):
-                    log.warning("message from %s refused: %s", self.endpoint, error)
+            message = self._read(parcel, now_s)
+            if message is None:
                 continue
-            if isinstance(message, Pong):
-                self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, unix_ns())
-                continue
+            taken_bytes += payload_bytes(message)
             event = self._peer_event(message)
             if event is not None:
                 events.append(event)
@@ -186,12 +206,33 @@ class Dealer:
             self._look_at_line(now_s)  # so that these bytes are not taken for news later
         return messages, events
 
+    def _read(self, parcel: Parcel, now_s: float) -> Message | None:
+        """Return the message in a parcel; None if it is refused, which is counted, or over with."""
+        try:
+            message = read_parcel(parcel, parcel.frames, self._limits)
+        except WireError as error:
+            self.wire_errors[error.reason] += 1
+            if self._lines.take(now_s):
+                log.warning("message from %s refused: %s", self.endpoint, error)
+            if error.reason == UNREADABLE:
+                self._learn_to_read(can=False)
+            return None
+        if isinstance(message, Pong):
+            self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, unix_ns())
+            return None
+        if isinstance(message, Welcome):
+            self._lends = message.reads
+            self._learn_to_read(can=can_read(parcel.process, message.shows))
+        return message
+
     def _peer_event(self, message: Message) -> PeerEvent | None:
         if message == UNKNOWN_PEER:
             self._interrupted = True
-            self.send(encode(self.hello))
+            self.send(encode(self._introduction))
             return None
         if isinstance(message, Refused):
+            if message.reason == UNREADABLE:
+                self._lends = False
             if self._heard_s - self._complained_s > _COMPLAIN_EVERY_S:
                 self._complained_s = self._heard_s
                 log.error("%s refuses this node: %s", self.endpoint, message.text)
@@ -205,6 +246,12 @@ class Dealer:
                 return PeerEvent.NEW
             return PeerEvent.BACK if interrupted else None
         return None
+
+    def _learn_to_read(self, *, can: bool) -> None:
+        """Say so if what this node can read of the peer's memory has changed."""
+        if can != self._reads:
+            self._reads = can
+            self.introduce(self.hello)
 
     def tick(self, now_s: float) -> list[PeerEvent]:
         """Do what is due by time: hello, heartbeat, noticing silence. Call every few tens of milliseconds."""
@@ -230,7 +277,7 @@ class Dealer:
             self._said_s = now_s
             if self.connected:
                 self.send(encode(Ping(sent_ns=unix_ns())))
-            said = self.hello if not self.connected else Heartbeat(node=self.hello.node, status=self.status)
+            said = self._introduction if not self.connected else Heartbeat(node=self.hello.node, status=self.status)
             self.send(encode(said))
         return events
 

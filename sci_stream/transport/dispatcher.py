@@ -15,9 +15,10 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.dealer import UNKNOWN_PEER, answer
+from sci_stream.transport.lending import lend, welcoming
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.reception import Reception
-from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
+from sci_stream.transport.sockets import Monitor, Parcel, bind_near, make_socket, receive, send_to
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
@@ -50,6 +51,8 @@ class Settled:
 class _Peer:
     hello: Hello
     heard_s: float
+    reads: bool
+    """Whether snapshots can be lent to it."""
 
 
 class Dispatcher:
@@ -79,6 +82,7 @@ class Dispatcher:
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._peers: dict[bytes, _Peer] = {}
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
+        self._lent: dict[int, Sequence[bytes | memoryview]] = {}
         self._current = ""
         self._series = ""
         self._said_s = float("-inf")
@@ -134,6 +138,7 @@ class Dispatcher:
 
     def clear(self) -> list[int]:
         """Give up everything that is queued or with a node; return the sequence numbers."""
+        self._lent.clear()
         return [entry.seq for entry in self._queue.clear()]
 
     def turn(self, now_s: float) -> list[Settled]:
@@ -143,10 +148,10 @@ class Dispatcher:
         for peer in self._peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
         for _ in range(_MESSAGES_A_TURN):
-            frames = receive_frames(self.socket)
-            if frames is None:
+            parcel = receive(self.socket)
+            if parcel is None:
                 break
-            settled += self._handle(bytes(frames[0]), frames[1:], now_s)
+            settled += self._handle(bytes(parcel.frames[0]), parcel, now_s)
         refused_before = self.monitor.refused
         disconnected = self.monitor.drain().disconnected
         self._reception.strangers(self.monitor.refused - refused_before, now_s)
@@ -163,24 +168,26 @@ class Dispatcher:
                 settled += self._lose(identity, "it was silent for too long")
         return settled + self._hand_out()
 
-    def _handle(self, identity: bytes, frames: Sequence[memoryview], now_s: float) -> list[Settled]:
-        message = self._reception.read(identity, frames, now_s, lambda said: self._send(identity, encode(said)))
+    def _handle(self, identity: bytes, parcel: Parcel, now_s: float) -> list[Settled]:
+        message = self._reception.read(identity, parcel, now_s, lambda said: self._send(identity, encode(said)))
         if message is None:
             return []
         peer = self._peers.get(identity)
         if peer is not None:
             peer.heard_s = now_s
-        return self._obey(identity, message, now_s)
+        if isinstance(message, Hello):
+            self._greet(identity, parcel, message, now_s)
+            return []
+        return self._obey(identity, message)
 
-    def _obey(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
+    def _obey(self, identity: bytes, message: Message) -> list[Settled]:
         name = identity.decode(errors="replace")
         match message:
-            case Hello():
-                self._greet(identity, message, now_s)
             case Done() if message.series != self._series:
                 pass  # late, of a series that is over: its numbers mean other snapshots now
             case Done() if message.ok:
                 # Even from a node that was given up meanwhile: the sink has it, so no other copy is needed.
+                self._lent.pop(message.seq, None)
                 return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
             case Done():
                 entry = self._queue.failed(name, message.seq)
@@ -188,7 +195,7 @@ class Dispatcher:
                     *("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason),
                     extra={"series": message.series, "seq": message.seq},
                 )
-                return [] if entry is None else [Settled(entry.seq, "reconstruct_failed")]
+                return [] if entry is None else self._given_up([entry], "reconstruct_failed")
             case CalibrationRequest():
                 missing = encode(CalibrationMissing(hash=message.hash))
                 self._send(identity, self._calibrations.get(message.hash, missing))
@@ -205,7 +212,7 @@ class Dispatcher:
                 self.wire_errors["unexpected_kind"] += 1
         return []
 
-    def _greet(self, identity: bytes, hello: Hello, now_s: float) -> None:
+    def _greet(self, identity: bytes, parcel: Parcel, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self._peers.get(identity)
         if not self._reception.welcomes(
@@ -217,8 +224,8 @@ class Dispatcher:
             answer=lambda said: self._send(identity, encode(said)),
         ):
             return
-        self._peers[identity] = _Peer(hello, now_s)
-        self._send(identity, encode(self._welcome))
+        self._peers[identity] = _Peer(hello, now_s, reads=hello.reads and parcel.process != 0)
+        self._send(identity, encode(welcoming(self._welcome, parcel, hello)))
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)
             if self._current:
@@ -233,15 +240,16 @@ class Dispatcher:
             return []
         name = identity.decode(errors="replace")
         before = self._queue.redelivered
-        settled = self._given_up(self._queue.leave(name))
+        settled = self._given_up(self._queue.leave(name), "node_failures")
         log.warning(
             "reconstruct node %s is gone: %s; %d snapshots go to others", name, why, self._queue.redelivered - before
         )
         return settled
 
-    @staticmethod
-    def _given_up(entries: list[Entry[Snapshot]]) -> list[Settled]:
-        return [Settled(entry.seq, "node_failures") for entry in entries]
+    def _given_up(self, entries: list[Entry[Snapshot]], why: str) -> list[Settled]:
+        for entry in entries:
+            self._lent.pop(entry.seq, None)
+        return [Settled(entry.seq, why) for entry in entries]
 
     def _hand_out(self) -> list[Settled]:
         settled: list[Settled] = []
@@ -254,8 +262,11 @@ class Dispatcher:
                 redelivered=entry.attempts - 1,
                 dispatched_ns=unix_ns(),
             )
-            identity = name.encode()
-            if not self._send(identity, encode(snapshot)):
+            identity, frames = name.encode(), encode(snapshot)
+            if (peer := self._peers.get(identity)) is not None and peer.reads:
+                # Kept until it is settled: the node reads them when it comes to it.
+                self._lent[entry.seq], frames = frames, lend(frames)
+            if not self._send(identity, frames):
                 settled += self._lose(identity, "its connection broke")
         return settled
 

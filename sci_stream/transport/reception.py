@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from sci_stream.delivery.rates import Rates, TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.dealer import identity_of
+from sci_stream.transport.lending import UNREADABLE, read_parcel
+from sci_stream.transport.sockets import Parcel
 from sci_stream.wire import (
     CalibrationRequest,
     ControlResult,
@@ -20,7 +22,6 @@ from sci_stream.wire import (
     Message,
     Ping,
     Refused,
-    decode,
 )
 
 MOST_PEERS = 256
@@ -66,14 +67,14 @@ class Reception:
         self._unsaid = 0
         self.wire_errors: Counter[str] = Counter()
 
-    def read(self, identity: bytes, frames: Sequence[memoryview], now_s: float, answer: Answer) -> Message | None:
-        """Return the message in these frames; None if it is refused, which is counted, or comes too often."""
+    def read(self, identity: bytes, parcel: Parcel, now_s: float, answer: Answer) -> Message | None:
+        """Return the message in a parcel; None if it is refused, which is counted, or comes too often."""
         try:
-            message = decode(frames, self._limits)
+            message = read_parcel(parcel, parcel.frames[1:], self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             self._complain(f"message to the {self._what} address refused: {error}", now_s)
-            if error.reason == "version" and self._answers.take(identity, now_s):
+            if error.reason in {"version", UNREADABLE} and self._answers.take(identity, now_s):
                 answer(Refused(reason=error.reason, text=str(error)))
             return None
         masks = isinstance(message, Calibration | CalibrationRequest) and not self._masks.take(identity, now_s)

@@ -12,10 +12,11 @@ import zmq
 
 from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.dealer import UNKNOWN_PEER, answer
+from sci_stream.transport.lending import welcoming
 from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
 from sci_stream.transport.reception import MOST_PEERS, Reception
-from sci_stream.transport.sockets import Monitor, bind_near, make_socket, receive_frames, send_to
-from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Welcome, encode
+from sci_stream.transport.sockets import ENOUGH_BYTES_A_TURN, Monitor, Parcel, bind_near, make_socket, receive, send_to
+from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, Welcome, encode, payload_bytes
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +70,19 @@ class ResultsServer:
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
         """Take in some of what has come: (sender's identity, message) for what is the node's business."""
         out: list[tuple[bytes, Message]] = []
+        taken_bytes = 0
         for _ in range(_MESSAGES_A_TURN):
-            frames = receive_frames(self.socket)
-            if frames is None:
+            parcel = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
+            if parcel is None:
                 break
-            identity = bytes(frames[0])
-            message = self._reception.read(identity, frames[1:], now_s, functools.partial(self.reply, identity))
-            if message is not None and self._known(identity, message, now_s):
+            identity = bytes(parcel.frames[0])
+            message = self._reception.read(identity, parcel, now_s, functools.partial(self.reply, identity))
+            if message is not None and self._known(identity, parcel, message, now_s):
                 out.append((identity, message))
+                taken_bytes += payload_bytes(message)
         return out
 
-    def _known(self, identity: bytes, message: Message, now_s: float) -> bool:
+    def _known(self, identity: bytes, parcel: Parcel, message: Message, now_s: float) -> bool:
         """Keep the register of peers; return whether the message is for the node."""
         peer = self.peers.get(identity)
         if peer is not None:
@@ -87,7 +90,7 @@ class ResultsServer:
             peer.lost = False
         match message:
             case Hello():
-                self._greet(identity, message, now_s)
+                self._greet(identity, parcel, message, now_s)
                 return False
             case Heartbeat():
                 if peer is None:
@@ -103,7 +106,7 @@ class ResultsServer:
                 return False
         return True
 
-    def _greet(self, identity: bytes, hello: Hello, now_s: float) -> None:
+    def _greet(self, identity: bytes, parcel: Parcel, hello: Hello, now_s: float) -> None:
         peer = self.peers.get(identity)
         if not self._reception.welcomes(
             identity,
@@ -130,7 +133,7 @@ class ResultsServer:
                 self._replaced.append(old)
                 del self.peers[old]
         self.peers[identity] = Peer(hello, now_s, status=peer.status if peer else {})
-        self.reply(identity, self._welcome)
+        self.reply(identity, welcoming(self._welcome, parcel, hello))
 
     def tick(self, now_s: float) -> list[Peer]:
         """Send heartbeats when due; return the peers that have just been found lost."""

@@ -90,7 +90,7 @@ class SinkLink:
         """Send what is due, as far as the connection takes it."""
         if self.dealer.connected:
             for _, frames in self.outbox.due():
-                if not self.dealer.send(frames):
+                if not self.dealer.send(frames, kept=True):
                     break
 
     def close(self) -> None:

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import operator
 import os
+import re
 import socket as socketlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import zmq
@@ -21,6 +23,8 @@ from sci_stream.transport.neighbours import shortcut
 ZERO_COPY_FROM_BYTES = 65536
 """Frames from this size up are handed to ZeroMQ without a copy; below, the bookkeeping costs more than the copy."""
 
+_LOCAL_PEER = re.compile(r"localhost:\d+:\d+:(\d+)")
+"""What ZeroMQ says of who is at the other end of a local socket: user, group and process."""
 _LINGER_MS = 1000
 _CONNECT_MS = 3000
 _HANDSHAKE_MS = 10_000
@@ -144,15 +148,44 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
-def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
-    """Receive one multipart message as views on ZeroMQ's own buffers, or None if there is none now."""
+ENOUGH_BYTES_A_TURN = 1 << 20
+"""Once so much was taken in a turn of a loop, it is time to pass it on: a node that first takes all that waits has
+those behind it wait for the whole of it, and then has nothing to do itself until they are through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One multipart message as it came, as views on ZeroMQ's own buffers, and who is at the other end."""
+
+    frames: list[memoryview]
+    _origin: zmq.Frame
+
+    @property
+    def process(self) -> int:
+        """The process at the other end of a local socket, as the kernel knows it; 0 for any other."""
+        try:
+            told = _LOCAL_PEER.fullmatch(str(self._origin.get("Peer-Address")))
+        except zmq.ZMQError:
+            return 0
+        return int(told[1]) if told is not None else 0
+
+
+def receive(socket: zmq.Socket[bytes]) -> Parcel | None:
+    """Receive one multipart message, or None if there is none now."""
     # Asking costs a microsecond; finding out by an exception costs twenty.
     if not readable(socket):
         return None
     try:
-        return [frame.buffer for frame in socket.recv_multipart(flags=zmq.NOBLOCK, copy=False)]
+        frames = socket.recv_multipart(flags=zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
+    return Parcel([frame.buffer for frame in frames], frames[0])
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
+    """Receive one multipart message from whoever it comes, or None if there is none now."""
+    parcel = receive(socket)
+    return None if parcel is None else parcel.frames
 
 
 class Seen(NamedTuple):

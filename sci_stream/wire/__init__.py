@@ -4,7 +4,7 @@
 `WireError`, whatever the frames hold. Neither knows of sockets.
 """
 
-from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.codec import decode, encode, payload_bytes
 from sci_stream.wire.header import SCHEMA_VERSION, Limits, Reason
 from sci_stream.wire.messages import (
     Acceptable,
@@ -49,4 +49,5 @@ __all__ = [
     "Welcome",
     "decode",
     "encode",
+    "payload_bytes",
 ]

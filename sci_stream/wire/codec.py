@@ -5,7 +5,8 @@ A message is a multipart ``[kind][msgpack header][payload…]`` (docs/wire.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from sci_stream.errors import CalibrationError
@@ -52,7 +53,9 @@ def encode(message: Message) -> list[bytes | memoryview]:
     return [kind.name.encode(), pack_header({**fields, "payloads": descriptions}), *views]
 
 
-def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Message:
+def decode(
+    frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS, sums: Mapping[int, int] = MappingProxyType({})
+) -> Message:
     """Return the message that frames carry, all of it checked.
 
     Parameters
@@ -62,6 +65,8 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
         memory, read-only: it must not be written to as long as the message lives.
     limits
         What is taken at all.
+    sums
+        Checksums of payload frames, by index in ``frames``, as far as they were found already.
 
     Raises
     ------
@@ -85,7 +90,9 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
         refuse(
             "header_field", f"{error.field or 'The header'} of a {kind.name}", expected=error.expected, got=error.got
         )
-    arrays = unpack_payloads(kind.payloads, descriptions, views[2:], limits)
+    arrays = unpack_payloads(
+        kind.payloads, descriptions, views[2:], limits, {index - 2: crc for index, crc in sums.items()}
+    )
     return _build(kind, fields, arrays)
 
 
@@ -101,3 +108,8 @@ def _build(kind: Kind, fields: dict[str, Any], arrays: dict[str, Any]) -> Messag
     except UnfitError as error:
         refuse(reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
     return message
+
+
+def payload_bytes(message: Message) -> int:
+    """Return the size of the arrays of a message."""
+    return sum(array.nbytes for array in _BY_TYPE[type(message)].arrays(message).values() if array is not None)

@@ -25,7 +25,8 @@ class Hello:
     """A node introduces itself to one that it has connected to, and again whenever something here changes.
 
     ``node`` names it in the rig, ``incarnation`` tells this process from an earlier one of that name; ``credit`` is
-    how many snapshots it may hold that are not done: 0 while it takes none.
+    how many snapshots it may hold that are not done: 0 while it takes none. ``shows`` a few bytes of its memory to a
+    peer that may be able to read them; ``reads`` that it can read the peer's: see `sci_stream.transport.lending`.
     """
 
     node: str
@@ -35,15 +36,22 @@ class Hello:
     credit: int = 0
     protocol: int = SCHEMA_VERSION
     versions: Mapping[str, str] = field(default_factory=dict)
+    shows: str = ""
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a hello; heartbeats are expected every ``heartbeat_s`` from here on."""
+    """The answer to a hello; heartbeats are expected every ``heartbeat_s`` from here on.
+
+    ``shows`` and ``reads`` as in `Hello`.
+    """
 
     node: str
     incarnation: str
     heartbeat_s: float
+    shows: str = ""
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,15 @@ def pack_payloads(
 
 
 def unpack_payloads(
-    specs: Sequence[PayloadSpec], descriptions: object, frames: Sequence[memoryview], limits: Limits
+    specs: Sequence[PayloadSpec],
+    descriptions: object,
+    frames: Sequence[memoryview],
+    limits: Limits,
+    sums: Mapping[int, int],
 ) -> dict[str, Array | None]:
     """Return the arrays of a message by name, None for an optional one that is absent.
+
+    ``sums`` are checksums of frames that were found already, by index.
 
     Returns
     -------
@@ -108,13 +114,13 @@ def unpack_payloads(
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
     known = {spec.name: spec for spec in specs}
     out: dict[str, Array | None] = dict.fromkeys(known)
-    for entry, frame in zip(descriptions, frames, strict=True):
+    for index, (entry, frame) in enumerate(zip(descriptions, frames, strict=True)):
         described = _read_description(entry)
         spec = known.pop(described.name, None)
         if spec is None:
             got = shown(described.name)
             refuse("payload_name", "A payload that this kind has not, or has twice", expected=list(known), got=got)
-        out[spec.name] = _unpack(spec, described, frame, limits)
+        out[spec.name] = _unpack(spec, described, frame, limits, sums.get(index))
     missing = [spec.name for spec in known.values() if not spec.optional]
     if missing:
         refuse("payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others")
@@ -142,7 +148,7 @@ def _read_description(entry: object) -> _Described:
         refuse("header_field", "The description of a payload", expected=error.expected, got=error.got)
 
 
-def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits: Limits) -> Array:
+def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits: Limits, found: int | None) -> Array:
     name, dtype, shape, crc = described
     if dtype not in spec.dtypes:
         refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(spec.dtypes), got=shown(dtype))
@@ -153,7 +159,7 @@ def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits:
         refuse("payload_size", f"{name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)
     if frame.nbytes != nbytes:
         refuse("payload_length", f"length of {name}", expected=f"{nbytes} bytes", got=frame.nbytes)
-    if isal_zlib.crc32(frame) != crc:
+    if (isal_zlib.crc32(frame) if found is None else found) != crc:
         refuse("crc", f"{name} was damaged on its way", expected=f"crc32 {crc}")
     array: Array = np.frombuffer(frame, dtype=DTYPES[dtype]).reshape(shape)
     if not array.flags.aligned:

@@ -24,6 +24,8 @@ def _plain(name: str, kind: type, fields: dict[str, Check], agree: Callable[[Any
     return Kind(name, kind, Record(kind, fields), agree=agree)
 
 
+_SHOWN = Text(64, r"([0-9a-f]{1,16}:[0-9a-f]{32})?", "an address and 16 bytes, hexadecimal")
+
 KINDS: Final = (
     SERIES_START,
     SNAPSHOT,
@@ -61,9 +63,15 @@ KINDS: Final = (
             "credit": Integer(0, 1024),
             "protocol": Integer(1, 2**31 - 1),
             "versions": VERSIONS,
+            "shows": _SHOWN,
+            "reads": Flag(),
         },
     ),
-    _plain("welcome", msg.Welcome, {"node": NAME, "incarnation": NAME, "heartbeat_s": Number(0.01, 3600)}),
+    _plain(
+        "welcome",
+        msg.Welcome,
+        {"node": NAME, "incarnation": NAME, "heartbeat_s": Number(0.01, 3600), "shows": _SHOWN, "reads": Flag()},
+    ),
     _plain("heartbeat", msg.Heartbeat, {"node": NAME, "status": Status(StatusEntry(), most=128)}),
     _plain("ping", msg.Ping, {"sent_ns": COUNT}),
     _plain("pong", msg.Pong, {"sent_ns": COUNT, "received_ns": COUNT, "answered_ns": COUNT}),
