@@ -162,6 +162,16 @@ def priors_in_turn(
     return tuple(turns)
 
 
+def ending_in_full(priors: tuple[VideoDenoiser, ...], iterations: int) -> tuple[VideoDenoiser, ...]:
+    """Return the priors that take turns, begun where it takes to end a solve of so many iterations with a full round.
+
+    The last turns are those of the longest groups and of the frames: what stands still gets its texture last, when σ is
+    low. Where a round ended otherwise it was smoothed again.
+    """
+    begin = -iterations % len(priors)
+    return priors[begin:] + priors[:begin]
+
+
 def _form(prior: Denoiser, sigma: float) -> Hashable:
     """Return a prior's form; None of one that cannot be recorded."""
     return prior.form(sigma) if isinstance(prior, RecordableDenoiser) else None

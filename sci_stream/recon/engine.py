@@ -22,7 +22,7 @@ from sci_stream.optics.displaced import displace, unknown
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import Denoiser, RecordableDenoiser, SparingDenoiser
-from sci_stream.recon.along_time import priors_in_turn
+from sci_stream.recon.along_time import ending_in_full, priors_in_turn
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.device import describe_device
 from sci_stream.recon.gap import Step, cold_start, gap_step
@@ -330,7 +330,7 @@ class Engine:
             y,
             self._phi,
             r_inv,
-            denoise=self._priors,
+            denoise=ending_in_full(self._priors, budget.iterations),
             sigmas=self._watched(ladder),
             observe=observe,
         )

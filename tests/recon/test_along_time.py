@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.admm import admm
-from sci_stream.recon.along_time import FrameDenoiser, TimeDenoiser, cosines, priors_in_turn
+from sci_stream.recon.along_time import FrameDenoiser, TimeDenoiser, cosines, ending_in_full, priors_in_turn
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
 from sci_stream.recon.denoisers.rounding import Precision
@@ -146,3 +146,14 @@ def test_recorded_turns_are_those_done_one_by_one(make: type[TvDenoiser]) -> Non
     # The frames, and three lengths of groups, have one each.
     assert recorded.recordings == 4
     assert not recorded.fault
+
+
+@pytest.mark.parametrize("iterations", range(1, 14))
+def test_however_many_iterations_there_are_the_last_are_those_of_the_longest_groups_and_the_frames(
+    iterations: int,
+) -> None:
+    priors = priors_in_turn(TvDenoiser(), 8, CPU, along_time=True)
+    turns = ending_in_full(priors, iterations)
+    assert sorted(map(id, turns)) == sorted(map(id, priors))
+    taken = [turns[k % len(turns)] for k in range(iterations)]
+    assert taken[-2:] == list(priors[-2:][-iterations:])
