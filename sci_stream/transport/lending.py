@@ -30,14 +30,18 @@ from typing import Final, cast
 import numpy as np
 from isal import isal_zlib
 
-from sci_stream.errors import WireError
+from sci_stream.errors import ConfigError, WireError
 from sci_stream.model import Array
 from sci_stream.transport.neighbours import FOLDER_VARIABLE
-from sci_stream.transport.sockets import ZERO_COPY_FROM_BYTES, Parcel
+from sci_stream.transport.sockets import Parcel
 from sci_stream.wire import Hello, Limits, Message, Welcome, decode
 
-LEND_FROM_BYTES: Final = ZERO_COPY_FROM_BYTES
-"""Payloads from this size up are lent; smaller ones are in the message before a reference would be followed."""
+LEND_FROM_VARIABLE: Final = "SCI_STREAM_LEND_FROM_BYTES"
+"""In the environment: payloads from this size up are lent. A huge number for none."""
+
+_LEND_FROM_BYTES = 65536
+"""Smaller ones are in the message before a reference would be followed."""
+_LEAST_BYTES = 64
 
 LENT, UNREADABLE = "lent", "unreadable"
 """Reasons to refuse a message: a reference that cannot be followed, or that the kernel will never let us follow."""
@@ -138,13 +142,29 @@ def welcoming(welcome: Welcome, parcel: Parcel, hello: Hello) -> Welcome:
     return replace(welcome, shows=show(), reads=can_read(process, hello.shows)) if process else welcome
 
 
+@functools.cache
+def lend_from_bytes() -> int:
+    """Return the size from which payloads are lent.
+
+    Raises
+    ------
+    ConfigError
+        If the environment says something that is no size.
+    """
+    said = os.environ.get(LEND_FROM_VARIABLE, "")
+    if said and not said.isdecimal():
+        raise ConfigError(f"{LEND_FROM_VARIABLE} is not a size", expected="a number of bytes", got=said)
+    return max(_LEAST_BYTES, int(said)) if said else _LEND_FROM_BYTES
+
+
 def lend(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """Return frames to send in place of these to a peer that can read this process's memory.
 
     The caller keeps these, and what they are views of, until the peer has said that it has the message.
     """
+    least = lend_from_bytes()
     return [
-        _reference(frame) if index >= _KIND_AND_HEADER and memoryview(frame).nbytes >= LEND_FROM_BYTES else frame
+        _reference(frame) if index >= _KIND_AND_HEADER and memoryview(frame).nbytes >= least else frame
         for index, frame in enumerate(frames)
     ]
 

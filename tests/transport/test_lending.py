@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from sci_stream.delivery.dispatch import DispatchQueue
-from sci_stream.errors import WireError
+from sci_stream.errors import ConfigError, WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport import lending
@@ -313,3 +313,18 @@ def test_beyond_a_supervisor_nothing_is_lent(
     finally:
         rig.close()
         context.destroy(linger=0)
+
+
+def test_the_size_from_which_payloads_are_lent_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = np.zeros((8, 8), np.uint16)
+    frames = encode(dataclasses.replace(snapshot(1), counts=counts))
+    for said, lent in (("128", True), ("129", False), ("", False), ("1", True)):
+        monkeypatch.setenv(lending.LEND_FROM_VARIABLE, said)
+        lending.lend_from_bytes.cache_clear()
+        assert (lend(frames)[2] != frames[2]) is lent
+    monkeypatch.setenv(lending.LEND_FROM_VARIABLE, "lots")
+    lending.lend_from_bytes.cache_clear()
+    with pytest.raises(ConfigError, match="expected a number of bytes; got lots"):
+        lend(frames)
+    monkeypatch.undo()
+    lending.lend_from_bytes.cache_clear()
