@@ -32,7 +32,7 @@ class ReconstructSection(Section):
     )
     denoiser: DenoiserName = Field(
         default="auto",
-        description="Prior: tv, ffdnet-lite, ffdnet (needs weights), two in sequence (tv+ffdnet-lite), or auto: ffdnet "
+        description="Prior: tv, ffdnet-lite, ffdnet, two in sequence (tv+ffdnet-lite), or auto: ffdnet "
         "if weights are given, else ffdnet-lite.",
     )
     weights: OptionalPath = Field(

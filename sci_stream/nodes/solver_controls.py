@@ -24,9 +24,9 @@ _LEFT_OPEN = tuple(
 
 
 def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:
-    """Return the denoisers that can be loaded: the rig's own, and those that need no weights from the user."""
+    """Return the denoisers that can be loaded: the rig's own, and those that came with the product."""
     own = _own_prior(given, prior)
-    free = [name for name, spec in DENOISERS.items() if not spec.needs_weights and name != _NO_PRIOR]
+    free = [name for name in DENOISERS if name != _NO_PRIOR]
     return tuple(sorted({own, prior, *free}))
 
 

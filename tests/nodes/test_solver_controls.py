@@ -20,10 +20,12 @@ TV = ReconstructSection(denoiser="tv", iterations=6, adapt_budget=False, threads
 OWN = ReconstructSection(denoiser="ffdnet", weights=Path("own.pth"), iterations=9)
 
 
-def test_offered_are_the_rigs_own_denoiser_and_those_that_need_no_weights() -> None:
-    assert offered_priors(TV, "tv") == ("ffdnet-lite", "tv")
-    assert offered_priors(OWN, "ffdnet") == ("ffdnet", "ffdnet-lite", "tv")
-    assert offered_priors(ReconstructSection(weights=Path("own.pth")), "ffdnet") == ("ffdnet", "ffdnet-lite", "tv")
+def test_offered_are_the_rigs_own_denoiser_and_those_that_came_with_the_product() -> None:
+    shipped = ("ffdnet", "ffdnet-lite", "tv")
+    assert offered_priors(TV, "tv") == shipped
+    assert offered_priors(OWN, "ffdnet") == shipped
+    assert offered_priors(ReconstructSection(weights=Path("own.pth")), "ffdnet") == shipped
+    assert offered_priors(ReconstructSection(denoiser="tv+ffdnet"), "tv+ffdnet") == (*shipped, "tv+ffdnet")
 
 
 def test_the_rigs_weights_stay_with_the_rigs_denoiser() -> None:
@@ -101,7 +103,7 @@ def test_another_denoiser_gives_another_video_and_the_same_as_if_it_had_been_the
 
 
 def test_what_does_not_fit_or_load_leaves_everything_as_it_was(solver: SolverThread, series: Series) -> None:
-    for changes in ({"min_iterations": 50}, {"denoiser": "ffdnet"}):
+    for changes in ({"min_iterations": 50}, {"denoiser": "median"}):
         solver.change("1", changes)
         changed = next_result(solver)
         assert isinstance(changed, Changed)

@@ -74,7 +74,7 @@ def test_the_lite_network_can_be_given_other_weights() -> None:
     assert torch.equal(make_denoiser("ffdnet-lite", CPU, weights)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
 
 
-@pytest.mark.parametrize("name", ["ffdnet-lite"])
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
 def test_shipped_weights_are_whole_and_described(name: str) -> None:
     path = shipped_weights(name)
     assert variant_of(load_ffdnet(path)) == name
@@ -84,10 +84,11 @@ def test_shipped_weights_are_whole_and_described(name: str) -> None:
     assert "## Data" in card
 
 
-def test_shipped_weights_denoise(data_dir: Path) -> None:
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
+def test_shipped_weights_denoise(name: str, data_dir: Path) -> None:
     truth = torch.from_numpy(cv2.imread(str(data_dir / "test" / "set12" / "01.png"), cv2.IMREAD_GRAYSCALE))[None] / 255
     sigma = 25 / 255
     noisy = truth + sigma * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        clean = make_denoiser("ffdnet-lite", CPU)(noisy, sigma)
+        clean = make_denoiser(name, CPU)(noisy, sigma)
     assert float((clean - truth).square().mean()) < 0.25 * sigma**2  # six decibels, and more where there is less detail

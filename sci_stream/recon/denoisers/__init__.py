@@ -20,7 +20,7 @@ from sci_stream.recon.denoisers.rounding import Precision
 from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.schedule import LambdaRule, SigmaSchedule
-from sci_stream.recon.variants import shipped_weights
+from sci_stream.recon.variants import shipped_weights, variant_of
 from sci_stream.recon.warm_start import Effort
 from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
 
@@ -37,9 +37,7 @@ def _make_identity(_device: torch.device, _weights: Weights, _precision: Precisi
 
 
 def _make_ffdnet(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
-    if weights is None:
-        raise ValueError("FFDNet needs a path to its weights")
-    return FfdnetDenoiser(_loaded(weights), device, precision)
+    return FfdnetDenoiser(_loaded(weights or shipped_weights("ffdnet")), device, precision)
 
 
 def _make_ffdnet_lite(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
@@ -54,17 +52,15 @@ def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
 class DenoiserSpec:
     """How to make a denoiser, and how GAP is best run with it.
 
-    ``make(device, weights, precision)`` builds it; ``takes_weights`` says whether it can be given any,
-    ``needs_weights`` whether it must be, none having come with the product; ``sigma_first`` and ``sigma_last`` (0–1
-    scale) are the schedule that suits it; ``iterations`` by type of device is what a snapshot is worth where time does
-    not press, ``min_iterations`` what it takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β;
-    ``lambda_rule`` decides how σ falls; ``effort`` is what a warm start may cost with it; ``along_time``
-    whether it is put to work along time too.
+    ``make(device, weights, precision)`` builds it; ``takes_weights`` says whether it can be given others than those
+    that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it;
+    ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
+    takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β; ``lambda_rule`` decides how σ falls;
+    ``effort`` is what a warm start may cost with it; ``along_time`` whether it is put to work along time too.
     """
 
     make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
     takes_weights: bool
-    needs_weights: bool
     sigma_first: float
     sigma_last: float
     iterations: Mapping[str, int]
@@ -84,7 +80,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "tv": DenoiserSpec(
         make=_make_tv,
         takes_weights=False,
-        needs_weights=False,
         sigma_first=40 / 255,
         sigma_last=6 / 255,
         iterations={"cpu": 24, "cuda": 60},
@@ -95,7 +90,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "ffdnet": DenoiserSpec(
         make=_make_ffdnet,
         takes_weights=True,
-        needs_weights=True,
         sigma_first=50 / 255,
         sigma_last=10 / 255,
         iterations={"cpu": 20, "cuda": 40},
@@ -108,7 +102,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "ffdnet-lite": DenoiserSpec(
         make=_make_ffdnet_lite,
         takes_weights=True,
-        needs_weights=False,
         sigma_first=50 / 255,
         sigma_last=10 / 255,
         iterations={"cpu": 20},
@@ -121,7 +114,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "identity": DenoiserSpec(
         make=_make_identity,
         takes_weights=False,
-        needs_weights=False,
         sigma_first=1 / 255,
         sigma_last=1 / 255,
         iterations={"cpu": 1},
@@ -145,21 +137,21 @@ def denoiser_spec(name: str) -> DenoiserSpec:
             expected=f"one of {', '.join(sorted(DENOISERS))}, or two of them joined by +",
             got=repr(name),
         )
-    return DENOISERS[name] if len(parts) == 1 else _sequence_spec(DENOISERS[parts[0]], DENOISERS[parts[1]])
+    return DENOISERS[name] if len(parts) == 1 else _sequence_spec(parts[0], parts[1])
 
 
-def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
+def _sequence_spec(first_name: str, then_name: str) -> DenoiserSpec:
     """Return what suits two priors in sequence: σ from where the first one starts to where the second one ends."""
+    first, then = DENOISERS[first_name], DENOISERS[then_name]
     sigma_first = max(first.sigma_first, then.sigma_last)
 
     def make(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
         switch_sigma = SigmaSchedule(sigma_first, then.sigma_last).sigma(0.5)
-        return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
+        return _make_sequence(first_name, then_name, device, weights, precision, switch_sigma=switch_sigma)
 
     return DenoiserSpec(
         make=make,
         takes_weights=first.takes_weights or then.takes_weights,
-        needs_weights=first.needs_weights or then.needs_weights,
         sigma_first=sigma_first,
         sigma_last=then.sigma_last,
         iterations=then.iterations,
@@ -173,20 +165,23 @@ def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
 
 
 def _make_sequence(
-    first: DenoiserSpec,
-    then: DenoiserSpec,
+    first_name: str,
+    then_name: str,
     device: torch.device,
     weights: Weights,
     precision: Precision,
     *,
     switch_sigma: float,
 ) -> RecordableDenoiser:
-    """Make two priors; a checkpoint goes to those that need one, else to the last one that takes it."""
-    for_first = first.needs_weights or (first.takes_weights and not then.takes_weights)
-    for_then = then.needs_weights or (then.takes_weights and not first.needs_weights)
+    """Make two priors; a checkpoint goes to the one of whose variant it is, else to the last one that takes it."""
+    first, then = DENOISERS[first_name], DENOISERS[then_name]
+    both = first.takes_weights and then.takes_weights
+    for_first = first.takes_weights and (
+        not then.takes_weights or (both and weights is not None and variant_of(_loaded(weights)) == first_name)
+    )
     return SequenceDenoiser(
         first.make(device, weights if for_first else None, precision),
-        then.make(device, weights if for_then else None, precision),
+        then.make(device, weights if then.takes_weights and not for_first else None, precision),
         switch_sigma,
     )
 
@@ -219,23 +214,16 @@ def make_denoiser(
     Raises
     ------
     ConfigError
-        If there is none of this name, or weights are needed and missing, or given to one that takes none.
+        If there is none of this name, or weights are given to one that takes none.
     WeightsError
         If the checkpoint cannot be used.
     """
     spec = denoiser_spec(name)
-    if spec.needs_weights and weights is None:
-        raise ConfigError(
-            f"The denoiser {name!r} needs weights",
-            expected="a path to a checkpoint",
-            got="none",
-            hint="Name one in the rig, or choose the denoiser 'tv', which needs none.",
-        )
     if weights is not None and not spec.takes_weights:
         raise ConfigError(
             f"The denoiser {name!r} takes no weights", got=str(weights) if isinstance(weights, Path) else "a network"
         )
     if switch_sigma is not None and "+" in name:
-        first, then = (DENOISERS[part] for part in name.split("+"))
+        first, then = name.split("+")
         return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
     return spec.make(device, weights, precision)

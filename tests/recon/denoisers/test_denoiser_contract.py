@@ -99,11 +99,6 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         make_denoiser("median", CPU)
 
 
-def test_missing_weights_are_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"'ffdnet' needs weights.*'tv'"):
-        make_denoiser("ffdnet", CPU)
-
-
 def test_superfluous_weights_are_refused(small_weights: Path) -> None:
     with pytest.raises(ConfigError, match="'tv' takes no weights"):
         make_denoiser("tv", CPU, small_weights)

@@ -10,10 +10,13 @@ import torch
 from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers import denoiser_spec, make_denoiser
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
 from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.schedule import AnytimeLadder, Budget, SigmaSchedule
+from sci_stream.recon.variants import shipped_weights
+from sci_stream.recon.weights import load_ffdnet
 
 CPU = torch.device("cpu")
 FRAMES = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
@@ -40,7 +43,6 @@ def test_what_suits_a_sequence_comes_from_both() -> None:
     assert (both.sigma_first, both.sigma_last) == (tv.sigma_first, lite.sigma_last)
     assert both.relaxation == min(tv.relaxation, lite.relaxation)
     assert both.takes_weights
-    assert not both.needs_weights
 
 
 def test_without_a_level_the_switch_is_half_way_down() -> None:
@@ -51,8 +53,19 @@ def test_without_a_level_the_switch_is_half_way_down() -> None:
 
 
 def test_a_checkpoint_goes_to_the_one_that_takes_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'tv\\+ffdnet' needs weights"):
-        make_denoiser("tv+ffdnet", CPU)
+    lite, full = (shipped_weights(name) for name in ("ffdnet-lite", "ffdnet"))
+    given = tmp_path / "given.safetensors"
+    given.write_bytes(lite.read_bytes())
+    for name, checkpoint, sigma, expected in (
+        ("tv+ffdnet-lite", given, 0.05, lite),
+        ("ffdnet-lite+tv", given, 0.2, lite),
+        ("ffdnet+ffdnet-lite", given, 0.05, lite),
+        ("ffdnet+ffdnet-lite", given, 0.2, full),
+        ("ffdnet-lite+ffdnet", given, 0.2, lite),
+        ("ffdnet-lite+ffdnet", full, 0.05, full),
+    ):
+        sequence = make_denoiser(name, CPU, checkpoint, switch_sigma=0.1)
+        assert torch.equal(sequence(FRAMES, sigma), FfdnetDenoiser(load_ffdnet(expected), CPU)(FRAMES, sigma)), name
     with pytest.raises(ConfigError, match="takes no weights"):
         make_denoiser("tv+identity", CPU, tmp_path / "some.pth")
 
