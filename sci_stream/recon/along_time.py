@@ -166,9 +166,10 @@ def ending_in_full(priors: tuple[VideoDenoiser, ...], iterations: int) -> tuple[
     """Return the priors that take turns, begun where it takes to end a solve of so many iterations with a full round.
 
     The last turns are those of the longest groups and of the frames: what stands still gets its texture last, when σ is
-    low. Where a round ended otherwise it was smoothed again.
+    low. Where a round ended otherwise it was smoothed again. Fewer iterations than a round has begin with the shortest
+    groups: there is much to move yet.
     """
-    begin = -iterations % len(priors)
+    begin = -iterations % len(priors) if iterations >= len(priors) else 0
     return priors[begin:] + priors[:begin]
 
 
