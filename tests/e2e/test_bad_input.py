@@ -85,11 +85,11 @@ def mat_without_masks(path: Path) -> None:
     scipy.io.savemat(path, {"meas": np.ones((8, 8, 2))})
 
 
-def weights(make: Callable[[Path], object] | None) -> Callable[[Path], dict[str, Any]]:
+def weights(make: Callable[[Path], object] | None, denoiser: str = "ffdnet") -> Callable[[Path], dict[str, Any]]:
     def prepare(folder: Path) -> dict[str, Any]:
         if make is not None:
             make(folder / "network.pth")
-        return {"reconstruct": {"denoiser": "ffdnet", "weights": "network.pth"}}
+        return {"reconstruct": {"denoiser": denoiser, "weights": "network.pth"}}
 
     return prepare
 
@@ -152,7 +152,7 @@ CASES = [
         "a measurement that is text", INPUT, ("text.mat",), replay("text.mat", lambda path: path.write_text("x" * 500))
     ),
     Case("a denoiser that does not exist", INPUT, ("tvv", "ffdnet"), given(reconstruct={"denoiser": "tvv"})),
-    Case("a network without weights", INPUT, ("ffdnet", "weights"), given(reconstruct={"denoiser": "ffdnet"})),
+    Case("weights for what takes none", INPUT, ("network.pth", "takes no weights"), weights(foreign_network, "tv")),
     Case("weights that are not there", INPUT, ("network.pth",), weights(None)),
     Case("weights that are text", INPUT, ("network.pth",), weights(lambda path: path.write_text("weights"))),
     Case("weights of another network", INPUT, ("network.pth",), weights(foreign_network), run=True),
