@@ -113,6 +113,7 @@ class Dealer:
         dress(self.socket)
         self.socket.connect(nearest(endpoint))
         self._reads = self._lends = False
+        self._unreadable = ""
         self._peer: str | None = None
         self._heard_s = 0.0
         self._said_s = float("-inf")
@@ -215,6 +216,8 @@ class Dealer:
             if self._lines.take(now_s):
                 log.warning("message from %s refused: %s", self.endpoint, error)
             if error.reason == UNREADABLE:
+                # For good: else what tried out well would be lent, refused and tried out again without end.
+                self._unreadable = self._peer or ""
                 self._learn_to_read(can=False)
             return None
         if isinstance(message, Pong):
@@ -222,7 +225,8 @@ class Dealer:
             return None
         if isinstance(message, Welcome):
             self._lends = message.reads
-            self._learn_to_read(can=can_read(parcel.process, message.shows))
+            readable = message.incarnation != self._unreadable and can_read(parcel.process, message.shows)
+            self._learn_to_read(can=readable)
         return message
 
     def _peer_event(self, message: Message) -> PeerEvent | None:
