@@ -91,9 +91,10 @@ class ModelCard:
             f"| {s['device']} | {s['torch']} | {s['steps']} | {s['minutes']:.1f} |" for s in self.sessions
         )
         return (
-            f"## Training\n\n{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error, Adam, "
-            "constant learning rate with a linear warm-up and a linear decay at the end; noise drawn anew in every "
-            "step; patches turned and mirrored; the weights are the running average.\n\n"
+            f"## Training\n\n{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error; Muon for "
+            "the kernels between the first layer and the last, Adam for all else; constant learning rates with a "
+            "linear warm-up and a linear decay at the end; noise drawn anew in every step; patches turned and "
+            "mirrored; the weights are the running average.\n\n"
             f"| setting | value |\n|---|---|\n{settings}\n\n"
             f"| device | torch | steps | minutes |\n|---|---|---|---|\n{sessions}"
         )
@@ -115,7 +116,7 @@ class ModelCard:
         s = self.settings
         options = (
             f"--variant {self.variant} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
-            f"--learning-rate {s['learning_rate']} --steps {self.steps or self.step}"
+            f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} --steps {self.steps or self.step}"
         )
         return (
             "## Make it again, or better\n\n"

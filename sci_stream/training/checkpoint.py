@@ -12,7 +12,7 @@ import torch
 
 from sci_stream.errors import FileFormatError, StorageError
 
-FORMAT = "sci_stream.training.1"
+FORMAT = "sci_stream.training.2"
 """The ``format`` entry of checkpoints; the number rises when readers must change."""
 
 _REQUIRED = {"format", "settings", "data_id", "steps", "elapsed_s", "sessions", "learner"}

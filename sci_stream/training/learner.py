@@ -1,4 +1,4 @@
-"""The network while it learns: its parameters, their running average, and Adam."""
+"""The network while it learns: its parameters, their running average, and the optimisers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sci_stream.recon.denoisers.ffdnet import run_network
 from sci_stream.recon.device import computes_bfloat16
 from sci_stream.recon.variants import NetworkShape
 from sci_stream.recon.weights import FfdnetWeights
+from sci_stream.training.muon import Muon
 
 _LAST_GAIN = 0.1
 """The last layer starts small: a network that says "no noise" is a better start than one that says anything."""
@@ -38,7 +39,9 @@ def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
 
 
 class Learner:
-    """Take steps of Adam on the mean absolute error, and average the weights.
+    """Take steps on the mean absolute error, and average the weights.
+
+    Kernels between layers of the same number of channels are Muon's, all else is Adam's.
 
     The absolute error rather than the squared one: errors grow with σ, and squared, the noisiest patches would decide
     nearly alone, while the reconstruction ends at low σ, where its quality is made.
@@ -63,7 +66,9 @@ class Learner:
         self._kernels = [self._parameter(kernel) for kernel in start.kernels]
         self._biases = [self._parameter(bias) for bias in start.biases]
         self._averages = [parameter.detach().clone() for parameter in self._parameters]
-        self._adam = torch.optim.Adam(self._parameters)
+        first, *inner, last = self._kernels
+        self._muon = Muon(inner)
+        self._adam = torch.optim.Adam([first, last, *self._biases])
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._loss_count = 0
 
@@ -75,17 +80,21 @@ class Learner:
     def _parameters(self) -> list[torch.Tensor]:
         return [*self._kernels, *self._biases]
 
-    def learn(self, noisy: torch.Tensor, sigma: torch.Tensor, clean: torch.Tensor, rate: float) -> None:
-        """Take one step: (N, 1, p, p) patches and (N, 1, 1, 1) noise levels on the device, learning rate."""
+    def learn(
+        self, noisy: torch.Tensor, sigma: torch.Tensor, clean: torch.Tensor, *, rate: float, kernel_rate: float
+    ) -> None:
+        """Take one step: (N, 1, p, p) patches and (N, 1, 1, 1) noise levels on the device; Adam's and Muon's rates."""
         for group in self._adam.param_groups:
             group["lr"] = rate
-        self._adam.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16):
             denoised = run_network(noisy, sigma, self._kernels, self._biases, gives_noise=self._gives_noise)
         loss = F.l1_loss(denoised.float(), clean)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_MOST)
         self._adam.step()
+        self._muon.step(kernel_rate)
         self.step += 1
         decay = min(self._ema_decay, (1 + self.step) / (_EMA_HEAD_START + self.step))
         with torch.no_grad():
@@ -116,6 +125,7 @@ class Learner:
             "parameters": [parameter.detach() for parameter in self._parameters],
             "averages": self._averages,
             "adam": self._adam.state_dict(),
+            "muon": self._muon.state(),
             "loss_sum": self._loss_sum,
             "loss_count": self._loss_count,
         }
@@ -140,5 +150,6 @@ class Learner:
                 mine.copy_(saved)
             self._loss_sum.copy_(state["loss_sum"])
         self._adam.load_state_dict(state["adam"])
+        self._muon.restore(state["muon"])
         self._loss_count = int(state["loss_count"])
         self.step = int(state["step"])

@@ -26,11 +26,13 @@ class TrainingSettings:
     batch, patch_px
         Patches a step, and their height and width; even.
     learning_rate
-        Of Adam, after the warm-up and before the decay.
+        Of Adam, which learns biases and the first and the last layer, after the warm-up and before the decay.
+    kernel_rate
+        Of Muon, which learns the kernels between them, at the same time; see `sci_stream.training.muon`.
     warmup_steps
-        Over which the rate rises from nothing.
+        Over which the rates rise from nothing.
     decay_share
-        Share of the steps, the last ones, over which the rate falls to nothing.
+        Share of the steps, the last ones, over which the rates fall to nothing.
     ema_decay
         Of the running average of the weights, which is what is validated and exported.
     sigma_most
@@ -47,7 +49,7 @@ class TrainingSettings:
 
     Notes
     -----
-    The rate is constant for most of a run and falls only at its end, rather than along a cosine: until the fall begins
+    The rates are constant for most of a run and fall only at its end, rather than along a cosine: until the fall begins
     nothing depends on how many steps there will be, so that a run can be made longer or end when time is up.
     """
 
@@ -56,6 +58,7 @@ class TrainingSettings:
     batch: int = 16
     patch_px: int = 64
     learning_rate: float = LEARNING_RATES["ffdnet-lite"]
+    kernel_rate: float = 0.01
     warmup_steps: int = 200
     decay_share: float = 0.3
     ema_decay: float = 0.999
@@ -70,6 +73,7 @@ class TrainingSettings:
             "batch": (1, self.batch, 2**16),
             "patch_px": (8, self.patch_px, 1024),
             "learning_rate": (1e-8, self.learning_rate, 1.0),
+            "kernel_rate": (1e-8, self.kernel_rate, 1.0),
             "warmup_steps": (0, self.warmup_steps, 10**9),
             "decay_share": (0.0, self.decay_share, 1.0),
             "ema_decay": (0.0, self.ema_decay, 1 - 1e-9),
@@ -87,12 +91,12 @@ class TrainingSettings:
         """Return the step from which the rate falls, in a run of ``steps``."""
         return steps - round(self.decay_share * steps)
 
-    def rate(self, step: int, steps: int | None) -> float:
-        """Return the learning rate of a step, counted from 0; ``steps`` is None while nobody knows how many."""
-        rate = self.learning_rate * min(1.0, (step + 1) / (self.warmup_steps + 1))
+    def share(self, step: int, steps: int | None) -> float:
+        """Return the share of its rates that a step, counted from 0, learns at; ``steps`` is None while not known."""
+        share = min(1.0, (step + 1) / (self.warmup_steps + 1))
         if steps is None or step < (begins := self.decay_begins(steps)):
-            return rate
-        return rate * max(0.0, (steps - step) / (steps - begins + 1))
+            return share
+        return share * max(0.0, (steps - step) / (steps - begins + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,8 +183,10 @@ class _Session:
         threads = _DRAWING_THREADS[self._device.type]
         with drawn_ahead(self._images.images, settings, learner.step, threads) as batches:
             while not self._finished and not self._until_now(stop):
-                rate = settings.rate(learner.step, self._steps)
-                learner.learn(*add_noise(next(batches), self._device), rate)
+                share = settings.share(learner.step, self._steps)
+                rate = share * settings.learning_rate
+                kernel_rate = share * settings.kernel_rate
+                learner.learn(*add_noise(next(batches), self._device), rate=rate, kernel_rate=kernel_rate)
                 self._plan()
                 if learner.step % settings.validate_every == 0 or self._finished:
                     self._validate(rate, console)

@@ -39,10 +39,10 @@ def go(photographs: Path) -> Train:
 
 
 def _tensors(run: Path) -> list[torch.Tensor]:
-    """Return all that a checkpoint holds of the network, its average and Adam."""
+    """Return all that a checkpoint holds of the network, its average and the optimisers."""
     learner = load_checkpoint(run)["learner"]
     adam = [entry[key] for entry in learner["adam"]["state"].values() for key in ("exp_avg", "exp_avg_sq", "step")]
-    return [*learner["parameters"], *learner["averages"], *adam]
+    return [*learner["parameters"], *learner["averages"], *adam, *learner["muon"]]
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -134,7 +134,7 @@ def test_a_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: Trai
     go(tmp_path / "one", small, steps=4)
     weights = tmp_path / "one.safetensors"
     export_weights(tmp_path / "one", weights, data=[], licence="none")
-    go(tmp_path / "two", dataclasses.replace(small, learning_rate=1e-8), steps=1, start_from=weights)
+    go(tmp_path / "two", dataclasses.replace(small, learning_rate=1e-8, kernel_rate=1e-8), steps=1, start_from=weights)
     for start, now in zip(
         load_checkpoint(tmp_path / "one")["learner"]["averages"],
         load_checkpoint(tmp_path / "two")["learner"]["parameters"],
@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_is_refused(
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     torch.save({"model.0.weight": torch.zeros(1)}, checkpoint_path(tmp_path))
-    with pytest.raises(FileFormatError, match=r"not a training checkpoint of this version.*sci_stream\.training\.1"):
+    with pytest.raises(FileFormatError, match=r"not a training checkpoint of this version.*sci_stream\.training\.2"):
         load_checkpoint(tmp_path)
 
 

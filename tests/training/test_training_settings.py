@@ -16,17 +16,17 @@ SETTINGS = TrainingSettings(learning_rate=1e-3, warmup_steps=9, decay_share=0.25
 
 
 def test_the_rate_rises_stays_and_falls() -> None:
-    rates = [SETTINGS.rate(step, 100) for step in range(100)]
-    assert rates[0] == pytest.approx(1e-4)
-    assert rates[9:75] == pytest.approx([1e-3] * 66)
-    assert all(a > b > 0 for a, b in itertools.pairwise(rates[75:]))
-    assert rates[-1] < 1e-4
+    shares = [SETTINGS.share(step, 100) for step in range(100)]
+    assert shares[0] == pytest.approx(0.1)
+    assert shares[9:75] == pytest.approx([1.0] * 66)
+    assert all(a > b > 0 for a, b in itertools.pairwise(shares[75:]))
+    assert shares[-1] < 0.1
 
 
 @given(steps=st.integers(100, 10**6))
 def test_before_the_decay_nothing_depends_on_how_long_the_run_will_be(steps: int) -> None:
     last = SETTINGS.decay_begins(steps) - 1
-    assert SETTINGS.rate(last, steps) == SETTINGS.rate(last, None) == SETTINGS.rate(last, 2 * steps)
+    assert SETTINGS.share(last, steps) == SETTINGS.share(last, None) == SETTINGS.share(last, 2 * steps)
 
 
 def test_minutes_fix_the_steps_when_the_decay_takes_the_rest_of_the_time() -> None:
@@ -66,6 +66,7 @@ def test_a_training_without_a_sensible_end_is_refused(until: dict[str, float], s
         ({"patch_px": 33}, "even number"),
         ({"batch": 0}, "batch"),
         ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"kernel_rate": 0.0}, "kernel_rate"),
         ({"sigma_most": 75.0}, "sigma_most"),
         ({"ema_decay": 1.0}, "ema_decay"),
         ({"seed": -1}, "seed"),
