@@ -29,6 +29,7 @@ def train(
     patch: Annotated[int, typer.Option(help="Height and width of a patch in pixels, even.")] = 64,
     learning_rate: Annotated[float | None, typer.Option(help="Adam's; the variant's own if not given.")] = None,
     kernel_rate: Annotated[float, typer.Option(help="Muon's, of the inner kernels.")] = 0.01,
+    decay: Annotated[float, typer.Option(help="Share of the steps over which the rates fall.")] = 0.3,
     validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,
     held_out: Annotated[int, typer.Option(help="Photographs kept from training to validate with.")] = 8,
     memory_mib: Annotated[int, typer.Option(min=1, help="What decoded photographs may take.")] = 4096,
@@ -51,6 +52,7 @@ def train(
         patch_px=patch,
         learning_rate=LEARNING_RATES[variant] if learning_rate is None else learning_rate,
         kernel_rate=kernel_rate,
+        decay_share=decay,
         validate_every=validate_every,
     )
     console = Console(stderr=True)

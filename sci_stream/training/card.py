@@ -116,7 +116,8 @@ class ModelCard:
         s = self.settings
         options = (
             f"--variant {self.variant} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
-            f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} --steps {self.steps or self.step}"
+            f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
+            f"--decay {s['decay_share']} --steps {self.steps or self.step}"
         )
         return (
             "## Make it again, or better\n\n"

@@ -1,0 +1,254 @@
+r"""The cold start: the best linear estimate of a snapshot's frames, where they move, and ȳ where they do not.
+
+What is known of a snapshot before any denoiser has seen it is y = Φx, and how images behave on average: their energy
+falls with spatial frequency k and, as what moves by v pixels a frame turns k into k·v, with temporal frequency ω. If
+the frames differ from their local mean m by a stationary random field of covariance C, and y has noise of variance ν,
+the linear estimate of least mean square error is::
+
+    x⁰ = m + CΦᵀz,   (ΦCΦᵀ + νI) z = y − Φm
+
+ȳ = y/Σφ, in which all frames are alike, has the blur of the whole exposure and the masks' pattern in it wherever
+something moves; here the masks' differences already tell the frames apart. C is diagonal in the frequencies, and a few
+steps of conjugate gradients solve for z, each with one Fourier transform of the frames there and one back.
+
+**Moving or still.** Where nothing moves, ȳ is exact, and x⁰ takes texture for motion. Which of the two it is, y itself
+tells: z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error with which the other pixels predict y_p, left out itself. The same with
+frames that are all alike, S = Σφ in the place of Φ, gives the error of the assumption that nothing moves. Of the
+squares of both, averaged around each pixel, e_moving and e_still, x⁰ gets the weight 1/(1 + (e_moving/e_still)⁴).
+
+References
+----------
+Wiener filtering by conjugate gradients; leave-one-out residuals of a Gaussian process after Rasmussen and Williams,
+"Gaussian Processes for Machine Learning" (2006), section 5.4.2; C is Matérn's covariance, of spectrum
+(κ² + k² + τω²)^−p. Settings and what they give: docs/results/linear-start.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from sci_stream.recon.along_time import cosines
+from sci_stream.recon.motion import box_mean
+
+_KAPPA2, _TAU, _POWER = 0.5, 1.0, 2.0
+"""κ², τ and p of the covariance; k² and ω² are 2 − 2 cos of the frequencies in radians a pixel and a frame."""
+
+_NOISE = 0.025
+"""ν in units of Σφ² and of the frames' variance. It holds the solution where masks hardly differ."""
+
+_STEPS_MOVING, _STEPS_STILL = 6, 10
+"""Of conjugate gradients: the estimate is then 0.2 dB short of what it converges to."""
+
+_MEAN_PX, _CHOICE_PX, _EXPECTED_PX = 2, 3, 6
+"""Radius of the windows in which brightness, prediction errors and what is expected of these are averaged, twice."""
+
+_DECISION = 4.0
+"""Exponent of the ratio of the two squared prediction errors in the weight."""
+
+_PROBES = 2
+"""Random vectors by which the diagonal of an inverse is estimated, once for all snapshots of a calibration."""
+
+_PIXELS_AT_ONCE = {"cpu": 2**17, "cuda": 2**25}
+"""Of all planes and frequencies, to bound memory, and on a CPU to stay in its cache."""
+
+_TINY = 1e-20
+
+
+class LinearStart:
+    """Begin the solves of one mask stack.
+
+    Parameters
+    ----------
+    phi
+        (P, B, H, W), the mask stack Φ of each plane; kept, and not to be changed while this is in use.
+    r_inv
+        (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels that are never to be believed.
+    """
+
+    def __init__(self, phi: torch.Tensor, r_inv: torch.Tensor) -> None:
+        self._phi = phi
+        self._r_inv = r_inv
+        self._expected: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __call__(self, y: torch.Tensor, r_inv: torch.Tensor, still: torch.Tensor) -> torch.Tensor:
+        """Return where to begin.
+
+        Parameters
+        ----------
+        y
+            (P, H, W), the measurement, finite.
+        r_inv
+            (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement.
+        still
+            (P, B, H, W), ȳ from `sci_stream.recon.gap.cold_start`; it stays where nothing valid was measured.
+
+        Returns
+        -------
+        (P, B, H, W), a new tensor, finite. It explains the measurement nearly, not exactly.
+        """
+        if self._phi.shape[1] == 1:
+            return still.clone()  # a single frame is what was measured
+        moving, alike = _models(self._phi, r_inv)
+        measured = (r_inv > 0).to(y.dtype)
+        y = y * measured
+        mean = _local_mean(y, alike.masks[:, 0])
+        residual = y - alike.masks[:, 0] * mean
+        dual = moving.solve(residual)
+        e_moving, e_still = (
+            box_mean((solution / expected).square_(), _CHOICE_PX)
+            for solution, expected in zip((dual, alike.solve(residual)), self._expectations(), strict=True)
+        )
+        weight = measured / (1 + (e_moving / e_still.clamp_min(_TINY)).pow(_DECISION))
+        return still.lerp(moving.estimate(dual).add_(mean.unsqueeze(1)), weight.unsqueeze(1))
+
+    def _expectations(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the diagonal of (ΦCΦᵀ + νI)⁻¹ and that of the still model, (P, H, W) both, averaged locally."""
+        if self._expected is None:
+            moving, alike = _models(self._phi, self._r_inv)
+            self._expected = moving.inverse_diagonal(), alike.inverse_diagonal()
+        return self._expected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Model:
+    """y = Φx + noise for x with covariance C, the frames given by temporal frequencies.
+
+    ``masks`` (P, B, H, W) are Φ, cosine transformed along time: applied to them once, the transform is out of the loop.
+    Zero where nothing valid was measured. Frames that are all alike are a single frame.
+    """
+
+    masks: torch.Tensor
+    noise: torch.Tensor
+    steps: int
+
+    def solve(self, residual: torch.Tensor) -> torch.Tensor:
+        """Solve (ΦCΦᵀ + νI) z = r for z, (P, H, W), by conjugate gradients from 0; a new tensor.
+
+        No number leaves the device. A residual of zero stays zero.
+        """
+        solution, direction = torch.zeros_like(residual), residual
+        energy = residual.square().sum()
+        for _ in range(self.steps):
+            image = self.noise * direction
+            for masks, covered in self._covered(direction):
+                image += (masks * covered).sum(1)
+            length = energy / (direction * image).sum().clamp_min(_TINY)
+            solution = solution + length * direction
+            residual = residual - length * image
+            before, energy = energy, residual.square().sum()
+            direction = residual + energy / before.clamp_min(_TINY) * direction
+        return solution
+
+    def estimate(self, dual: torch.Tensor) -> torch.Tensor:
+        """Return CΦᵀz, (P, B, H, W), a new tensor."""
+        frequencies = torch.cat([covered for _, covered in self._covered(dual)], dim=1)
+        return _along_time(cosines(frequencies.shape[1]).mT.to(frequencies), frequencies)
+
+    def _covered(self, dual: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield, some frequencies at a time, the masks and CΦᵀz, (P, b, H, W) both.
+
+        As if opposite borders met: correlations reach a few pixels, and a margin makes the transforms twice as slow.
+        """
+        planes, n_frames, height, width = self.masks.shape
+        shape = (_fast_length(height), _fast_length(width))
+        scale = _variance(n_frames, *shape)
+        space, times = _squared_frequencies(*shape, dual.device), _squared_times(n_frames).to(dual)
+        at_once = max(1, _PIXELS_AT_ONCE[dual.device.type] // (planes * shape[0] * shape[1]))
+        for first in range(0, n_frames, at_once):
+            chunk = slice(first, first + at_once)
+            masks = self.masks[:, chunk]
+            spectrum = torch.fft.rfft2(masks * dual.unsqueeze(1), s=shape)
+            spectrum *= _spectrum(times[chunk], space).div_(scale)
+            yield masks, torch.fft.irfft2(spectrum, s=shape)[..., :height, :width]
+
+    def inverse_diagonal(self) -> torch.Tensor:
+        """Estimate the diagonal of (ΦCΦᵀ + νI)⁻¹ by random signs v: that of A is the mean of v ⊙ Av."""
+        generator = torch.Generator().manual_seed(0)
+        shape = self.masks[:, 0].shape
+        total = torch.zeros(shape, dtype=self.masks.dtype, device=self.masks.device)
+        for _ in range(_PROBES):
+            signs = torch.randint(0, 2, shape, generator=generator).mul_(2).sub_(1).to(total)
+            total += signs * self.solve(signs)
+        # Positive by its nature; conjugate gradients that are not done can leave less at a few pixels.
+        return box_mean(total / _PROBES, _EXPECTED_PX).clamp_min(1e-6)
+
+
+def _models(phi: torch.Tensor, r_inv: torch.Tensor) -> tuple[_Model, _Model]:
+    """Return the models of frames that move and of frames that are all alike."""
+    measured = (r_inv > 0).to(phi.dtype)
+    masks = _along_time(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
+    noise = _NOISE * (masks.square().sum() / measured.sum().clamp_min(1.0)).clamp_min(_TINY)
+    opened = phi.sum(1).mul_(measured)
+    return _Model(masks, noise, _STEPS_MOVING), _Model(opened.unsqueeze(1), noise, _STEPS_STILL)
+
+
+def _local_mean(y: torch.Tensor, opened: torch.Tensor) -> torch.Tensor:
+    """Average y/Σφ around each pixel, each weighed by Σφ; where nothing near is measured, over the whole plane."""
+    near = box_mean(opened, _MEAN_PX)
+    everywhere = y.sum((-2, -1), keepdim=True) / opened.sum((-2, -1), keepdim=True).clamp_min(_TINY)
+    known = near > 1e-6 * opened.amax((-2, -1), keepdim=True)
+    return torch.where(known, box_mean(y, _MEAN_PX) / torch.where(known, near, 1.0), everywhere)
+
+
+def _spectrum(times: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
+    """Return C at squared temporal frequencies, (b,), times squared spatial ones, (h, w), not scaled, (b, h, w)."""
+    return (_TAU * times.view(-1, 1, 1) + (space + _KAPPA2)).pow_(-_POWER)
+
+
+def _squared_times(n_frames: int) -> torch.Tensor:
+    """Return ω² of the cosine transform, (B,) float64."""
+    return 2 - 2 * torch.cos(math.pi / n_frames * torch.arange(n_frames, dtype=torch.float64))
+
+
+@functools.lru_cache(maxsize=4)
+def _squared_frequencies(height: int, width: int, device: torch.device) -> torch.Tensor:
+    """Return k² of the transform of real images, (H, W//2 + 1) float32."""
+    down, right = (
+        2 - 2 * torch.cos(2 * math.pi * frequencies)
+        for frequencies in (
+            torch.fft.fftfreq(height, dtype=torch.float64),
+            torch.fft.rfftfreq(width, dtype=torch.float64),
+        )
+    )
+    return (down.unsqueeze(1) + right).to(device, torch.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _variance(n_frames: int, height: int, width: int) -> float:
+    """Return the mean of the unscaled spectrum over all frequencies: what a pixel's variance would be."""
+    space = _squared_frequencies(height, width, torch.device("cpu")).double()
+    # The transform of real images leaves out the frequencies that mirror others.
+    twice = torch.full((space.shape[1],), 2.0, dtype=torch.float64)
+    twice[0] = 1.0
+    if width % 2 == 0:
+        twice[-1] = 1.0
+    sums = [float((_spectrum(time, space) * twice).sum()) for time in _squared_times(n_frames)]
+    return sum(sums) / (n_frames * height * width)
+
+
+@functools.lru_cache(maxsize=64)
+def _fast_length(least: int) -> int:
+    """Return the next even length without prime factors above 5: transforms of others can take many times as long.
+
+    >>> _fast_length(256), _fast_length(1644)
+    (256, 1728)
+    """
+    length = least + least % 2
+    while True:
+        rest = length
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return length
+        length += 2
+
+
+def _along_time(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+    """Return the product with a matrix (B, B) along time of (P, B, H, W), a new tensor."""
+    return torch.matmul(matrix, frames.flatten(-2)).view(frames.shape)
