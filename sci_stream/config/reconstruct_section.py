@@ -129,6 +129,12 @@ class ReconstructSection(Section):
         "instead of frame by frame; unset: what suits the denoiser.",
         examples=[True],
     )
+    linear_start: bool | None = Field(
+        default=None,
+        description="Begin a cold solve with the best linear estimate of what moves, not with the still image "
+        "everywhere: better in fewer iterations; unset: what suits the denoiser.",
+        examples=[True],
+    )
     warm_start: bool = Field(
         default=True,
         description="Begin a snapshot from the video of the one before it, where that predicts it: better in fewer "

@@ -27,6 +27,7 @@ from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.device import describe_device
 from sci_stream.recon.gap import Step, cold_start, gap_step
 from sci_stream.recon.graphs import RecordedStep, record_cuda_graph
+from sci_stream.recon.linear_start import LinearStart
 from sci_stream.recon.memory import within_memory
 from sci_stream.recon.pending import Pending
 from sci_stream.recon.schedule import AnytimeLadder, Budget
@@ -153,6 +154,7 @@ class Engine:
             if calibration.bad_pixels is not None:
                 good &= torch.from_numpy(~calibration.bad_pixels)
             self._r_inv = inverse_gram(gram_diag(self._phi), self._planes(good.to(self.device)))
+            self._linear = LinearStart(self._phi, self._r_inv)
             self._masks_at = displacement.told
 
     def spare_memory(self) -> bool:
@@ -305,7 +307,7 @@ class Engine:
         began_s = time.perf_counter()
         still = cold_start(measured.y, self._phi, measured.start_r_inv)
         coded = Coded(measured.y, self._phi, measured.r_inv)
-        beginning = self._starter.begin(snapshot, coded, still, budget.iterations)
+        beginning = self._starter.begin(snapshot, coded, still, self._linear, budget.iterations)
         self._start_s = time.perf_counter() - began_s
         return beginning
 

@@ -11,10 +11,11 @@ the linear estimate of least mean square error is::
 something moves; here the masks' differences already tell the frames apart. C is diagonal in the frequencies, and a few
 steps of conjugate gradients solve for z, each with one Fourier transform of the frames there and one back.
 
-**Moving or still.** Where nothing moves, ȳ is exact, and x⁰ takes texture for motion. Which of the two it is, y itself
-tells: z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error with which the other pixels predict y_p, left out itself. The same with
-frames that are all alike, S = Σφ in the place of Φ, gives the error of the assumption that nothing moves. Of the
-squares of both, averaged around each pixel, e_moving and e_still, x⁰ gets the weight 1/(1 + (e_moving/e_still)⁴).
+**What y says of a guess.** z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error with which the other pixels predict y_p, itself left
+out, if the frames are a guess (here m) and such a field. Put all frames alike, S = Σφ in the place of Φ, and it is the
+error of the assumption that nothing moves. Averaged around each pixel, the squares of such errors weigh one guess
+against another: a guess of error e has the weight 1/(1 + (e/e')⁴) beside one of error e'. So x⁰ is weighed against ȳ,
+which is exact where nothing moves and x⁰ takes texture for motion; and so a warm start is weighed against either.
 
 References
 ----------
@@ -29,9 +30,11 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
+from sci_stream.optics.forward import forward
 from sci_stream.recon.along_time import cosines
 from sci_stream.recon.motion import box_mean
 
@@ -48,7 +51,7 @@ _MEAN_PX, _CHOICE_PX, _EXPECTED_PX = 2, 3, 6
 """Radius of the windows in which brightness, prediction errors and what is expected of these are averaged, twice."""
 
 _DECISION = 4.0
-"""Exponent of the ratio of the two squared prediction errors in the weight."""
+"""Exponent of the ratio of two squared errors in a weight."""
 
 _PROBES = 2
 """Random vectors by which the diagonal of an inverse is estimated, once for all snapshots of a calibration."""
@@ -59,8 +62,15 @@ _PIXELS_AT_ONCE = {"cpu": 2**17, "cuda": 2**25}
 _TINY = 1e-20
 
 
+class Guess(NamedTuple):
+    """Frames to begin with, (P, B, H, W), and the local mean of the squares by which they mispredict y, (P, H, W)."""
+
+    video: torch.Tensor
+    error: torch.Tensor
+
+
 class LinearStart:
-    """Begin the solves of one mask stack.
+    """What is common to all snapshots of one mask stack.
 
     Parameters
     ----------
@@ -75,43 +85,65 @@ class LinearStart:
         self._r_inv = r_inv
         self._expected: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def __call__(self, y: torch.Tensor, r_inv: torch.Tensor, still: torch.Tensor) -> torch.Tensor:
-        """Return where to begin.
-
-        Parameters
-        ----------
-        y
-            (P, H, W), the measurement, finite.
-        r_inv
-            (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement.
-        still
-            (P, B, H, W), ȳ from `sci_stream.recon.gap.cold_start`; it stays where nothing valid was measured.
-
-        Returns
-        -------
-        (P, B, H, W), a new tensor, finite. It explains the measurement nearly, not exactly.
-        """
-        if self._phi.shape[1] == 1:
-            return still.clone()  # a single frame is what was measured
-        moving, alike = _models(self._phi, r_inv)
-        measured = (r_inv > 0).to(y.dtype)
-        y = y * measured
-        mean = _local_mean(y, alike.masks[:, 0])
-        residual = y - alike.masks[:, 0] * mean
-        dual = moving.solve(residual)
-        e_moving, e_still = (
-            box_mean((solution / expected).square_(), _CHOICE_PX)
-            for solution, expected in zip((dual, alike.solve(residual)), self._expectations(), strict=True)
-        )
-        weight = measured / (1 + (e_moving / e_still.clamp_min(_TINY)).pow(_DECISION))
-        return still.lerp(moving.estimate(dual).add_(mean.unsqueeze(1)), weight.unsqueeze(1))
-
-    def _expectations(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the diagonal of (ΦCΦᵀ + νI)⁻¹ and that of the still model, (P, H, W) both, averaged locally."""
+    def evidence(self, y: torch.Tensor, r_inv: torch.Tensor) -> Evidence:
+        """Return what a measurement says, (P, H, W) both; ``r_inv`` with 0 at pixels without a valid measurement."""
         if self._expected is None:
             moving, alike = _models(self._phi, self._r_inv)
             self._expected = moving.inverse_diagonal(), alike.inverse_diagonal()
-        return self._expected
+        return Evidence(y, self._phi, r_inv, self._expected)
+
+
+class Evidence:
+    """What one measurement says for and against guesses at its frames; made by `LinearStart.evidence`."""
+
+    def __init__(
+        self, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        self._measured = (r_inv > 0).to(y.dtype)
+        self._y = y * self._measured
+        self._phi = phi
+        self._moving, self._alike = _models(phi, r_inv)
+        self._expected_moving, self._expected_alike = expected
+
+    def cold(self, still: torch.Tensor, *, linear: bool = True) -> Guess:
+        """Return the cold start.
+
+        Parameters
+        ----------
+        still
+            (P, B, H, W), ȳ from `sci_stream.recon.gap.cold_start`; it stays where nothing valid was measured.
+        linear
+            Whether to take x⁰ where it is more likely; False for ȳ everywhere.
+
+        Returns
+        -------
+        Of new tensors, finite. It explains the measurement nearly, not exactly.
+        """
+        opened = self._alike.masks[:, 0]
+        mean = _local_mean(self._y, opened)
+        alike = Guess(still, _squared_error(self._alike.solve(self._y - opened * mean), self._expected_alike))
+        if not linear or self._phi.shape[1] == 1:  # a single frame is what was measured
+            return alike
+        return self.blended(self.refined(mean.unsqueeze(1).expand_as(self._phi)), alike)
+
+    def refined(self, video: torch.Tensor) -> Guess:
+        """Return the best linear estimate of frames of which these are a guess, (P, B, H, W)."""
+        dual = self._moving.solve((self._y - forward(self._phi, video)).mul_(self._measured))
+        return Guess(self._moving.estimate(dual).add_(video), _squared_error(dual, self._expected_moving))
+
+    def blended(self, one: Guess, other: Guess) -> Guess:
+        """Return two guesses in one, each pixel by the weight that y gives it; the other where nothing was measured."""
+        weight = self._measured / (1 + (one.error / other.error.clamp_min(_TINY)).pow(_DECISION))
+        return Guess(other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight))
+
+    def misfit(self, video: torch.Tensor) -> torch.Tensor:
+        """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""
+        residual = (self._y - forward(self._phi, video)).mul_(self._measured)
+        return (residual.square().sum() / self._y.square().sum().clamp_min(_TINY)).sqrt()
+
+
+def _squared_error(dual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    return box_mean((dual / expected).square_(), _CHOICE_PX)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +151,7 @@ class _Model:
     """y = Φx + noise for x with covariance C, the frames given by temporal frequencies.
 
     ``masks`` (P, B, H, W) are Φ, cosine transformed along time: applied to them once, the transform is out of the loop.
-    Zero where nothing valid was measured. Frames that are all alike are a single frame.
+    Zero where nothing valid was measured. ``noise`` (P, 1, 1) is ν. Frames that are all alike are a single frame.
     """
 
     masks: torch.Tensor
@@ -127,20 +159,20 @@ class _Model:
     steps: int
 
     def solve(self, residual: torch.Tensor) -> torch.Tensor:
-        """Solve (ΦCΦᵀ + νI) z = r for z, (P, H, W), by conjugate gradients from 0; a new tensor.
+        """Solve (ΦCΦᵀ + νI) z = r for z, (P, H, W), by conjugate gradients from 0, each plane by itself; a new tensor.
 
         No number leaves the device. A residual of zero stays zero.
         """
         solution, direction = torch.zeros_like(residual), residual
-        energy = residual.square().sum()
+        energy = _energy(residual, residual)
         for _ in range(self.steps):
             image = self.noise * direction
             for masks, covered in self._covered(direction):
                 image += (masks * covered).sum(1)
-            length = energy / (direction * image).sum().clamp_min(_TINY)
+            length = energy / _energy(direction, image).clamp_min(_TINY)
             solution = solution + length * direction
             residual = residual - length * image
-            before, energy = energy, residual.square().sum()
+            before, energy = energy, _energy(residual, residual)
             direction = residual + energy / before.clamp_min(_TINY) * direction
         return solution
 
@@ -169,11 +201,11 @@ class _Model:
     def inverse_diagonal(self) -> torch.Tensor:
         """Estimate the diagonal of (ΦCΦᵀ + νI)⁻¹ by random signs v: that of A is the mean of v ⊙ Av."""
         generator = torch.Generator().manual_seed(0)
-        shape = self.masks[:, 0].shape
-        total = torch.zeros(shape, dtype=self.masks.dtype, device=self.masks.device)
+        total = torch.zeros_like(self.masks[:, 0])
         for _ in range(_PROBES):
-            signs = torch.randint(0, 2, shape, generator=generator).mul_(2).sub_(1).to(total)
-            total += signs * self.solve(signs)
+            # The same for all planes: a plane is solved alike with others and alone.
+            signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total)
+            total += signs * self.solve(signs.expand_as(total))
         # Positive by its nature; conjugate gradients that are not done can leave less at a few pixels.
         return box_mean(total / _PROBES, _EXPECTED_PX).clamp_min(1e-6)
 
@@ -182,9 +214,15 @@ def _models(phi: torch.Tensor, r_inv: torch.Tensor) -> tuple[_Model, _Model]:
     """Return the models of frames that move and of frames that are all alike."""
     measured = (r_inv > 0).to(phi.dtype)
     masks = _along_time(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
-    noise = _NOISE * (masks.square().sum() / measured.sum().clamp_min(1.0)).clamp_min(_TINY)
+    per_pixel = masks.square().sum((1, 2, 3)) / measured.sum((1, 2)).clamp_min(1.0)
+    noise = _NOISE * per_pixel.clamp_min(_TINY).view(-1, 1, 1)
     opened = phi.sum(1).mul_(measured)
     return _Model(masks, noise, _STEPS_MOVING), _Model(opened.unsqueeze(1), noise, _STEPS_STILL)
+
+
+def _energy(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the inner product of two images, plane by plane, (P, H, W) → (P, 1, 1)."""
+    return (one * other).sum((-2, -1), keepdim=True)
 
 
 def _local_mean(y: torch.Tensor, opened: torch.Tensor) -> torch.Tensor:

@@ -41,6 +41,9 @@ class SolverSettings:
     along_time
         Denoise every other time the temporal frequencies of groups of frames instead of the frames; see
         `sci_stream.recon.along_time`.
+    linear_start
+        Begin a cold solve with the best linear estimate of the frames where they move, not with ȳ everywhere; see
+        `sci_stream.recon.linear_start`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
     effort
@@ -67,6 +70,7 @@ class SolverSettings:
     switch_at: float = 0.5
     gamma: float = 0.3
     along_time: bool = False
+    linear_start: bool = False
     warm_start: bool = False
     effort: Effort = Effort.FULL
 
@@ -128,5 +132,6 @@ def default_settings(device: torch.device, denoiser: str) -> SolverSettings:
         sigma_first=spec.sigma_first,
         sigma_last=spec.sigma_last,
         along_time=spec.along_time,
+        linear_start=spec.linear_start,
         effort=spec.effort,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
+from sci_stream.recon.linear_start import LinearStart
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_start import Coded, first_sigma, predict
 
@@ -18,7 +19,7 @@ _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beginning:
-    """The start v⁰ of a solve, its first σ, and what kind of start it is for what reason; and ȳ, (P, B, h, w) both."""
+    """The start v⁰ of a solve, its first σ, what kind of start it is and why; and ȳ, (P, B, h, w) both."""
 
     v: torch.Tensor
     sigma: float
@@ -53,7 +54,7 @@ class Starter:
     calibration    the calibration changed
     cut            the scene before has nothing to do with this one
     memory         the device ran out of memory: the last video was given up for this one
-    no_gain        the prediction is no better than ȳ: nothing moves, or in no predictable way
+    no_gain        the prediction is no better than the cold start: what moves does so in no predictable way
     diverged       the solve before came to nothing
     warm           the start is warm
     ============== ====================================================================================
@@ -71,7 +72,9 @@ class Starter:
         self._sound: torch.Tensor | None = None
         self._reason = "first"
 
-    def begin(self, snapshot: Snapshot, coded: Coded, still: torch.Tensor, iterations: int) -> Beginning:
+    def begin(
+        self, snapshot: Snapshot, coded: Coded, still: torch.Tensor, linear: LinearStart, iterations: int
+    ) -> Beginning:
         """Return where to begin.
 
         Parameters
@@ -81,19 +84,25 @@ class Starter:
         coded
             Its measurement.
         still
-            (P, B, h, w), its ȳ: the cold start.
+            (P, B, h, w), its ȳ.
+        linear
+            Of the mask stack.
         iterations
             How many may follow.
         """
         settings = self._settings
         past, reason = self._before(snapshot)
+        if past is None and not settings.linear_start:
+            return Beginning(still, settings.sigma_first, Start.COLD, reason, still)
+        evidence = linear.evidence(coded.y, coded.r_inv)
+        cold = evidence.cold(still, linear=settings.linear_start)
         if past is not None:
-            prediction = predict(past, still, coded, settings.effort)
+            prediction = predict(past, cold, coded, evidence, settings.effort)
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 sigma = first_sigma(settings.sigma_first, settings.sigma_last, prediction.error_ratio, iterations)
                 return Beginning(prediction.start, sigma, Start.WARM, reason, still)
-        return Beginning(still, settings.sigma_first, Start.COLD, reason, still)
+        return Beginning(cold.video, settings.sigma_first, Start.COLD, reason, still)
 
     def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
         """Remember a solved snapshot's video, (P, B, h, w), unless a later one of its series is remembered already.

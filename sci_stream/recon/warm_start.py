@@ -2,17 +2,9 @@ r"""The warm start: an estimate of a snapshot's frames from the video before it,
 
 Objects go on as they went. Their velocity in the preceding video (`sci_stream.recon.motion`) carries its last frame
 forward to the times of the new frames; then the new measurement itself corrects the velocity, since y = Σ_b φ_b ⊙ x_b
-sees every frame of the motion (`refine`). What comes out is blended pixel by pixel with the still image ȳ, each by how
-far it can be trusted, and projected, so that the start explains the measurement as the cold one does.
-
-**Trust.** The prediction x̂ leaves a residual r = y − Φx̂. The part of its error that is the same in all frames, c, shows
-in r as Sc, S = Σφ_b; the rest, e, shows only by the differences between masks, ⟨r²⟩ ≈ ⟨(R − S²/B)e²⟩, R = Σφ_b² and ⟨⟩
-the mean over a window. The projection removes the former and hardly the latter. With c² = q·e², q = 0.8, the error that
-remains is E_warm = ⟨r²⟩/⟨qS² + R − S²/B⟩. The residual of ȳ is zero and says nothing; but if the two errors are
-unrelated, the square of the estimates' difference is their sum: E_cold = ⟨(x̂ − ȳ)²⟩ − E_warm. The weight of the
-prediction is E_cold/(E_cold + E_warm), which is 0 where E_warm explains all the difference there is. The same over the
-whole image, ρ² = E_warm/⟨(x̂ − ȳ)²⟩, says how much smaller the error of the blended start is than that of ȳ: 1 for a
-prediction that is of no use.
+sees every frame of the motion (`refine`). What comes out is blended pixel by pixel with the cold start, each by how
+well it predicts the measurement (`sci_stream.recon.linear_start`). The same over the whole image says what the blended
+start leaves of the cold one's error, ρ: 1 for a prediction that is of no use.
 """
 
 from __future__ import annotations
@@ -23,7 +15,7 @@ from enum import StrEnum
 
 import torch
 
-from sci_stream.optics.forward import forward, project
+from sci_stream.recon.linear_start import Evidence, Guess
 from sci_stream.recon.motion import (
     box_mean,
     enlarged,
@@ -36,24 +28,20 @@ from sci_stream.recon.motion import (
     velocity,
 )
 
-_COMMON = 0.8
-"""q: it gave the best blend of twelve moving scenes on average (docs/results/warm-start.md)."""
-
 _USELESS = 0.97
 """ρ from which a prediction is not used at all."""
 
-_CUT_RESIDUAL, _CUT_RATIO, _HOPELESS_RESIDUAL = 0.25, 0.75, 0.4
-"""Scene cuts: the least of 36 had ‖y − Φx̂‖/‖y‖ = 0.27 and ρ = 0.86, the worst of 36 without a cut 0.24 and 0.73. Where
-scenes have few details ρ may be low after a cut; then it takes the larger residual to tell."""
-
-_TRUST_PX = 3
-"""Radius of the window in which errors are compared."""
+_CUT_RESIDUAL, _CUT_RATIO, _HOPELESS_RESIDUAL = 0.25, 0.9, 0.4
+"""Scene cuts: the least of 168 had ‖y − Φx̂‖/‖y‖ = 0.30 and an own ratio of 1.37, the worst of 42 without a cut 0.22 and
+0.95. Where scenes have few details that ratio may be low after a cut; then it takes the larger residual to tell."""
 
 _DAMPING = 5e-3
 """λ of `refine`: half a step is taken where a pixel of motion changes the scaled measurement by the root of that."""
 
 _SHARES = (1.0, 0.5, 0.0)
 """Of the measured velocity, tried at each pixel before it is refined: what turns or stops is not carried on."""
+
+_TINY = 1e-20
 
 _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 """Of all planes and frames, to bound memory, and on a CPU to stay near its cache."""
@@ -94,21 +82,24 @@ class Prediction:
     Parameters
     ----------
     start
-        (P, B, h, w), explains the measurement.
+        (P, B, h, w).
     error_ratio
-        ρ, root mean square error of ``start`` as a fraction of that of ȳ, 0–1.
+        ρ, root mean square error with which ``start`` predicts the measurement, as a fraction of the cold start's.
+    own_ratio
+        The same of the prediction before it was blended.
     residual
-        ‖y − Φx̂‖₂/‖y‖₂ of the prediction before it was blended and projected.
+        ‖y − Φx̂‖₂/‖y‖₂ of the prediction before it was blended.
     """
 
     start: torch.Tensor
     error_ratio: float
+    own_ratio: float
     residual: float
 
     @property
     def refusal(self) -> str | None:
         """Why not to use it, in a word; None to use it."""
-        unlike = self.residual > _CUT_RESIDUAL and self.error_ratio > _CUT_RATIO
+        unlike = self.residual > _CUT_RESIDUAL and self.own_ratio > _CUT_RATIO
         if unlike or self.residual > _HOPELESS_RESIDUAL:
             return "cut"
         return "no_gain" if self.error_ratio > _USELESS else None
@@ -116,8 +107,9 @@ class Prediction:
 
 def predict(
     past: torch.Tensor,
-    still: torch.Tensor,
+    cold: Guess,
     coded: Coded,
+    evidence: Evidence,
     effort: Effort = Effort.FULL,
 ) -> Prediction:
     """Predict the frames behind a measurement from the video that directly precedes it.
@@ -126,9 +118,9 @@ def predict(
     ----------
     past
         (P, B, h, w), reconstruction of the preceding snapshot; its P planes (1, or a mosaic's 4) move together.
-    still
-        (P, B, h, w), ȳ from `sci_stream.recon.gap.cold_start`.
-    coded
+    cold
+        Where it would begin otherwise.
+    coded, evidence
         The new measurement.
     effort
         See `Effort`.
@@ -144,7 +136,7 @@ def predict(
     flow = _believable(flow, last, coded)
     for stride, radius in _STEPS[effort]:
         flow = refine(flow, last, coded, stride=stride, radius=radius)
-    return _blend(extrapolate(last, flow, past.shape[1]), still, coded)
+    return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence)
 
 
 def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
@@ -236,28 +228,19 @@ def _carried(
         yield slice(first, end), carried.view(images.shape[0], end - first, *rows.shape)
 
 
-def _blend(predicted: torch.Tensor, still: torch.Tensor, coded: Coded) -> Prediction:
-    """Weigh the prediction against ȳ, per pixel, and judge the outcome; see the module's docstring."""
-    y, phi, r_inv = coded.y, coded.phi, coded.r_inv
-    measured = (r_inv > 0).to(y.dtype)
-    squared = (y - forward(phi, predicted)).square() * measured
-    opened = phi.sum(1).square()
-    visible = (_COMMON * opened + (phi.square().sum(1) - opened / phi.shape[1])) * measured
-    difference = predicted - still
-    apart = difference.square().mean(1)
-    near_squared, near_visible, near_apart = (box_mean(image, _TRUST_PX) for image in (squared, visible, apart))
-    tiny = 1e-9
-    warm_error = near_squared / near_visible.clamp_min(tiny)
-    cold_error = (near_apart - warm_error).clamp_min(0.0)
-    # Where nothing near was measured, nothing speaks for the prediction.
-    trust = torch.where(near_visible > tiny, cold_error / (cold_error + warm_error + tiny), 0.0)
-    start = project(torch.addcmul(still, difference, trust.unsqueeze(1)), y, phi, r_inv)
-    ratio = (squared.sum() / visible.sum().clamp_min(tiny)) / (
-        (apart * measured).sum() / measured.sum().clamp_min(1.0)
-    ).clamp_min(tiny)
-    residual = (squared.sum() / (y.square() * measured).sum().clamp_min(tiny)).sqrt()
-    told = torch.stack((ratio.clamp_max(1.0).sqrt(), residual)).tolist()
-    return Prediction(start, told[0], told[1])
+def _blend(predicted: torch.Tensor, cold: Guess, evidence: Evidence) -> Prediction:
+    """Weigh the prediction against the cold start, per pixel, and judge the outcome."""
+    guess = evidence.refined(predicted)
+    start = evidence.blended(guess, cold)
+    before = cold.error.sum().clamp_min(_TINY)
+    told = torch.stack(
+        (
+            (start.error.sum() / before).sqrt().clamp_max(1.0),
+            (guess.error.sum() / before).sqrt(),
+            evidence.misfit(predicted),
+        )
+    ).tolist()
+    return Prediction(start.video, *told)
 
 
 def first_sigma(cold: float, last: float, error_ratio: float, iterations: int) -> float:

@@ -56,7 +56,8 @@ class DenoiserSpec:
     that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it;
     ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
     takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β; ``lambda_rule`` decides how σ falls;
-    ``effort`` is what a warm start may cost with it; ``along_time`` whether it is put to work along time too.
+    ``effort`` is what a warm start may cost with it; ``along_time`` whether it is put to work along time too,
+    ``linear_start`` whether it gains by a start that costs about an iteration of a small network.
     """
 
     make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
@@ -70,6 +71,7 @@ class DenoiserSpec:
     effort: Effort = Effort.FULL
     lambda_rule: LambdaRule = LambdaRule.MONOTONE
     along_time: bool = False
+    linear_start: bool = False
 
     def iterations_on(self, device: torch.device) -> int:
         """Return what a snapshot is worth on this device."""
@@ -80,17 +82,18 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "tv": DenoiserSpec(
         make=_make_tv,
         takes_weights=False,
-        sigma_first=40 / 255,
+        sigma_first=25 / 255,
         sigma_last=6 / 255,
-        iterations={"cpu": 24, "cuda": 60},
+        iterations={"cpu": 12, "cuda": 24},
         min_iterations=4,
         along_time=True,
+        linear_start=True,
         effort=Effort.QUICK,
     ),
     "ffdnet": DenoiserSpec(
         make=_make_ffdnet,
         takes_weights=True,
-        sigma_first=50 / 255,
+        sigma_first=30 / 255,
         sigma_last=10 / 255,
         iterations={"cpu": 20, "cuda": 40},
         min_iterations=4,
@@ -98,11 +101,12 @@ DENOISERS: dict[str, DenoiserSpec] = {
         momentum=0.1,
         lambda_rule=LambdaRule.RESIDUAL,
         along_time=True,
+        linear_start=True,
     ),
     "ffdnet-lite": DenoiserSpec(
         make=_make_ffdnet_lite,
         takes_weights=True,
-        sigma_first=50 / 255,
+        sigma_first=30 / 255,
         sigma_last=10 / 255,
         iterations={"cpu": 20},
         min_iterations=4,
@@ -110,6 +114,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         momentum=0.1,
         lambda_rule=LambdaRule.RESIDUAL,
         along_time=True,
+        linear_start=True,
     ),
     "identity": DenoiserSpec(
         make=_make_identity,
@@ -161,6 +166,7 @@ def _sequence_spec(first_name: str, then_name: str) -> DenoiserSpec:
         momentum=min(first.momentum, then.momentum),
         lambda_rule=then.lambda_rule,
         along_time=then.along_time,
+        linear_start=then.linear_start,
     )
 
 
