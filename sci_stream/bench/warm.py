@@ -1,8 +1,9 @@
 """``sci-stream bench warm``: what beginning from the video before is worth, and that it never does harm.
 
-Every sequence is reconstructed twice at each number of iterations, cold and warm. The warm one is a chain as in a live
-run: each snapshot begins from the one before it, which had the same few iterations. At its end comes a scene cut. Cold
-starts are also given as much time as the warm ones took, prediction included.
+Every sequence is reconstructed three times at each number of iterations: from the still image ȳ, from the cold start,
+and warm. The warm one is a chain as in a live run: each snapshot begins from the one before it, which had the same few
+iterations. At its end comes a scene cut. Cold starts are also given as much time as the warm ones took, prediction
+included.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -66,10 +67,10 @@ def bench(
     Returns
     -------
     ``{"sets": [{"name", "shots", "reference_db", "reaches_reference": {"cold", "warm"}, "runs": […]}], …}``, each run
-    with ``iterations``, ``cold_db``, ``warm_db``, ``gain_db`` (means over the snapshots that have one before them),
-    ``worst_gain_db`` (of a snapshot), ``cut_gain_db`` (the first after a cut), ``drift_db`` (gain over the last quarter
-    minus that over the first), ``equal_time_gain_db``, ``start_share`` (of the warm solves' time), ``starts`` and
-    ``per_shot``.
+    with ``iterations``, ``still_db``, ``cold_db``, ``warm_db``, ``gain_db`` and ``gain_over_still_db`` (means over the
+    snapshots that have one before them), ``worst_gain_db`` (of a snapshot), ``cut_gain_db`` (the first after a cut),
+    ``drift_db`` (gain over the last quarter minus that over the first), ``equal_time_gain_db``, ``start_share`` (of the
+    warm solves' time), ``starts`` and ``per_shot``.
 
     Raises
     ------
@@ -78,7 +79,8 @@ def bench(
     """
     device = pick_device(device_name)
     prior, settings = make_prior(section, device)
-    comparison = _Comparison(prior, settings, device, iterations, reference, say)
+    _, from_still = make_prior(section.model_copy(update={"linear_start": False}), device)
+    comparison = _Comparison(prior, settings, from_still, device, iterations, reference, say)
     sets = []
     for item in footage:
         if isinstance(item, str):
@@ -103,6 +105,7 @@ class _Comparison:
 
     prior: Denoiser
     settings: SolverSettings
+    from_still: SolverSettings
     device: torch.device
     iterations: tuple[int, ...]
     reference: int
@@ -110,14 +113,16 @@ class _Comparison:
 
     def measure(self, footage: Footage) -> dict[str, Any]:
         """Return the figures of one sequence."""
-        cold, warm = (self._engine(footage, warm_start=warm_start) for warm_start in (False, True))
+        still = self._engine(footage, self.from_still, warm_start=False)
+        cold, warm = (self._engine(footage, self.settings, warm_start=warm_start) for warm_start in (False, True))
         cold.warm_up()
         runs = []
         for count in self.iterations:
-            run = _run(footage, cold, warm, count)
+            run = _run(footage, _Engines(still, cold, warm), count)
             runs.append(run)
             self.say(
-                f"{footage.name}, {count} iterations: cold {run['cold_db']:.2f} dB, warm {run['warm_db']:.2f} dB, "
+                f"{footage.name}, {count} iterations: ȳ {run['still_db']:.2f} dB, "
+                f"cold {run['cold_db']:.2f}, warm {run['warm_db']:.2f}, "
                 f"worst {run['worst_gain_db']:+.2f}, after the cut {run['cut_gain_db']:+.2f}"
             )
         reference_db = None
@@ -138,17 +143,24 @@ class _Comparison:
             "runs": runs,
         }
 
-    def _engine(self, footage: Footage, *, warm_start: bool) -> Engine:
-        settings = self.settings
+    def _engine(self, footage: Footage, settings: SolverSettings, *, warm_start: bool) -> Engine:
         most = max(*self.iterations, self.reference, settings.iterations)
         settings = dataclasses.replace(settings, iterations=most, min_iterations=1, warm_start=warm_start)
         return Engine(footage.calibration, self.prior, self.device, settings)
 
 
-def _run(footage: Footage, cold: Engine, warm: Engine, count: int) -> dict[str, Any]:
-    """Solve a sequence and the cut after it, cold, warm, and cold in the time that the warm one took."""
-    warm.forget()
-    pairs = [_pair(snapshot, cold, warm, count) for snapshot in (*footage.snapshots, footage.cut())]
+class _Engines(NamedTuple):
+    """What solves each snapshot: from ȳ, from the cold start, and warm."""
+
+    still: Engine
+    cold: Engine
+    warm: Engine
+
+
+def _run(footage: Footage, engines: _Engines, count: int) -> dict[str, Any]:
+    """Solve a sequence and the cut after it, from ȳ, cold, warm, and cold in the time that the warm one took."""
+    engines.warm.forget()
+    pairs = [_pair(snapshot, engines, count) for snapshot in (*footage.snapshots, footage.cut())]
     *shots, after_cut = pairs
     followed = shots[1:]
     gains = np.array([shot["warm_db"] - shot["cold_db"] for shot in followed])
@@ -156,9 +168,11 @@ def _run(footage: Footage, cold: Engine, warm: Engine, count: int) -> dict[str, 
     solve_s = sum(shot["warm_s"] for shot in followed)
     return {
         "iterations": count,
+        "still_db": _mean(followed, "still_db"),
         "cold_db": _mean(followed, "cold_db"),
         "warm_db": _mean(followed, "warm_db"),
         "gain_db": float(gains.mean()),
+        "gain_over_still_db": _mean(followed, "warm_db") - _mean(followed, "still_db"),
         "worst_gain_db": float(gains.min()),
         "cut_gain_db": after_cut["warm_db"] - after_cut["cold_db"],
         "drift_db": float(gains[-quarter:].mean() - gains[:quarter].mean()),
@@ -170,7 +184,9 @@ def _run(footage: Footage, cold: Engine, warm: Engine, count: int) -> dict[str, 
     }
 
 
-def _pair(snapshot: Snapshot, cold: Engine, warm: Engine, count: int) -> dict[str, Any]:
+def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> dict[str, Any]:
+    still, cold, warm = engines
+    _, still_report = still.reconstruct(snapshot, Budget(count))
     _, cold_report = cold.reconstruct(snapshot, Budget(count))
     _, warm_report = warm.reconstruct(snapshot, Budget(count))
     warm_s = warm_report.solve_ns / 1e9
@@ -178,6 +194,7 @@ def _pair(snapshot: Snapshot, cold: Engine, warm: Engine, count: int) -> dict[st
     if warm_report.start is Start.WARM:
         _, equal_report = cold.reconstruct(snapshot, Budget(4 * count, time_s=warm_s))
     return {
+        "still_db": _psnr(still_report),
         "cold_db": _psnr(cold_report),
         "warm_db": _psnr(warm_report),
         "equal_time_db": _psnr(equal_report),
@@ -202,7 +219,7 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
     """Print a table; write everything as JSON if asked to."""
     table = Table(title=f"{figures['settings']['denoiser']} on {figures['device']}: warm against cold starts")
     signs = ("gain", "worst", "cut", "drift", "equal time")
-    for column in ("set", "shots", "iter.", "cold dB", "warm dB", *signs, "start %", "warm"):
+    for column in ("set", "shots", "iter.", "ȳ dB", "cold dB", "warm dB", *signs, "start %", "warm"):
         table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
     for row in figures["sets"]:
         for run in row["runs"]:
@@ -212,6 +229,7 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
                 row["name"][:18],
                 str(row["shots"]),
                 str(run["iterations"]),
+                f"{run['still_db']:.2f}",
                 f"{run['cold_db']:.2f}",
                 f"{run['warm_db']:.2f}",
                 *(f"{run[key]:+.2f}" for key in signed),

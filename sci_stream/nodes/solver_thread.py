@@ -69,7 +69,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     name, weights = section.denoiser, section.weights
     if name == "auto":
         name = "ffdnet" if weights is not None else "ffdnet-lite"
-    settings = default_settings(device, name)
+    settings = default_settings(device, name, linear_start=section.linear_start)
     given = {field: value for field in _FROM_RIG if (value := getattr(section, field)) is not None}
     if "iterations" in given and "min_iterations" not in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])

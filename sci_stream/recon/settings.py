@@ -114,8 +114,8 @@ class SolverSettings:
         return self.schedule.sigma(self.switch_at)
 
 
-def default_settings(device: torch.device, denoiser: str) -> SolverSettings:
-    """Return the settings that suit a prior on a device.
+def default_settings(device: torch.device, denoiser: str, *, linear_start: bool | None = None) -> SolverSettings:
+    """Return the settings that suit a prior on a device; ``linear_start`` if that is decided already.
 
     Raises
     ------
@@ -123,15 +123,16 @@ def default_settings(device: torch.device, denoiser: str) -> SolverSettings:
         If there is no such denoiser.
     """
     spec = denoiser_spec(denoiser)
+    linear = spec.linear_start if linear_start is None else linear_start
     return SolverSettings(
         relaxation=spec.relaxation,
         momentum=spec.momentum,
         lambda_rule=spec.lambda_rule,
         iterations=spec.iterations_on(device),
         min_iterations=spec.min_iterations,
-        sigma_first=spec.sigma_first,
+        sigma_first=spec.sigma_first if linear else spec.sigma_still,
         sigma_last=spec.sigma_last,
         along_time=spec.along_time,
-        linear_start=spec.linear_start,
+        linear_start=linear,
         effort=spec.effort,
     )

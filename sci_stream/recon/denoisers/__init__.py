@@ -53,7 +53,8 @@ class DenoiserSpec:
     """How to make a denoiser, and how GAP is best run with it.
 
     ``make(device, weights, precision)`` builds it; ``takes_weights`` says whether it can be given others than those
-    that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it;
+    that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it, and
+    ``sigma_still`` where it begins if solves begin with ȳ everywhere, which is further from the truth;
     ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
     takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β; ``lambda_rule`` decides how σ falls;
     ``effort`` is what a warm start may cost with it; ``along_time`` whether it is put to work along time too,
@@ -63,6 +64,7 @@ class DenoiserSpec:
     make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
     takes_weights: bool
     sigma_first: float
+    sigma_still: float
     sigma_last: float
     iterations: Mapping[str, int]
     min_iterations: int
@@ -83,6 +85,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         make=_make_tv,
         takes_weights=False,
         sigma_first=25 / 255,
+        sigma_still=40 / 255,
         sigma_last=6 / 255,
         iterations={"cpu": 12, "cuda": 24},
         min_iterations=4,
@@ -94,6 +97,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         make=_make_ffdnet,
         takes_weights=True,
         sigma_first=30 / 255,
+        sigma_still=50 / 255,
         sigma_last=10 / 255,
         iterations={"cpu": 20, "cuda": 40},
         min_iterations=4,
@@ -107,6 +111,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         make=_make_ffdnet_lite,
         takes_weights=True,
         sigma_first=30 / 255,
+        sigma_still=50 / 255,
         sigma_last=10 / 255,
         iterations={"cpu": 20},
         min_iterations=4,
@@ -115,11 +120,13 @@ DENOISERS: dict[str, DenoiserSpec] = {
         lambda_rule=LambdaRule.RESIDUAL,
         along_time=True,
         linear_start=True,
+        effort=Effort.QUICK,
     ),
     "identity": DenoiserSpec(
         make=_make_identity,
         takes_weights=False,
         sigma_first=1 / 255,
+        sigma_still=1 / 255,
         sigma_last=1 / 255,
         iterations={"cpu": 1},
         min_iterations=1,
@@ -158,6 +165,7 @@ def _sequence_spec(first_name: str, then_name: str) -> DenoiserSpec:
         make=make,
         takes_weights=first.takes_weights or then.takes_weights,
         sigma_first=sigma_first,
+        sigma_still=max(first.sigma_still, then.sigma_last),
         sigma_last=then.sigma_last,
         iterations=then.iterations,
         min_iterations=max(first.min_iterations, then.min_iterations),
