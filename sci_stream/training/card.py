@@ -26,6 +26,8 @@ class ModelCard:
         How many photographs it was trained on.
     settings, sessions
         Of the run: `TrainingSettings` by name, and each sitting's device, torch, steps and minutes.
+    begun_with
+        SHA-256 of the weights that the run started from; empty if from random ones.
     step, steps, minutes
         Steps taken, steps there should be (None if nobody said), and time in all.
     curve
@@ -42,6 +44,7 @@ class ModelCard:
     n_images: int
     settings: Mapping[str, Any]
     sessions: Sequence[Mapping[str, Any]]
+    begun_with: str
     step: int
     steps: int | None
     minutes: float
@@ -90,9 +93,10 @@ class ModelCard:
         sessions = "\n".join(
             f"| {s['device']} | {s['torch']} | {s['steps']} | {s['minutes']:.1f} |" for s in self.sessions
         )
+        begun = f"Begun with the weights of SHA-256 `{self.begun_with}`. " if self.begun_with else ""
         return (
-            f"## Training\n\n{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error; Muon for "
-            "the kernels between the first layer and the last, Adam for all else; constant learning rates with a "
+            f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error; Muon "
+            "for the kernels between the first layer and the last, Adam for all else; constant learning rates with a "
             "linear warm-up and a linear decay at the end; noise drawn anew in every step; patches turned and "
             "mirrored; the weights are the running average.\n\n"
             f"| setting | value |\n|---|---|\n{settings}\n\n"
@@ -118,6 +122,7 @@ class ModelCard:
             f"--variant {self.variant} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
             f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
             f"--decay {s['decay_share']} --steps {self.steps or self.step}"
+            + (" --start-from BEGUN_WITH.safetensors" if self.begun_with else "")
         )
         return (
             "## Make it again, or better\n\n"

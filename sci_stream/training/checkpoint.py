@@ -15,7 +15,7 @@ from sci_stream.errors import FileFormatError, StorageError
 FORMAT = "sci_stream.training.2"
 """The ``format`` entry of checkpoints; the number rises when readers must change."""
 
-_REQUIRED = {"format", "settings", "data_id", "steps", "elapsed_s", "sessions", "learner"}
+_REQUIRED = {"format", "settings", "data_id", "steps", "elapsed_s", "sessions", "begun_with", "learner"}
 
 
 def checkpoint_path(run: Path) -> Path:

@@ -91,6 +91,7 @@ def export_weights(
         n_images=saved["n_images"],
         settings=settings,
         sessions=saved["sessions"],
+        begun_with=saved["begun_with"],
         step=step,
         steps=saved["steps"],
         minutes=saved["elapsed_s"] / 60,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -136,11 +137,14 @@ class _Session:
         self._steps = until.steps
         self._elapsed_before_s = 0.0
         self._sessions: list[dict[str, Any]] = []
+        self._begun_with = ""
         self.curve: list[dict[str, Any]] = []
 
     def begin(self, start_from: Path | None) -> None:
         shape = variant_shape(self._settings.variant)
         start = initial_weights(shape, self._settings.seed) if start_from is None else _start(start_from, shape)
+        if start_from is not None:
+            self._begun_with = hashlib.sha256(start_from.read_bytes()).hexdigest()
         self._start_learner(start)
         write_curve(self._run, [])
 
@@ -166,6 +170,7 @@ class _Session:
             self._steps = saved["steps"]
         self._elapsed_before_s = saved["elapsed_s"]
         self._sessions = saved["sessions"]
+        self._begun_with = saved["begun_with"]
         # A point beyond the checkpoint belongs to steps that will be taken again.
         self.curve = [point for point in read_curve(self._run) if point["step"] <= step]
 
@@ -256,6 +261,7 @@ class _Session:
             "steps": self._steps,
             "elapsed_s": self._elapsed_before_s + self._spent_s,
             "sessions": [*self._sessions, session],
+            "begun_with": self._begun_with,
             "learner": self.learner.state(),
         }
         save_checkpoint(self._run, content)

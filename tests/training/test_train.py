@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import itertools
 from collections.abc import Callable
@@ -141,6 +142,9 @@ def test_a_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: Trai
         strict=True,
     ):
         torch.testing.assert_close(now, start, rtol=0, atol=1e-6)
+    card = export_weights(tmp_path / "two", tmp_path / "two.safetensors", data=[], licence="none").markdown()
+    assert f"Begun with the weights of SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()}`" in card
+    assert "--start-from" in card
 
 
 def test_weights_of_another_network_are_no_start(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
