@@ -95,9 +95,9 @@ class ModelCard:
         )
         begun = f"Begun with the weights of SHA-256 `{self.begun_with}`. " if self.begun_with else ""
         return (
-            f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error; Muon "
-            "for the kernels between the first layer and the last, Adam for all else; constant learning rates with a "
-            "linear warm-up and a linear decay at the end; noise drawn anew in every step; patches turned and "
+            f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error; "
+            "Muon for the kernels between the first layer and the last, Adam for all else; constant learning rates "
+            "with a linear warm-up and a linear decay at the end; noise drawn anew in every step; patches turned and "
             "mirrored; the weights are the running average.\n\n"
             f"| setting | value |\n|---|---|\n{settings}\n\n"
             f"| device | torch | steps | minutes |\n|---|---|---|---|\n{sessions}"
