@@ -242,7 +242,7 @@ def test_the_result_names_its_parent_and_how_it_was_made(recorded: Path) -> None
 def test_more_iterations_or_another_prior_make_it_better(recorded: Path) -> None:
     more = replay(recorded, ReplayPlan(out=recorded.with_name("more.h5"), solver=SolverChanges(iterations=24)))
     hurried = (1, 3, 5)
-    assert quality_db(more.path, hurried) > quality_db(recorded, hurried) + 1.0
+    assert quality_db(more.path, hurried) > quality_db(recorded, hurried) + 0.4
     other = replay(recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite")))
     with sci_stream.open(other.path) as again:
         assert [told["denoiser"] for told in again.notes["solvers"].values()] == ["ffdnet-lite"]

@@ -98,8 +98,8 @@ def fast_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shipped_weights_run_in_16_bits_where_that_is_faster(fast_in_bfloat16: None) -> None:
     denoise = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), CPU, Precision.AUTO)
-    assert denoise.arithmetic == "bfloat16"
-    assert denoise.form(0.01) == denoise.form(0.2) == "half"
+    assert denoise.arithmetic.startswith("bfloat16")
+    assert denoise.form(0.2) == denoise.form(10 / 255) == "half", "at every σ of the default schedule"
 
 
 def test_weights_that_do_not_bear_rounding_keep_float32(fast_in_bfloat16: None) -> None:
