@@ -112,7 +112,12 @@ class TimeDenoiser:
 
 def _transform(matrix: torch.Tensor, frames: torch.Tensor, *, out: torch.Tensor) -> None:
     """Write the product with a matrix (L, L) along time to ``out``, (…, L, H, W), which may be ``frames`` itself."""
-    out.copy_(torch.matmul(matrix, frames.flatten(-2)).view(frames.shape))
+    out.copy_(transformed(matrix, frames))
+
+
+def transformed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+    """Return the product with a matrix (L, L) along time of (…, L, H, W), a new tensor."""
+    return torch.matmul(matrix, frames.flatten(-2)).view(frames.shape)
 
 
 class _Band(NamedTuple):

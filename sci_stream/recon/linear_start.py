@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.along_time import cosines
+from sci_stream.recon.along_time import cosines, transformed
 from sci_stream.recon.motion import box_mean
 
 _KAPPA2, _TAU, _POWER = 0.5, 1.0, 2.0
@@ -128,7 +128,7 @@ class Evidence:
 
     def refined(self, video: torch.Tensor) -> Guess:
         """Return the best linear estimate of frames of which these are a guess, (P, B, H, W)."""
-        dual = self._moving.solve((self._y - forward(self._phi, video)).mul_(self._measured))
+        dual = self._moving.solve(self._residual(video))
         return Guess(self._moving.estimate(dual).add_(video), _squared_error(dual, self._expected_moving))
 
     def blended(self, one: Guess, other: Guess) -> Guess:
@@ -138,8 +138,10 @@ class Evidence:
 
     def misfit(self, video: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""
-        residual = (self._y - forward(self._phi, video)).mul_(self._measured)
-        return (residual.square().sum() / self._y.square().sum().clamp_min(_TINY)).sqrt()
+        return (self._residual(video).square().sum() / self._y.square().sum().clamp_min(_TINY)).sqrt()
+
+    def _residual(self, video: torch.Tensor) -> torch.Tensor:
+        return (self._y - forward(self._phi, video)).mul_(self._measured)
 
 
 def _squared_error(dual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -179,7 +181,7 @@ class _Model:
     def estimate(self, dual: torch.Tensor) -> torch.Tensor:
         """Return CΦᵀz, (P, B, H, W), a new tensor."""
         frequencies = torch.cat([covered for _, covered in self._covered(dual)], dim=1)
-        return _along_time(cosines(frequencies.shape[1]).mT.to(frequencies), frequencies)
+        return transformed(cosines(frequencies.shape[1]).mT.to(frequencies), frequencies)
 
     def _covered(self, dual: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield, some frequencies at a time, the masks and CΦᵀz, (P, b, H, W) both.
@@ -213,7 +215,7 @@ class _Model:
 def _models(phi: torch.Tensor, r_inv: torch.Tensor) -> tuple[_Model, _Model]:
     """Return the models of frames that move and of frames that are all alike."""
     measured = (r_inv > 0).to(phi.dtype)
-    masks = _along_time(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
+    masks = transformed(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
     per_pixel = masks.square().sum((1, 2, 3)) / measured.sum((1, 2)).clamp_min(1.0)
     noise = _NOISE * per_pixel.clamp_min(_TINY).view(-1, 1, 1)
     opened = phi.sum(1).mul_(measured)
@@ -285,8 +287,3 @@ def _fast_length(least: int) -> int:
         if rest == 1:
             return length
         length += 2
-
-
-def _along_time(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-    """Return the product with a matrix (B, B) along time of (P, B, H, W), a new tensor."""
-    return torch.matmul(matrix, frames.flatten(-2)).view(frames.shape)
