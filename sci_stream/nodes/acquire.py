@@ -43,6 +43,8 @@ _POLL_MS = 20
 _NOTEWORTHY_STEP_S = 1.0
 _STOPPED = "stopped"
 """Why a series ended that was asked to."""
+_FINISHED = "finished"
+"""Why one ended that had come to its limit."""
 
 
 class AcquireNode:
@@ -155,7 +157,8 @@ class AcquireNode:
         finally:
             self._pump.stop()
             self._pump.join(5.0)
-            self._safe.close(over=self._phase is Phase.ENDED and self._info is not None)
+            over = self._phase is Phase.ENDED and self._info is not None
+            self._safe.close(over=over, last=self._reason == _FINISHED)
             self._link.close()
             self._dispatcher.close()
             self._watched.close()
@@ -234,7 +237,7 @@ class AcquireNode:
         self._since_s = now_s
         if phase is Phase.DRAINING:
             # Said before anything of it happens: who takes this series up then acquires nothing more for it.
-            self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else "finished"))
+            self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else _FINISHED))
             self._safe.end(self._reason)
 
     # --- the series

@@ -9,7 +9,7 @@ from pathlib import Path
 from sci_stream.delivery.seqset import SeqSet
 from sci_stream.errors import StorageError
 from sci_stream.model import SeriesInfo, Snapshot
-from sci_stream.nodes.spool import Left, Spool, spool_path
+from sci_stream.nodes.spool import Left, Spool, done_path, spool_path
 from sci_stream.nodes.spool_file import set_aside
 from sci_stream.nodes.spool_slots import snapshot_bytes
 
@@ -42,6 +42,7 @@ class Safekeeping:
     def __init__(self, folder: Path | None, rig: str) -> None:
         self._asked_for = folder is not None
         self._path = spool_path(folder, rig)
+        self._done = done_path()
         self.spool: Spool | None = None
         self.left: Left | None = None
         self._accounted = SeqSet()
@@ -109,8 +110,11 @@ class Safekeeping:
         if self.spool is not None:
             self.spool.end(reason)
 
-    def close(self, *, over: bool) -> None:
-        """Close it; the file stays unless the series is over in order."""
+    def close(self, *, over: bool, last: bool = False) -> None:
+        """Close it; the file stays unless the series is ``over`` in order. ``last``: no other was asked for."""
+        if over and last and self._done is not None:
+            with contextlib.suppress(OSError):
+                self._done.touch()
         if self.spool is not None:
             self.spool.close(over=over)
             self.spool = None

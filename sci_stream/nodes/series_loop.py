@@ -13,7 +13,7 @@ from sci_stream.errors import InputError
 from sci_stream.nodes.acquire import AcquireNode
 from sci_stream.nodes.kept_open import kept_open
 from sci_stream.nodes.runner import CLOSE_VARIABLE, NEXT_SERIES, StopRequest
-from sci_stream.nodes.spool import spool_path
+from sci_stream.nodes.spool import done_path, spool_path
 from sci_stream.nodes.standby import stand_by
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
@@ -73,6 +73,8 @@ def acquire_series(
                 node().run()
             if not requests.renew():
                 return
+            if (done := done_path()) is not None:
+                done.unlink(missing_ok=True)
             if requests.held:
                 stand_by(rig, requests.current, requests.while_held)
                 if not requests.renew():

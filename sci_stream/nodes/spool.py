@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.model import SeriesInfo, Snapshot
+from sci_stream.nodes.runner import PARENT_VARIABLE
 from sci_stream.nodes.spool_file import SpoolFile, make_file, open_file, said_of
 from sci_stream.nodes.spool_slots import DELIVERED, FREE, Packed, read_slot, set_state, slot_size, state_of
 
@@ -78,6 +79,16 @@ def spool_path(folder: Path | None, rig: str, environment: Mapping[str, str] = o
     """Return the file of a rig's spool, in the folder that the rig names or in its supervisor's; None without one."""
     place = folder or environment.get(SPOOL_VARIABLE)
     return Path(place) / f"{rig}.spool" if place else None
+
+
+def done_path(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file by which an acquire node tells its supervisor that all is done; None without a supervisor.
+
+    It is there from just before the spool of the last series goes. A node that is killed between that and its end is
+    not started again: it would begin a series that nobody asked for.
+    """
+    place = environment.get(SPOOL_VARIABLE) if PARENT_VARIABLE in environment else None
+    return Path(place) / "done" if place else None
 
 
 class Spool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.nodes.runner import CLOSE_VARIABLE, NEXT_SERIES, PARENT_VARIABLE, StopRequest
-from sci_stream.nodes.spool import SPOOL_VARIABLE, spool_path
+from sci_stream.nodes.spool import SPOOL_VARIABLE, done_path, spool_path
 from sci_stream.transport.neighbours import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -193,8 +193,8 @@ class Supervisor:
     def _ended(self, child: _Child, status: int, now_s: float) -> bool:
         """Take note that a node ended by itself; return whether that ends the run."""
         child.process = None
-        if child is self._acquire and status >= 0:
-            self._fail_with(status)
+        if child is self._acquire and (status >= 0 or self._all_done):
+            self._fail_with(max(0, status))
             return True
         if status == InputError.exit_status or (status == EnvironmentFault.exit_status and child.starts == 1):
             # It said why in its own words: starting it again would only have it said again.
@@ -213,6 +213,16 @@ class Supervisor:
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         self._say(f"{child.name} ended {how}: starting it again in {wait_s:.1f} s")
         return False
+
+    @property
+    def _acquire_spool(self) -> Path | None:
+        return spool_path(self._rig.policy.spool, self._rig.rig.name, self._acquire.environment)
+
+    @property
+    def _all_done(self) -> bool:
+        """Whether the acquire node has said that its last series is over, and left nothing of it."""
+        done, spool = done_path(self._acquire.environment), self._acquire_spool
+        return done is not None and done.exists() and not (spool is not None and spool.exists())
 
     def _clear_spool(self) -> None:
         """Take the spool's folder away, unless there is something in it that nobody else has."""
@@ -237,7 +247,7 @@ class Supervisor:
         if child.process is not None:
             child.process.send_signal(signal.SIGTERM)
         child.environment[CLOSE_VARIABLE] = "1"
-        spool = spool_path(self._rig.policy.spool, self._rig.rig.name, child.environment)
+        spool = self._acquire_spool
         while time.monotonic() < deadline_s:
             if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:
                 # Down, or it was still loading and had not yet learnt to end in order.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from sci_stream.errors import StorageError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.nodes.runner import PARENT_VARIABLE
 from sci_stream.nodes.safekeeping import Safekeeping
 from sci_stream.nodes.spool import SPOOL_VARIABLE, Left, Spool, spool_path
 from sci_stream.nodes.spool_slots import snapshot_bytes
@@ -295,6 +296,21 @@ def test_without_a_place_nothing_is_kept_and_nothing_asked(monkeypatch: pytest.M
     none.end("stopped")
     none.close(over=True)
     assert none.status() == {}
+
+
+def test_a_supervisor_is_told_when_the_last_series_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path))
+    cases = [(False, True, True), (True, False, True), (True, True, False), (True, True, True)]
+    for supervised, over, last in cases:
+        if supervised:
+            monkeypatch.setenv(PARENT_VARIABLE, "1")
+        else:
+            monkeypatch.delenv(PARENT_VARIABLE, raising=False)
+        safe = Safekeeping(None, "rig")
+        safe.begin(info(), truth=False, limit_bytes=1 << 12)
+        safe.close(over=over, last=last)
+        assert (tmp_path / "done").exists() is (supervised and over and last)
+        assert (tmp_path / "rig.spool").exists() is not over
 
 
 def test_confirmations_in_any_order_bound_what_is_asked_about_again(tmp_path: Path) -> None:
