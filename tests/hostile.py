@@ -130,13 +130,16 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
     """Return whether one of the wrong values happens to be right for a field."""
     optional = {
         "camera_time_ns", "camera_frame_id", "bayer", "frame_period_ns", "psnr_db", "saturation_dn", "bit_depth",
-        "exposure_ns", "gain_db",
+        "exposure_ns", "gain_db", "read_noise_dn", "gain_e_per_dn",
     }  # fmt: skip
     texts = {
         "rig", "camera_model", "camera_serial", "pixel_format", "rig_toml", "device", "camera_clock", "start_reason",
         "text", "created", "source", "who",
     }  # fmt: skip
-    numbers = {"residual", "saturated_fraction", "full_scale_dn", "heartbeat_s", "saturation_dn", "gain_db", "psnr_db"}
+    numbers = {
+        "residual", "saturated_fraction", "full_scale_dn", "heartbeat_s", "saturation_dn", "gain_db", "psnr_db",
+        "read_noise_dn", "gain_e_per_dn",
+    }  # fmt: skip
     if value is None:
         return field in optional
     if isinstance(value, str):
@@ -212,6 +215,7 @@ def _values() -> Iterator[HostileCase]:
         "an answer for everybody": ("control_result", {"request": "*"}),
         "a result that is a list": ("control_result", {"values": {"iterations": [12]}}),
         "negative scale": ("calibration", {"full_scale_dn": -1.0}),
+        "negative noise": ("calibration", {"read_noise_dn": -1.0}),
         "payloads that are a map": ("snapshot", {"payloads": {}}),
         "payloads that are nil": ("snapshot", {"payloads": None}),
         "payloads that are numbers": ("snapshot", {"payloads": [1, 2]}),
@@ -314,6 +318,9 @@ def _calibrations() -> Iterator[HostileCase]:
     turned = with_header(frames, lambda h: h["payloads"][1].update(shape=[6, 4]))
     yield HostileCase("a dark frame of another shape", turned, "payload_value")
     yield HostileCase("a scale of zero", with_header(frames, lambda h: h.update(full_scale_dn=0)), "payload_value")
+    yield HostileCase("no electrons in a DN", with_header(frames, lambda h: h.update(gain_e_per_dn=0)), "payload_value")
+    quieter = with_header(frames, lambda h: h.update(read_noise_dn=0.5))
+    yield HostileCase("another noise under a calibration's hash", quieter, "payload_value")
     other = with_header(frames, lambda h: h.update(hash=HASH))
     yield HostileCase("a calibration under another's hash", other, "payload_value")
     swapped = with_payload(frames, 0, (phi * 0.5).tobytes())

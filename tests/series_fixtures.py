@@ -75,6 +75,8 @@ def series() -> Series:
         full_scale_dn=412.3,
         saturation_dn=4095.0,
         bad_pixels=rng.random((H, W)) > 0.99,
+        read_noise_dn=2.25,
+        gain_e_per_dn=2.6,
         bit_depth=12,
         bayer=BayerPhase.GBRG,
         camera_serial="42",

@@ -51,6 +51,8 @@ def samples() -> dict[str, Message]:
         full_scale_dn=900.0,
         saturation_dn=4095,
         bad_pixels=rng.random((4, 6)) > 0.9,
+        read_noise_dn=2.25,
+        gain_e_per_dn=2.6,
         bit_depth=12,
         bayer=BayerPhase.GBRG,
         camera_serial="A-17",

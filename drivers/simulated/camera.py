@@ -46,6 +46,8 @@ class _Bench:
             dark=np.float32(self._sensor.black_dn),  # type: ignore[arg-type] # a scalar is documented to do
             full_scale_dn=self._sensor.full_scale_dn,
             saturation_dn=float(self._sensor.max_dn),
+            read_noise_dn=self._sensor.read_noise_dn,
+            gain_e_per_dn=self._sensor.gain_e_per_dn if options.noise else None,
             bit_depth=options.bit_depth,
             bayer=options.bayer,
             camera_serial=f"SIM-{options.seed}",

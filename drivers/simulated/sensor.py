@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +39,8 @@ class Sensor:
         self.gain_e_per_dn = options.full_well_e / (self.max_dn - self.black_dn)
         self._read_noise_e = options.read_noise_e
         self._noise = options.noise
+        self.read_noise_dn = math.hypot(self._read_noise_e / self.gain_e_per_dn if self._noise else 0.0, 12**-0.5)
+        """Standard deviation of counts without light: what is read, and what rounding adds."""
         self._seed = options.seed
         self._dtype = np.uint8 if options.bit_depth == 8 else np.uint16
 

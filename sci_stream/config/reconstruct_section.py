@@ -109,7 +109,7 @@ class ReconstructSection(Section):
     )
     solver: Literal["gap", "admm"] | None = Field(
         default=None,
-        description="gap (unset: that one), which explains every measured pixel exactly, or admm, for noisy snapshots.",
+        description="gap (unset: that one), or admm, which doubts the measurement by gamma in any case.",
         examples=["gap"],
     )
     gamma: float | None = Field(
@@ -122,6 +122,11 @@ class ReconstructSection(Section):
     accelerate: bool = Field(
         default=True,
         description="Accumulate the residual (accelerated GAP): better in fewer iterations.",
+    )
+    weigh_noise: bool = Field(
+        default=True,
+        description="Believe each measured pixel as far as the noise goes that the calibration tells of; false: "
+        "explain every one exactly. Where the calibration knows no noise there is no difference.",
     )
     along_time: bool | None = Field(
         default=None,

@@ -4,11 +4,11 @@ Layout of the group (schema version 1)::
 
     @format = "sci_stream.calibration"   @schema_version = 1   @content_hash
     phi (B, H, W) float32      dark (H, W) float32      [bad_pixels (H, W) bool]
-    @full_scale_dn  [@saturation_dn]  [@bit_depth]  [@bayer]
+    @full_scale_dn  [@saturation_dn]  [@read_noise_dn]  [@gain_e_per_dn]  [@bit_depth]  [@bayer]
     @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source
     [measured/]  the evidence, where it was measured here:
         white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)      mask_order (B,) int64
-        @frames  @field  @clipped_fraction  [@read_noise_dn]  [@gain_e_per_dn]
+        @frames  @field  @clipped_fraction
 
 What is unknown is absent. Recordings hold no evidence.
 """
@@ -113,10 +113,6 @@ def _write_measured(group: h5py.Group, measured: Measured) -> None:
     group.attrs["frames"] = measured.frames
     group.attrs["field"] = measured.field.value
     group.attrs["clipped_fraction"] = measured.clipped_fraction
-    for name in ("read_noise_dn", "gain_e_per_dn"):
-        value = getattr(measured, name)
-        if value is not None:
-            group.attrs[name] = value
 
 
 def _read_measured(group: h5py.Group) -> Measured:
@@ -130,8 +126,6 @@ def _read_measured(group: h5py.Group) -> Measured:
         white=read_array(group, "white", 2).astype(np.float32),
         flags=read_array(group, "flags", 2).astype(np.uint8),
         frames=read_attribute(group, "frames", int),
-        read_noise_dn=read_attribute(group, "read_noise_dn", number, required=False),
-        gain_e_per_dn=read_attribute(group, "gain_e_per_dn", number, required=False),
         mask_order=tuple(int(b) for b in read_array(group, "mask_order", 1)),
         field=Field(white_field),
         clipped_fraction=read_attribute(group, "clipped_fraction", number),
@@ -149,6 +143,8 @@ def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
     scalars: dict[str, Any] = {
         "full_scale_dn": float(calibration.full_scale_dn),
         "saturation_dn": None if calibration.saturation_dn is None else float(calibration.saturation_dn),
+        "read_noise_dn": calibration.read_noise_dn,
+        "gain_e_per_dn": calibration.gain_e_per_dn,
         "bit_depth": calibration.bit_depth,
         "bayer": None if calibration.bayer is None else str(calibration.bayer),
         "camera_serial": calibration.camera_serial,
@@ -183,6 +179,8 @@ def read_calibration(group: h5py.Group) -> Calibration:
     fields: dict[str, Any] = {
         "full_scale_dn": read_attribute(group, "full_scale_dn", number),
         "saturation_dn": read_attribute(group, "saturation_dn", number, required=False),
+        "read_noise_dn": read_attribute(group, "read_noise_dn", number, required=False),
+        "gain_e_per_dn": read_attribute(group, "gain_e_per_dn", number, required=False),
         "bit_depth": read_attribute(group, "bit_depth", int, required=False),
         "camera_serial": read_attribute(group, "camera_serial", str),
         "exposure_ns": read_attribute(group, "exposure_ns", int, required=False),

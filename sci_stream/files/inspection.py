@@ -219,6 +219,8 @@ def describe_calibration(calibration: Calibration) -> dict[str, Any]:
         "dark_dn": float(np.mean(calibration.dark, dtype=np.float64)),
         "full_scale_dn": calibration.full_scale_dn,
         "saturation_dn": calibration.saturation_dn,
+        "read_noise_dn": calibration.read_noise_dn,
+        "gain_e_per_dn": calibration.gain_e_per_dn,
         "created": calibration.created,
         "source": calibration.source,
     }

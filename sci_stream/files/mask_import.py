@@ -37,7 +37,7 @@ class ImportOptions:
         DN of one frame of brightness 1 through an open mask; None: such that a white scene just fills the range.
     black_level_dn
         Of the snapshots to come; None for the median of ``dark``, else 0.
-    bit_depth, saturation_dn, bayer, camera_serial
+    bit_depth, saturation_dn, read_noise_dn, gain_e_per_dn, bayer, camera_serial
         As in `Calibration`; saturation None for the top of the bit depth.
     """
 
@@ -50,6 +50,8 @@ class ImportOptions:
     black_level_dn: float | None = None
     bit_depth: int | None = None
     saturation_dn: float | None = None
+    read_noise_dn: float | None = None
+    gain_e_per_dn: float | None = None
     bayer: BayerPhase | None = None
     camera_serial: str = ""
 
@@ -113,6 +115,8 @@ def _finish(
         dark=black,
         full_scale_dn=full_scale_dn,
         saturation_dn=saturation_dn,
+        read_noise_dn=options.read_noise_dn,
+        gain_e_per_dn=options.gain_e_per_dn,
         bit_depth=options.bit_depth,
         bayer=options.bayer,
         camera_serial=options.camera_serial,

@@ -43,6 +43,9 @@ class Calibration:
         Counts from here up are clipped and leave the projection; None if unknown.
     bad_pixels
         (H, W) bool, pixels to leave out of the projection.
+    read_noise_dn, gain_e_per_dn
+        Standard deviation of counts without light, ≥ 0, and electrons per DN, > 0, whose shot noise grows with light;
+        None where unknown. Known, they tell reconstruction how far a count is to be believed.
     bit_depth, bayer, camera_serial, exposure_ns, gain_db, created, source
         What it was made with, for the record and for checks against the camera; ``created`` is an ISO 8601 time,
         ``source`` says in words where it came from.
@@ -50,7 +53,7 @@ class Calibration:
     Raises
     ------
     CalibrationError
-        If the shapes do not fit, values are not finite or φ leaves [0, 1].
+        If the shapes do not fit, values are not finite, φ leaves [0, 1] or the noise is none.
     """
 
     phi: npt.NDArray[np.float32]
@@ -58,6 +61,8 @@ class Calibration:
     full_scale_dn: float = 1.0
     saturation_dn: float | None = None
     bad_pixels: npt.NDArray[np.bool_] | None = None
+    read_noise_dn: float | None = None
+    gain_e_per_dn: float | None = None
     bit_depth: int | None = None
     bayer: BayerPhase | None = None
     camera_serial: str = ""
@@ -99,6 +104,10 @@ class Calibration:
             )
         if not (np.isfinite(self.full_scale_dn) and self.full_scale_dn > 0):
             raise CalibrationError("full_scale_dn must be a positive number of DN", got=self.full_scale_dn)
+        if self.read_noise_dn is not None and not (np.isfinite(self.read_noise_dn) and self.read_noise_dn >= 0):
+            raise CalibrationError("read_noise_dn must be a number of DN, 0 or more", got=self.read_noise_dn)
+        if self.gain_e_per_dn is not None and not (np.isfinite(self.gain_e_per_dn) and self.gain_e_per_dn > 0):
+            raise CalibrationError("gain_e_per_dn must be a positive number of electrons", got=self.gain_e_per_dn)
         if self.bad_pixels is not None and np.asarray(self.bad_pixels).shape != (height, width):
             raise CalibrationError(
                 "The bad-pixel map does not fit the masks",
@@ -133,7 +142,7 @@ class Calibration:
 
     @cached_property
     def hash(self) -> str:
-        """Identify the content: equal for equal masks, dark frame, bad pixels and scale, wherever they came from."""
+        """Identify the content: equal for equal masks, dark frame, bad pixels, scale and noise, wherever from."""
         digest = hashlib.sha256()
         scalars = {
             "shape": self.phi.shape,
@@ -142,12 +151,28 @@ class Calibration:
             "bayer": self.bayer,
             "bad_pixels": self.bad_pixels is not None,
         }
+        scalars |= {
+            name: float(value)
+            for name in ("read_noise_dn", "gain_e_per_dn")
+            if (value := getattr(self, name)) is not None
+        }
         digest.update(json.dumps(scalars, sort_keys=True).encode())
         digest.update(self.phi.data)
         digest.update(self.dark.data)
         if self.bad_pixels is not None:
             digest.update(self.bad_pixels.data)
         return digest.hexdigest()[:_HASH_HEX_DIGITS]
+
+    @property
+    def noise(self) -> tuple[float, float] | None:
+        """What the variance of the noise of y comes from, a + b·max(y, 0); None if unknown.
+
+        First a, of the read noise, then b, of the light's shot noise: both ≥ 0.
+        """
+        if self.read_noise_dn is None and self.gain_e_per_dn is None:
+            return None
+        shot = 0.0 if self.gain_e_per_dn is None else 1.0 / (self.gain_e_per_dn * self.full_scale_dn)
+        return ((self.read_noise_dn or 0.0) / self.full_scale_dn) ** 2, shot
 
     def measurement(self, counts: Array) -> npt.NDArray[np.float32]:
         """Return y = (counts − dark) / full_scale_dn, (H, W) float32, in units of scene brightness."""

@@ -49,6 +49,7 @@ def judge(calibration: Calibration, measured: Measured | None = None) -> list[Fi
         return figures
     masks = calibration.phi[:, good].astype(np.float64)
     figures += [_contrast(masks), _transmission(masks), *_likeness(masks), _dark(calibration), _saturation(calibration)]
+    figures += _noise(calibration)
     if measured is not None:
         figures += _evidence(calibration, measured)
     return figures
@@ -153,6 +154,21 @@ def _saturation(calibration: Calibration) -> Figure:
     return Figure("saturation_dn", float(level), Verdict.WARN if share > 1.5 or share < 0.02 else Verdict.OK, text)
 
 
+def _noise(calibration: Calibration) -> list[Figure]:
+    """Say what the noise is where it is known; reconstruction does without, less well."""
+    if calibration.noise is None:
+        text = "the noise is unknown: every count will be taken to be exact"
+        return [Figure("read_noise_dn", None, Verdict.OK, text)]
+    figures = []
+    if calibration.read_noise_dn is not None:
+        text = f"read noise {calibration.read_noise_dn:.2f} DN"
+        figures.append(Figure("read_noise_dn", calibration.read_noise_dn, Verdict.OK, text))
+    if calibration.gain_e_per_dn is not None:
+        text = f"{calibration.gain_e_per_dn:.2f} electrons per DN"
+        figures.append(Figure("gain_e_per_dn", calibration.gain_e_per_dn, Verdict.OK, text))
+    return figures
+
+
 def _evidence(calibration: Calibration, measured: Measured) -> list[Figure]:
     clipped = measured.clipped_fraction
     figures = [
@@ -163,12 +179,6 @@ def _evidence(calibration: Calibration, measured: Measured) -> list[Figure]:
             f"{clipped:.3%} of the values lay outside 0–1 before they were clipped",
         )
     ]
-    if measured.read_noise_dn is not None:
-        text = f"read noise {measured.read_noise_dn:.2f} DN"
-        figures.append(Figure("read_noise_dn", measured.read_noise_dn, Verdict.OK, text))
-    if measured.gain_e_per_dn is not None:
-        text = f"{measured.gain_e_per_dn:.2f} electrons per DN by photon transfer"
-        figures.append(Figure("gain_e_per_dn", measured.gain_e_per_dn, Verdict.OK, text))
     light = measured.white - calibration.dark
     unevenness = float(np.percentile(light, 1) / max(float(np.percentile(light, 99)), 1e-6))
     text = f"the white field's darkest corner has {unevenness:.0%} of its peak ({measured.field.value} field)"

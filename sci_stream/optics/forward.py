@@ -97,9 +97,21 @@ def project(v: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Te
 
 
 def accumulate_and_project(
-    v: torch.Tensor, y_acc: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, *, relaxation: float
+    v: torch.Tensor,
+    y_acc: torch.Tensor,
+    y: torch.Tensor,
+    phi: torch.Tensor,
+    r_inv: torch.Tensor,
+    *,
+    relaxation: float,
+    weight: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Do the linear half of an accelerated iteration: y_acc ← y_acc + α (y − Φv), then x = v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv).
+    r"""Do the linear half of an accelerated iteration: accumulate what v does not explain, and project.
+
+    ::
+
+        y_acc ← y + w (y_acc − y + α (y − Φv))
+        x = v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
 
     Φv is computed once for both. On a GPU with Triton all of it is one kernel.
 
@@ -110,7 +122,9 @@ def accumulate_and_project(
     y_acc, y
         (…, H, W), finite: what was accumulated so far, and the measurement.
     relaxation
-        α ≥ 0; 0 leaves ``y_acc`` as it is.
+        α ≥ 0; 0 leaves ``y_acc`` as it is, where w is 1.
+    weight
+        w, (…, H, W), 0–1: how far each measured pixel is believed; None for 1.
 
     Returns
     -------
@@ -118,19 +132,31 @@ def accumulate_and_project(
         (…, B, H, W) and (…, H, W), new tensors.
     """
     fused = _fused(v.device) if v.is_cuda else None
-    tensors = (v, y_acc, y, phi, r_inv)
+    tensors = (v, y_acc, y, phi, r_inv) if weight is None else (v, y_acc, y, phi, r_inv, weight)
     if fused is not None and all(t.dtype is torch.float32 and t.is_contiguous() for t in tensors):
-        return fused(v, y_acc, y, phi, r_inv, relaxation=relaxation)
-    return _accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation)
+        return fused(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
+    return _accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
 
 
 def _accumulate_and_project(
-    v: torch.Tensor, y_acc: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, *, relaxation: float
+    v: torch.Tensor,
+    y_acc: torch.Tensor,
+    y: torch.Tensor,
+    phi: torch.Tensor,
+    r_inv: torch.Tensor,
+    *,
+    relaxation: float,
+    weight: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do it operation by operation."""
     coded = forward(phi, v)
     y_acc = torch.add(y_acc, y - coded, alpha=relaxation)
-    return torch.addcmul(v, phi, ((y_acc - coded) * r_inv).unsqueeze(-3)), y_acc
+    if weight is None:
+        step = (y_acc - coded) * r_inv
+    else:
+        y_acc = torch.lerp(y, y_acc, weight)
+        step = (y_acc - coded) * (r_inv * weight)
+    return torch.addcmul(v, phi, step.unsqueeze(-3)), y_acc
 
 
 @functools.cache
@@ -138,14 +164,18 @@ def _fused(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tens
     """Return the fused kernel if it is there and gives what the operations give on a small example, else None."""
     generator = torch.Generator().manual_seed(0)
     v, phi = (torch.rand((2, 3, 5, 7), generator=generator).to(device) for _ in range(2))
-    y_acc, y, r_inv = (torch.rand((2, 5, 7), generator=generator).to(device) for _ in range(3))
+    y_acc, y, r_inv, w = (torch.rand((2, 5, 7), generator=generator).to(device) for _ in range(4))
     try:
         fused: Callable[..., tuple[torch.Tensor, torch.Tensor]] = importlib.import_module(
             "sci_stream.optics.fused"
         ).accumulate_and_project
-        found = fused(v, y_acc, y, phi, r_inv, relaxation=1.5)
+        found = [fused(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
     except Exception:  # absent, another version, no compiler: Triton has many ways to fail, and none of them matters
         return None
-    expected = _accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5)
-    agree = all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, expected, strict=True))
+    expected = [_accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
+    agree = all(
+        torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+        for mine, wanted in zip(found, expected, strict=True)
+        for a, b in zip(mine, wanted, strict=True)
+    )
     return fused if agree else None

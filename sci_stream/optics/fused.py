@@ -20,11 +20,13 @@ def _accumulate_and_project(  # noqa: PLR0917 - kernels are called by position
     y: tl.tensor,
     y_acc: tl.tensor,
     r_inv: tl.tensor,
+    weight: tl.tensor,
     x: tl.tensor,
     y_acc_next: tl.tensor,
     relaxation: tl.tensor,
     n_pixels: tl.tensor,
     n_frames: tl.constexpr,
+    WEIGHTED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Take `BLOCK` pixels of one plane: sum what they would measure, then spread what is missing over the frames."""
@@ -37,10 +39,15 @@ def _accumulate_and_project(  # noqa: PLR0917 - kernels are called by position
         at = frame + b * n_pixels
         coded += tl.load(v + at, mask=inside, other=0.0) * tl.load(phi + at, mask=inside, other=0.0)
     at = plane * n_pixels + pixel
-    accumulated = tl.load(y_acc + at, mask=inside, other=0.0)
-    accumulated += relaxation * (tl.load(y + at, mask=inside, other=0.0) - coded)
+    measured = tl.load(y + at, mask=inside, other=0.0)
+    accumulated = tl.load(y_acc + at, mask=inside, other=0.0) + relaxation * (measured - coded)
+    inverse = tl.load(r_inv + at, mask=inside, other=0.0)
+    if WEIGHTED:
+        believed = tl.load(weight + at, mask=inside, other=0.0)
+        accumulated = measured + believed * (accumulated - measured)
+        inverse *= believed
     tl.store(y_acc_next + at, accumulated, mask=inside)
-    step = (accumulated - coded) * tl.load(r_inv + at, mask=inside, other=0.0)
+    step = (accumulated - coded) * inverse
     for b in range(n_frames):
         # What was just read comes from the cache.
         at = frame + b * n_pixels
@@ -52,7 +59,14 @@ _kernel = triton.jit(_accumulate_and_project)
 
 
 def accumulate_and_project(
-    v: torch.Tensor, y_acc: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, *, relaxation: float
+    v: torch.Tensor,
+    y_acc: torch.Tensor,
+    y: torch.Tensor,
+    phi: torch.Tensor,
+    r_inv: torch.Tensor,
+    *,
+    relaxation: float,
+    weight: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (x, y_acc) as `sci_stream.optics.forward.accumulate_and_project` does.
 
@@ -62,5 +76,8 @@ def accumulate_and_project(
     n_pixels = height * width
     x, y_acc_next = torch.empty_like(v), torch.empty_like(y)
     grid = (triton.cdiv(n_pixels, _BLOCK), max(1, v.numel() // (n_frames * n_pixels)))
-    _kernel[grid](v, phi, y, y_acc, r_inv, x, y_acc_next, float(relaxation), n_pixels, n_frames, _BLOCK)
+    weighted = weight is not None
+    # Not read where it is not weighted, but a pointer must lead somewhere.
+    pointers = (v, phi, y, y_acc, r_inv, weight if weight is not None else r_inv, x, y_acc_next)
+    _kernel[grid](*pointers, float(relaxation), n_pixels, n_frames, weighted, _BLOCK)
     return x, y_acc_next

@@ -90,10 +90,6 @@ class Measured:
         (H, W) uint8, `PixelFlag` of each pixel.
     frames
         Frames averaged for each pattern.
-    read_noise_dn
-        Noise of a dark frame, median over pixels, DN; None from too few frames.
-    gain_e_per_dn
-        Electrons per DN by photon transfer; None if it could not be told.
     mask_order
         Number of the modulator's pattern behind each mask, in order of exposure.
     field
@@ -105,8 +101,6 @@ class Measured:
     white: npt.NDArray[np.float32]
     flags: npt.NDArray[np.uint8]
     frames: int
-    read_noise_dn: float | None
-    gain_e_per_dn: float | None
     mask_order: tuple[int, ...]
     field: Field
     clipped_fraction: float
@@ -212,6 +206,8 @@ def measure(
         full_scale_dn=peak_dn / setting.brightness / (B if setting.held else 1),
         saturation_dn=setting.saturation_dn,
         bad_pixels=~good if not good.all() else None,
+        read_noise_dn=float(np.sqrt(np.median(dark.variance))) if dark.n >= _COUNT_FOR_NOISE else None,
+        gain_e_per_dn=_photon_transfer(dark, [white, *patterns], good),
         bit_depth=setting.bit_depth,
         bayer=setting.bayer,
         camera_serial=setting.camera_serial,
@@ -224,8 +220,6 @@ def measure(
         white=white.mean.astype(np.float32),
         flags=flags,
         frames=min(mean.n for mean in (dark, white, *patterns)),
-        read_noise_dn=float(np.sqrt(np.median(dark.variance))) if dark.n >= _COUNT_FOR_NOISE else None,
-        gain_e_per_dn=_photon_transfer(dark, [white, *patterns], good),
         mask_order=setting.mask_order or tuple(range(B)),
         field=setting.field,
         clipped_fraction=clipped,

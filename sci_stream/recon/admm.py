@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.gap import Denoise, Observe, in_turn
+from sci_stream.recon.gap import Denoise, Observe, doubt_of, in_turn
 
 
 def admm(
@@ -24,6 +24,7 @@ def admm(
     denoise: Denoise | Sequence[Denoise],
     sigmas: Iterable[float],
     gamma: float = 0.01,
+    noise: torch.Tensor | None = None,
     observe: Observe | None = None,
 ) -> Iterator[torch.Tensor]:
     r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
@@ -37,13 +38,14 @@ def admm(
     The first line is the minimiser of ½‖y − Φx‖² + ½γ‖x − (v − u)‖²: the matrix that is to be inverted is block
     diagonal, and the Woodbury identity leaves one division a pixel. u is the paper's dual variable divided by ρ = γ,
     which stays the same from one iteration to the next (the paper's γ_k = 1) while σ falls by its schedule, as in the
-    published code.
+    published code. Where the noise of y is known, γ grows by n²/(2σ²) as σ falls: by what it is compared with what the
+    prior is to settle.
 
     Parameters
     ----------
     v, y, phi, r_inv
         As for `sci_stream.recon.gap.gap`. Pixels with ``r_inv`` = 0 keep v − u.
-    denoise, sigmas, observe
+    denoise, sigmas, noise, observe
         As for `gap`.
     gamma
         γ ≥ 0, in units of Σφ². With γ = 0, x explains the measurement exactly, as GAP's does.
@@ -58,9 +60,11 @@ def admm(
     statistical learning via the alternating direction method of multipliers", Found. Trends Mach. Learn. 3 (2011).
     """
     # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
-    ridge_inv = r_inv / (1.0 + gamma * r_inv)
+    ridge_inv, doubt = r_inv / (1.0 + gamma * r_inv), doubt_of(noise, r_inv)
     u = torch.zeros_like(v)
     for sigma, prior in zip(sigmas, itertools.cycle(in_turn(denoise)), strict=False):
+        if doubt is not None:
+            ridge_inv = r_inv / (1.0 + gamma * r_inv + doubt / sigma**2)
         x = v - u
         step = (y - forward(phi, x)).mul_(ridge_inv)
         x.addcmul_(phi, step.unsqueeze(-3))

@@ -48,11 +48,12 @@ _DARK = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
-    """A snapshot on the device, by planes P (1, or the mosaic's 4): y, r_inv and exposed are (P, h, w)."""
+    """A snapshot on the device, by planes P (1, or the mosaic's 4): all are (P, h, w). No noise: it is not known."""
 
     y: torch.Tensor
     r_inv: torch.Tensor
     start_r_inv: torch.Tensor
+    noise: torch.Tensor | None
     saturated_fraction: float
 
 
@@ -300,7 +301,13 @@ class Engine:
             saturated_fraction = float(np.mean(saturated))
             valid &= self._transfers.upload(~saturated)
         r_inv = self._r_inv * self._planes(valid)
-        return _Measured(self._planes(y), r_inv, start_r_inv, saturated_fraction)
+        y = self._planes(y)
+        return _Measured(y, r_inv, start_r_inv, self._noise(y), saturated_fraction)
+
+    def _noise(self, y: torch.Tensor) -> torch.Tensor | None:
+        """Return the variance of the noise of y, where it is known and to be heeded."""
+        noise = self.calibration.noise if self.settings.weigh_noise else None
+        return None if noise is None else y.clamp_min(0.0).mul_(noise[1]).add_(noise[0])
 
     def _beginning(self, snapshot: Snapshot, measured: _Measured, budget: Budget) -> Beginning:
         """Find where to begin, and note what that took."""
@@ -334,6 +341,7 @@ class Engine:
             r_inv,
             denoise=ending_in_full(self._priors, budget.iterations),
             sigmas=self._watched(ladder),
+            noise=measured.noise,
             observe=observe,
         )
         if watch is not None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.optics.forward import accumulate_and_project
+from sci_stream.recon.level import on_device
 
 Denoise = Callable[[torch.Tensor, float], torch.Tensor]
 """D_σ on whole videos: (…, B, H, W), σ on the 0–1 scale → the same shape, not aliasing its input."""
@@ -30,6 +31,8 @@ class Problem(NamedTuple):
     relaxation: float
     momentum: float
     observed: bool
+    doubt: torch.Tensor | None = None
+    """As `doubt_of` returns it; None where y is to be explained exactly."""
 
     def denoise(self, turn: int) -> Denoise:
         """Return what the iteration with this number, from 0, denoises with."""
@@ -56,8 +59,9 @@ Step = Callable[[State, float, Problem], State]
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
     v, y_acc, d_previous, _, turn = state
-    y, phi, r_inv, _, relaxation, momentum, observed = problem
-    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation)
+    y, phi, r_inv, _, relaxation, momentum, observed, doubt = problem
+    weight = None if doubt is None else belief(doubt, sigma)
+    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
     d = problem.denoise(turn)(x, sigma)
     v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
     return State(v, y_acc, d, x if observed else None, turn + 1)
@@ -73,6 +77,7 @@ def gap(
     sigmas: Iterable[float],
     relaxation: float = 1.0,
     momentum: float = 0.0,
+    noise: torch.Tensor | None = None,
     observe: Observe | None = None,
     step: Step = gap_step,
 ) -> Iterator[torch.Tensor]:
@@ -87,6 +92,13 @@ def gap(
     With α = 0 and β = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 and a little β
     save iterations at high σ and oscillate at low σ: 1.86 and 0.2 gain half a decibel in the first ten iterations with
     FFDNet, and lose seven with total variation as σ falls below 20/255; 1.5 and 0.1 hold with both down to 10/255.
+
+    Where the noise of y is known, x is not to reproduce it, and y_acc not to gather it: both steps are taken by the
+    share of what v leaves unexplained that is likely an error of v (`belief`)::
+
+        w ← 2σ² / (2σ² + n²/R)
+        y_acc ← y + w (y_acc − y + α (y − Φv))
+        x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
 
     The caller decides when to stop, at any iteration: ``sigmas`` may end early, and the estimate yielded last is the
     result so far. y_acc starts at y and not at 0 as in the published code, so that the first projection keeps what a
@@ -108,6 +120,8 @@ def gap(
         σ_k of each iteration, asked for one at a time.
     relaxation, momentum
         α ≥ 0 and β ≥ 0.
+    noise
+        n², (…, H, W): the variance of y's noise. None, as in the paper, where y is to be explained exactly.
     observe
         Told x and d of every iteration, before d is yielded.
     step
@@ -122,7 +136,11 @@ def gap(
     PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin, "Generalized alternating
     projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
     """
-    problem = Problem(y, phi, r_inv, in_turn(denoise), relaxation, momentum, observed=observe is not None)
+    problem = Problem(
+        *(y, phi, r_inv, in_turn(denoise), relaxation, momentum),
+        observed=observe is not None,
+        doubt=doubt_of(noise, r_inv),
+    )
     state = State(v, y_acc=y, d=None)
     for sigma in sigmas:
         state = step(state, sigma, problem)
@@ -131,6 +149,31 @@ def gap(
             assert state.x is not None
             observe(state.x, state.d)
         yield state.d
+
+
+_ERROR_PER_SIGMA = 2.0
+"""Variance of an error of v in units of the σ² that it is then denoised with. See docs/results/noise.md."""
+
+
+def doubt_of(noise: torch.Tensor | None, r_inv: torch.Tensor) -> torch.Tensor | None:
+    """Return ½ n²/R: what the noise of y, of variance n², would put into x, compared with σ². None where n is unknown.
+
+    Parameters
+    ----------
+    noise, r_inv
+        As for `gap`. Pixels without a measurement are not doubted: nothing is taken from them anyway.
+    """
+    return None if noise is None else noise * r_inv / _ERROR_PER_SIGMA
+
+
+def belief(doubt: torch.Tensor, sigma: float) -> torch.Tensor:
+    r"""Return w = σ²/(σ² + ½ n²/R), (…, H, W): how far what v leaves unexplained is to be believed.
+
+    An error of v with variance s² leaves y − Φv with the variance R s² + n². Of that, the linear estimate with the
+    least mean squared error takes R s²/(R s² + n²) for the error, here with s² = 2σ².
+    """
+    variance = on_device(sigma, doubt).square()
+    return variance / (variance + doubt)
 
 
 def in_turn(denoise: Denoise | Sequence[Denoise]) -> tuple[Denoise, ...]:

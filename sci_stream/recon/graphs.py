@@ -36,17 +36,18 @@ class _Recording:
     y: torch.Tensor
     r_inv: torch.Tensor
     phi: torch.Tensor
+    doubt: torch.Tensor | None
     sigma: torch.Tensor
     x: torch.Tensor | None
     replay: Replay = lambda: None
     loaded: list[torch.Tensor | None] = field(default_factory=list)
-    """What v, y_acc, d, y and r_inv were last filled from, or handed out as."""
+    """What v, y_acc, d, y, r_inv and doubt were last filled from, or handed out as."""
 
-    def load(self, tensors: tuple[torch.Tensor, ...]) -> None:
+    def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
         """Fill the inputs, passing over those that hold their value already."""
-        own = (self.v, self.y_acc, self.d, self.y, self.r_inv)
+        own = (self.v, self.y_acc, self.d, self.y, self.r_inv, self.doubt)
         for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
-            if self.loaded[n] is not value:
+            if self.loaded[n] is not value and target is not None and value is not None:
                 target.copy_(value)
                 self.loaded[n] = value
 
@@ -98,6 +99,7 @@ class RecordedStep:
             problem.relaxation,
             problem.momentum,
             problem.observed,
+            problem.doubt is None,
         )
         if key not in self._recordings:
             try:
@@ -106,7 +108,7 @@ class RecordedStep:
                 self.give_up(str(error).partition("\n")[0])
                 return gap_step(state, sigma, problem)
         recording = self._recordings[key]
-        recording.load((state.v, state.y_acc, state.d, problem.y, problem.r_inv))
+        recording.load((state.v, state.y_acc, state.d, problem.y, problem.r_inv, problem.doubt))
         recording.sigma.fill_(sigma)
         recording.replay()
         estimate = recording.d.clone()
@@ -120,13 +122,14 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     assert state.d is not None
     inputs = (state.v, state.y_acc, state.d, problem.y, problem.r_inv)
     v, y_acc, d, y, r_inv = (value.clone(memory_format=torch.contiguous_format) for value in inputs)
+    doubt = None if problem.doubt is None else problem.doubt.clone(memory_format=torch.contiguous_format)
     recording = _Recording(
-        *(v, y_acc, d, y, r_inv, problem.phi),
+        *(v, y_acc, d, y, r_inv, problem.phi, doubt),
         sigma=problem.y.new_full((), sigma),
         x=torch.empty_like(v) if problem.observed else None,
-        loaded=[None] * len(inputs),
+        loaded=[None] * (len(inputs) + 1),
     )
-    own_problem = problem._replace(y=y, r_inv=r_inv, priors=(problem.denoise(state.turn),))
+    own_problem = problem._replace(y=y, r_inv=r_inv, doubt=doubt, priors=(problem.denoise(state.turn),))
     level = Level(sigma, recording.sigma)
 
     def once() -> None:

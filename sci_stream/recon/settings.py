@@ -38,6 +38,9 @@ class SolverSettings:
         0 ≤ η < 1.
     switch_at
         Share of a solve, 0–1, that the first of two priors in sequence is given.
+    weigh_noise
+        Believe the measurement as far as the noise goes that the calibration tells of; see
+        `sci_stream.recon.gap.belief`. False: explain every measured pixel exactly.
     along_time
         Denoise every other time the temporal frequencies of groups of frames instead of the frames; see
         `sci_stream.recon.along_time`.
@@ -69,6 +72,7 @@ class SolverSettings:
     eta: float = 0.9
     switch_at: float = 0.5
     gamma: float = 0.3
+    weigh_noise: bool = True
     along_time: bool = False
     linear_start: bool = False
     warm_start: bool = False

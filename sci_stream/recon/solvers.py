@@ -28,6 +28,7 @@ class Solve(Protocol):
         *,
         denoise: Denoise | Sequence[Denoise],
         sigmas: Iterable[float],
+        noise: torch.Tensor | None = None,
         observe: Observe | None = None,
     ) -> Iterator[torch.Tensor]:
         """Start at ``v`` and iterate as long as there is a σ."""

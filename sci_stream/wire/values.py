@@ -228,6 +228,8 @@ CALIBRATION: Final = Kind(
             "hash": NAME,
             "full_scale_dn": Number(0),
             "saturation_dn": Maybe(Number()),
+            "read_noise_dn": Maybe(Number(0)),
+            "gain_e_per_dn": Maybe(Number(0)),
             "bit_depth": Maybe(Integer(1, 64)),
             "bayer": BAYER,
             "camera_serial": LABEL,

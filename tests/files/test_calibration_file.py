@@ -17,8 +17,10 @@ from sci_stream.optics.calibration import Calibration
 
 
 def same(one: Calibration, other: Calibration) -> bool:
-    scalars = ("full_scale_dn", "saturation_dn", "bit_depth", "bayer", "camera_serial", "exposure_ns", "gain_db",
-               "created", "source")  # fmt: skip
+    scalars = (
+        "full_scale_dn", "saturation_dn", "read_noise_dn", "gain_e_per_dn", "bit_depth", "bayer", "camera_serial",
+        "exposure_ns", "gain_db", "created", "source",
+    )  # fmt: skip
     arrays = (
         np.array_equal(one.phi, other.phi)
         and np.array_equal(one.dark, other.dark)
@@ -39,17 +41,20 @@ def test_every_field_comes_back(tmp_path: Path, series) -> None:
 @given(
     full_scale=st.floats(1e-3, 1e6),
     saturation=st.none() | st.floats(1, 1e6),
+    noise=st.tuples(st.none() | st.floats(0, 1e4), st.none() | st.floats(1e-6, 1e6)),
     bayer=st.none() | st.sampled_from(BayerPhase),
     text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
     bad=st.booleans(),
 )
 def test_any_usable_calibration_comes_back(  # noqa: PLR0917  # pytest and hypothesis pass by name
-    tmp_path_factory, full_scale, saturation, bayer, text, bad
+    tmp_path_factory, full_scale, saturation, noise, bayer, text, bad
 ) -> None:
     calibration = Calibration(
         phi=np.full((2, 4, 6), 0.5, np.float32),
         full_scale_dn=full_scale,
         saturation_dn=saturation,
+        read_noise_dn=noise[0],
+        gain_e_per_dn=noise[1],
         bayer=bayer,
         source=text,
         bad_pixels=np.eye(4, 6, dtype=bool) if bad else None,

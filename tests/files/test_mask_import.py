@@ -64,11 +64,12 @@ def test_dark_and_white_are_subtracted_and_divided_by(tmp_path: Path) -> None:
     white = 200 + np.arange(16, dtype=np.float32) + dark
     for name, array in (("m", true * (white - dark) + dark), ("dark", dark), ("white", white)):
         np.save(tmp_path / f"{name}.npy", array)
-    options = ImportOptions(dark=tmp_path / "dark.npy", white=tmp_path / "white.npy", bit_depth=8)
+    options = ImportOptions(dark=tmp_path / "dark.npy", white=tmp_path / "white.npy", bit_depth=8, read_noise_dn=1.5)
     calibration = import_masks(tmp_path / "m.npy", options)
     np.testing.assert_allclose(calibration.phi, true, atol=1e-5)
     np.testing.assert_array_equal(calibration.dark, dark)
     assert calibration.saturation_dn == 255
+    assert (calibration.read_noise_dn, calibration.gain_e_per_dn) == (1.5, None)
     # A white scene just fills the range above black.
     assert calibration.phi.sum(0).max() * calibration.full_scale_dn + 9 == pytest.approx(255, rel=1e-5)
 

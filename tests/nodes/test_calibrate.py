@@ -108,11 +108,11 @@ def test_what_was_calibrated_reconstructs_as_well_as_the_truth(bayer: str, tmp_p
 
 
 def test_the_sensor_s_gain_and_noise_are_found() -> None:
-    _, measured = take(read_noise_e=8.0)
+    calibration, _ = take(read_noise_e=8.0)
     options = SimulatedOptions()
     gain = options.full_well_e / (options.max_dn - options.black_dn)
-    assert measured.gain_e_per_dn == pytest.approx(gain, rel=0.05)
-    assert measured.read_noise_dn == pytest.approx(8.0 / gain, rel=0.1)
+    assert calibration.gain_e_per_dn == pytest.approx(gain, rel=0.05)
+    assert calibration.read_noise_dn == pytest.approx(8.0 / gain, rel=0.1)
 
 
 def test_evidence_comes_back_from_the_file(tmp_path: Path) -> None:

@@ -30,6 +30,19 @@ def parts(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.floa
     return v, y_acc, y, phi, inverse_gram(gram_diag(phi))
 
 
+@given(seed=st.integers(0, 1000), shape=st.sampled_from(SHAPES))
+def test_what_is_believed_in_part_is_accumulated_and_taken_in_part(seed: int, shape: tuple[int, ...]) -> None:
+    v, y_acc, y, phi, r_inv = parts(shape, seed, torch.float64)
+    weight = torch.rand(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(seed))
+    x, accumulated = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight)
+    coded = forward(phi, v)
+    torch.testing.assert_close(accumulated, y + weight * (y_acc - y + 1.5 * (y - coded)))
+    torch.testing.assert_close(x, v + phi * (weight * (accumulated - coded) * r_inv).unsqueeze(-3))
+    believed = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=torch.ones_like(y))
+    for mine, wanted in zip(believed, accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
 @given(seed=st.integers(0, 1000), shape=st.sampled_from(SHAPES), relaxation=st.sampled_from([0.0, 1.0, 1.5]))
 def test_it_is_the_two_lines_of_the_algorithm(seed: int, shape: tuple[int, ...], relaxation: float) -> None:
     v, y_acc, y, phi, r_inv = parts(shape, seed, torch.float64)
@@ -53,9 +66,11 @@ from sci_stream.optics.forward import accumulate_and_project
 from tests.optics.test_fused import SHAPES, parts
 for shape in SHAPES:
     for relaxation in (0.0, 1.0, 1.5):
-        got = fused.accumulate_and_project(*parts(shape), relaxation=relaxation)
-        for mine, wanted in zip(got, accumulate_and_project(*parts(shape), relaxation=relaxation), strict=True):
-            torch.testing.assert_close(mine, wanted)
+        for weight in (None, torch.rand(shape[:-3] + shape[-2:])):
+            how = {"relaxation": relaxation, "weight": weight}
+            got = fused.accumulate_and_project(*parts(shape), **how)
+            for mine, wanted in zip(got, accumulate_and_project(*parts(shape), **how), strict=True):
+                torch.testing.assert_close(mine, wanted)
 """
 
 
@@ -73,10 +88,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from sci_stream.optics import fused
-pointers = ("v", "phi", "y", "y_acc", "r_inv", "x", "y_acc_next")
+pointers = ("v", "phi", "y", "y_acc", "r_inv", "weight", "x", "y_acc_next")
 signature = {name: "*fp32" for name in pointers} | {"relaxation": "fp32", "n_pixels": "i32"}
-for n_frames in (1, 22):
-    constants = {"n_frames": n_frames, "BLOCK": 512}
+for n_frames, weighted in ((1, False), (22, True)):
+    constants = {"n_frames": n_frames, "WEIGHTED": weighted, "BLOCK": 512}
     signature |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(fn=fused._kernel, signature=signature, constexprs=constants, attrs={})
     assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
@@ -103,6 +118,9 @@ def test_the_kernel_is_used_where_it_works() -> None:
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 22, 256, 256)])
 def test_the_kernel_on_a_gpu_gives_the_same(shape: tuple[int, ...]) -> None:
     fused = pytest.importorskip("sci_stream.optics.fused")
-    on_gpu = fused.accumulate_and_project(*(t.cuda() for t in parts(shape)), relaxation=1.5)
-    for mine, wanted in zip(on_gpu, accumulate_and_project(*parts(shape), relaxation=1.5), strict=True):
-        torch.testing.assert_close(mine.cpu(), wanted, rtol=1e-4, atol=1e-4)
+    for weight in (None, torch.rand(shape[:-3] + shape[-2:])):
+        there = None if weight is None else weight.cuda()
+        on_gpu = fused.accumulate_and_project(*(t.cuda() for t in parts(shape)), relaxation=1.5, weight=there)
+        wanted = accumulate_and_project(*parts(shape), relaxation=1.5, weight=weight)
+        for mine, right in zip(on_gpu, wanted, strict=True):
+            torch.testing.assert_close(mine.cpu(), right, rtol=1e-4, atol=1e-4)

@@ -52,8 +52,8 @@ def test_an_even_field_leaves_the_optics_unevenness_in_the_masks() -> None:
     np.testing.assert_allclose(calibration.phi, np.clip(bench.phi * bench.transmission, 0, 1), atol=0.02)
     np.testing.assert_allclose(calibration.dark, BLACK_DN, atol=1.0)
     assert calibration.full_scale_dn == pytest.approx(LIGHT_DN / 0.5 / B, rel=0.01)
-    assert measured.read_noise_dn == pytest.approx(np.hypot(READ_E / GAIN_E, 12**-0.5), rel=0.05)
-    assert measured.gain_e_per_dn == pytest.approx(GAIN_E, rel=0.03)
+    assert calibration.read_noise_dn == pytest.approx(np.hypot(READ_E / GAIN_E, 12**-0.5), rel=0.05)
+    assert calibration.gain_e_per_dn == pytest.approx(GAIN_E, rel=0.03)
     assert measured.mask_order == (0, 1, 2, 3)
     assert calibration.bad_pixels is None
 
@@ -110,9 +110,9 @@ def test_a_white_field_that_is_dark_is_refused() -> None:
 
 
 def test_too_few_frames_say_nothing_of_noise() -> None:
-    _, measured = Bench().measure(2)
-    assert measured.read_noise_dn is None
-    assert measured.gain_e_per_dn is None
+    calibration, _ = Bench().measure(2)
+    assert calibration.read_noise_dn is None
+    assert calibration.gain_e_per_dn is None
 
 
 @given(st.integers(1, 20), st.integers(0, 2**32 - 1))

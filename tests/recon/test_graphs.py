@@ -6,6 +6,7 @@ Without a GPU the recorder stands in for the graph: it does the recorded work ag
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ class Problem:
         self.y = forward(self.phi, torch.rand(4, 18, 15, generator=generator).to(device))
         self.r_inv = inverse_gram(gram_diag(self.phi))
 
-    def solve(self, denoise: RecordableDenoiser, step: Step, phi: torch.Tensor, **how: float) -> list[torch.Tensor]:
+    def solve(self, denoise: RecordableDenoiser, step: Step, phi: torch.Tensor, **how: Any) -> list[torch.Tensor]:
         start = cold_start(self.y, phi, self.r_inv)
         return list(gap(start, self.y, phi, self.r_inv, denoise=denoise, sigmas=SIGMAS, step=step, **how))
 
@@ -49,9 +50,11 @@ def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -
 
 
 @pytest.mark.parametrize("make", [TvDenoiser, IdentityDenoiser, lite])
-@pytest.mark.parametrize("how", [{}, {"relaxation": 1.5, "momentum": 0.1}, {"relaxation": 0.0}])
+@pytest.mark.parametrize(
+    "how", [{}, {"relaxation": 1.5, "momentum": 0.1}, {"relaxation": 0.0}, {"noise": torch.full((18, 15), 0.01)}]
+)
 def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
-    make: Callable[[], RecordableDenoiser], how: dict[str, float]
+    make: Callable[[], RecordableDenoiser], how: dict[str, Any]
 ) -> None:
     denoise, problem = make(), Problem()
     recorded = RecordedStep(denoise, by_hand)
