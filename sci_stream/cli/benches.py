@@ -62,7 +62,7 @@ def bench_quality(
 
     if not data.is_dir():
         raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
-    section = _reconstruct_section(denoiser, weights, iterations, solver, set_ or [])
+    section = reconstruct_section(denoiser, weights, iterations, solver, set_ or [])
     console = Console(stderr=True)
     figures = bench(data, section, device, lambda line: console.print(line, highlight=False, markup=False), plot)
     print_figures(figures, table_console(), json_path)
@@ -88,7 +88,7 @@ def bench_colour(
     print_figures(figures, table_console(), json_path)
 
 
-def _reconstruct_section(
+def reconstruct_section(
     denoiser: str, weights: Path | None, iterations: int | None, solver: str | None, assignments: list[str]
 ) -> ReconstructSection:
     """Return ``[reconstruct]`` as a rig file with these options would give it, checked in the same way."""

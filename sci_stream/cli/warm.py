@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sci_stream.cli.benches import bench_app
+from sci_stream.cli.benches import bench_app, reconstruct_section
 from sci_stream.cli.common import Device, JsonPath, table_console
 from sci_stream.errors import ConfigError
 
@@ -28,13 +28,16 @@ def bench_warm(
     reference: Annotated[int, typer.Option(min=0, help="Cold iterations to measure by; 0 for none.")] = 40,
     denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of [reconstruct], as in a rig; repeatable."),
+    ] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, typer.Option("--plot", help="Draw PSNR over snapshots to this file.")] = None,
 ) -> None:
     """Compare warm starts with cold ones at equal iterations and at equal time; at 4, 8 and 12 if not given."""
     from sci_stream.bench import footage, warm
-    from sci_stream.config import ReconstructSection
 
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
@@ -49,7 +52,7 @@ def bench_warm(
             scene = str(path.resolve())
             yield footage.filmed(path.stem, "simulated", scene=scene, snapshot_rate_hz=0.0, truth=True, **options)
 
-    section = ReconstructSection(denoiser=denoiser, weights=weights)
+    section = reconstruct_section(denoiser, weights, None, None, set_ or [])
     console = Console(stderr=True)
     figures = warm.bench(
         sequences(),

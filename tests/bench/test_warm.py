@@ -11,8 +11,9 @@ import scipy.io
 from rich.console import Console
 
 from sci_stream.bench import footage, warm
+from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import FileFormatError
+from sci_stream.errors import ConfigError, FileFormatError
 
 TV = ReconstructSection(denoiser="tv")
 
@@ -84,3 +85,14 @@ def test_a_cut_shows_another_scene_through_the_same_masks(folder: Path) -> None:
 def test_nothing_to_measure_is_one_clear_error() -> None:
     with pytest.raises(FileFormatError, match="Nothing to measure"):
         warm.bench(["passed over: x"], TV, "cpu", lambda _: None)
+
+
+def test_the_command_takes_whatever_a_rig_says_of_reconstruction(folder: Path, tmp_path: Path) -> None:
+    command = ["bench", "warm", "--data", str(folder), "--denoiser", "tv", "--iterations", "3", "--reference", "0"]
+    out = tmp_path / "out.json"
+    with pytest.raises(SystemExit, match=r"^0$"):
+        app([*command, "--set", "weigh_noise=false", "--set", "sigma_first=0.1", "--json", str(out)])
+    settings = json.loads(out.read_text())["settings"]
+    assert (settings["weigh_noise"], settings["sigma_first"]) == (False, 0.1)
+    with pytest.raises(ConfigError, match=r"weigh_noice is unknown.*weigh_noise"):
+        app([*command, "--set", "weigh_noice=false"], standalone_mode=False)
