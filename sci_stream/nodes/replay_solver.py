@@ -24,7 +24,6 @@ from sci_stream.optics.displacement import Displacement
 from sci_stream.ports import Denoiser
 from sci_stream.recon.schedule import LambdaRule, Shape
 from sci_stream.recon.settings import SolverSettings
-from sci_stream.recon.warm_start import Effort
 
 _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
 
@@ -187,7 +186,7 @@ def as_settings(told: dict[str, Any]) -> SolverSettings:
     try:
         shape, rule = known.get("sigma_shape", Shape.GEOMETRIC), known.get("lambda_rule", LambdaRule.MONOTONE)
         known |= {"sigma_shape": Shape(shape), "lambda_rule": LambdaRule(rule)}
-        return SolverSettings(**{**known, "effort": Effort(known.get("effort", Effort.FULL))})
+        return SolverSettings(**known)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             "The recorded settings of the solver cannot be used", got=error, hint="Name a --denoiser to choose anew."

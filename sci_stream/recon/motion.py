@@ -23,9 +23,6 @@ _LARGEST_STEP_PX = 0.5
 _WINDOW_PX = 4
 """Radius of the window in which the motion is one."""
 
-_ALIKE = 0.15
-"""Difference in brightness (root mean square over a few pixels) at which a frame counts e⁻¹ in `steady_last`."""
-
 
 def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
     """Average twice over the (2·radius + 1)² pixels around each one, those inside the image, (N, H, W) → (N, H, W).
@@ -163,29 +160,6 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
             step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, _WINDOW_PX)
             flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
     return _rescaled(flow, height, width)
-
-
-def steady_last(video: torch.Tensor, flow: torch.Tensor) -> torch.Tensor:
-    """Average a video along its motion at the time of its last frame, frame by frame as far as it agrees with that.
-
-    Parameters
-    ----------
-    video
-        (P, B, H, W), planes that move together.
-    flow
-        (2, H, W), from `velocity`.
-
-    Returns
-    -------
-    (P, H, W): the last frame with less of the errors that each frame has for itself.
-    """
-    frames = video.transpose(0, 1)
-    n_frames = frames.shape[0]
-    time = torch.arange(1 - n_frames, 1, dtype=video.dtype, device=video.device)
-    aligned = _aligned(frames, flow, time)
-    difference = (aligned - frames[-1]).square().mean(1)
-    weight = torch.exp(box_mean(difference, 1) / -(_ALIKE**2)).unsqueeze(1)
-    return (weight * aligned).sum(0) / weight.sum(0)
 
 
 def _aligned(frames: torch.Tensor, flow: torch.Tensor, time: torch.Tensor) -> torch.Tensor:

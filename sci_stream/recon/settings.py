@@ -10,7 +10,6 @@ import torch
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers import denoiser_spec
 from sci_stream.recon.schedule import LambdaRule, Shape, SigmaSchedule
-from sci_stream.recon.warm_start import Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,6 @@ class SolverSettings:
         `sci_stream.recon.linear_start`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
-    effort
-        What such a prediction may cost.
 
     Raises
     ------
@@ -76,7 +73,6 @@ class SolverSettings:
     along_time: bool = False
     linear_start: bool = False
     warm_start: bool = False
-    effort: Effort = Effort.FULL
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_iterations <= self.iterations:
@@ -138,5 +134,4 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
         sigma_last=spec.sigma_last,
         along_time=spec.along_time,
         linear_start=linear,
-        effort=spec.effort,
     )

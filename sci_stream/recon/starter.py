@@ -97,7 +97,7 @@ class Starter:
         evidence = linear.evidence(coded.y, coded.r_inv)
         cold = evidence.cold(still, linear=settings.linear_start)
         if past is not None:
-            prediction = predict(past, cold, coded, evidence, settings.effort)
+            prediction = predict(past, cold, coded, evidence)
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 sigma = first_sigma(settings.sigma_first, settings.sigma_last, prediction.error_ratio, iterations)

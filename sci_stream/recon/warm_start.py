@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 
@@ -24,7 +23,6 @@ from sci_stream.recon.motion import (
     pixel_grid,
     sample,
     solve_2x2,
-    steady_last,
     velocity,
 )
 
@@ -47,19 +45,7 @@ _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 """Of all planes and frames, to bound memory, and on a CPU to stay near its cache."""
 
 
-class Effort(StrEnum):
-    """How much work a prediction is worth: it should cost a tenth of the solve it saves iterations of."""
-
-    FULL = "full"
-    """About half a dozen passes over the video's pixels: for network priors."""
-    QUICK = "quick"
-    """At half the resolution: for priors that are themselves a few passes, such as total variation."""
-
-
-_STEPS: dict[Effort, tuple[tuple[int, int], ...]] = {
-    Effort.FULL: ((2, 8), (2, 4), (1, 3), (1, 2)),
-    Effort.QUICK: ((2, 6), (2, 3)),
-}
+_STEPS = ((2, 6), (2, 3))
 """Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine."""
 
 
@@ -105,14 +91,11 @@ class Prediction:
         return "no_gain" if self.error_ratio > _USELESS else None
 
 
-def predict(
-    past: torch.Tensor,
-    cold: Guess,
-    coded: Coded,
-    evidence: Evidence,
-    effort: Effort = Effort.FULL,
-) -> Prediction:
+def predict(past: torch.Tensor, cold: Guess, coded: Coded, evidence: Evidence) -> Prediction:
     """Predict the frames behind a measurement from the video that directly precedes it.
+
+    Velocities are sought at half the resolution: that costs less, and leads astray less where there is little to hold
+    on to (docs/results/warm-start.md).
 
     Parameters
     ----------
@@ -122,19 +105,15 @@ def predict(
         Where it would begin otherwise.
     coded, evidence
         The new measurement.
-    effort
-        See `Effort`.
 
     Returns
     -------
     The prediction. All on the device of the arguments, none of which is modified; the two figures are fetched from it.
     """
-    quick = effort is Effort.QUICK
-    luminance = past.mean(0)
-    flow = velocity(luminance, finest=2 if quick else 1, rounds=2 if quick else 3)
-    last = past[:, -1] if quick else steady_last(past, flow)
+    flow = velocity(past.mean(0), finest=2, rounds=2)
+    last = past[:, -1]
     flow = _believable(flow, last, coded)
-    for stride, radius in _STEPS[effort]:
+    for stride, radius in _STEPS:
         flow = refine(flow, last, coded, stride=stride, radius=radius)
     return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence)
 

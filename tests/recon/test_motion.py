@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sci_stream.recon.motion import box_mean, gradient, sample, solve_2x2, steady_last, velocity
+from sci_stream.recon.motion import box_mean, gradient, sample, solve_2x2, velocity
 
 PX_PER_FRAME = st.floats(-1.5, 1.5)
 
@@ -94,19 +92,3 @@ def test_any_size_works(shape: tuple[int, int, int]) -> None:
     found = velocity(torch.rand(shape, generator=torch.Generator().manual_seed(4)))
     assert found.shape == (2, *shape[1:])
     assert bool(found.isfinite().all())
-
-
-def test_averaging_along_the_motion_removes_noise() -> None:
-    clean = moving(0.6, 0.4)
-    noisy = clean + 0.03 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(5))
-    mean = steady_last(noisy.unsqueeze(0), velocity(noisy))
-    inside = (..., slice(14, -14), slice(14, -14))
-    before, after = ((image[inside] - clean[-1][inside]).square().mean().sqrt() for image in (noisy[-1], mean[0]))
-    assert after < 0.6 * before
-
-
-def test_frames_that_are_something_else_are_left_out_of_the_average() -> None:
-    video = torch.cat((1 - moving(0, 0, 5), moving(0, 0, 3)))
-    video[:5, ::2] += math.pi / 4
-    mean = steady_last(video.unsqueeze(0), torch.zeros(2, 64, 72))
-    assert float((mean[0] - video[-1]).abs().mean()) < 0.02

@@ -12,7 +12,7 @@ from sci_stream.recon import warm_start
 from sci_stream.recon.gap import cold_start
 from sci_stream.recon.linear_start import Evidence, Guess, LinearStart
 from sci_stream.recon.metrics import psnr
-from sci_stream.recon.warm_start import Coded, Effort, Prediction, extrapolate, first_sigma, predict, refine
+from sci_stream.recon.warm_start import Coded, Prediction, extrapolate, first_sigma, predict, refine
 
 B, H, W = 8, 64, 72
 VELOCITY = (0.7, -0.5)
@@ -49,9 +49,9 @@ def cold_of(measured: Coded, *, linear: bool = True) -> tuple[Guess, Evidence]:
     return evidence.cold(still_of(measured), linear=linear), evidence
 
 
-def predicted(past: torch.Tensor, measured: Coded, effort: Effort = Effort.FULL, *, linear: bool = True) -> Prediction:
+def predicted(past: torch.Tensor, measured: Coded, *, linear: bool = True) -> Prediction:
     cold, evidence = cold_of(measured, linear=linear)
-    return predict(past, cold, measured, evidence, effort)
+    return predict(past, cold, measured, evidence)
 
 
 def test_a_frame_is_carried_on_as_it_went() -> None:
@@ -73,13 +73,12 @@ def test_the_measurement_corrects_a_wrong_velocity() -> None:
 
 
 @pytest.mark.parametrize("grey", [False, True])
-@pytest.mark.parametrize("effort", list(Effort))
-def test_steady_motion_gives_a_start_far_better_than_the_cold_one(effort: Effort, grey: bool) -> None:
+def test_steady_motion_gives_a_start_far_better_than_the_cold_one(grey: bool) -> None:
     truth = scene(B)
     measured = coded(truth, grey=grey)
     noise = 0.02 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
     for linear in (True, False):
-        prediction = predicted(scene(0) + noise, measured, effort, linear=linear)
+        prediction = predicted(scene(0) + noise, measured, linear=linear)
         assert prediction.refusal is None
         assert psnr(prediction.start, truth) > psnr(cold_of(measured, linear=linear)[0].video, truth) + 3
     assert psnr(prediction.start, truth) > psnr(still_of(measured), truth) + 6

@@ -21,7 +21,6 @@ from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.schedule import LambdaRule, SigmaSchedule
 from sci_stream.recon.variants import shipped_weights, variant_of
-from sci_stream.recon.warm_start import Effort
 from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
 
 Weights = Path | FfdnetWeights | None
@@ -57,8 +56,8 @@ class DenoiserSpec:
     ``sigma_still`` where it begins if solves begin with ȳ everywhere, which is further from the truth;
     ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
     takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β; ``lambda_rule`` decides how σ falls;
-    ``effort`` is what a warm start may cost with it; ``along_time`` whether it is put to work along time too,
-    ``linear_start`` whether it gains by a start that costs about an iteration of a small network.
+    ``along_time`` whether it is put to work along time too, ``linear_start`` whether it gains by a start that costs
+    about an iteration of a small network.
     """
 
     make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
@@ -70,7 +69,6 @@ class DenoiserSpec:
     min_iterations: int
     relaxation: float = 1.0
     momentum: float = 0.0
-    effort: Effort = Effort.FULL
     lambda_rule: LambdaRule = LambdaRule.MONOTONE
     along_time: bool = False
     linear_start: bool = False
@@ -91,7 +89,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
         min_iterations=4,
         along_time=True,
         linear_start=True,
-        effort=Effort.QUICK,
     ),
     "ffdnet": DenoiserSpec(
         make=_make_ffdnet,
@@ -120,7 +117,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
         lambda_rule=LambdaRule.RESIDUAL,
         along_time=True,
         linear_start=True,
-        effort=Effort.QUICK,
     ),
     "identity": DenoiserSpec(
         make=_make_identity,
