@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,14 +93,14 @@ def test_admm_weighs_its_two_sides_by_their_variances(
 
 @pytest.mark.parametrize("solve", [gap, admm])
 def test_a_noise_of_nothing_changes_nothing(
-    solve: Callable[..., object], problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    solve: Callable[..., Iterator[torch.Tensor]], problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 ) -> None:
     phi, y, noise = problem
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
-    exact = list(solve(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS))  # type: ignore[call-overload]
+    exact = list(solve(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS))
     quiet = solve(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS, noise=torch.zeros_like(noise))
-    for got, wanted in zip(quiet, exact, strict=True):  # type: ignore[call-overload]
+    for got, wanted in zip(quiet, exact, strict=True):
         torch.testing.assert_close(got, wanted)
 
 
@@ -146,9 +147,10 @@ def test_noise_is_part_of_a_calibrations_identity_and_what_is_none_is_refused() 
     assert len({unknown.hash, *(calibration.hash for calibration in known)}) == 4
     assert known[0].noise == (1.0, 0.0)
     assert known[2].noise == (0.0, 0.5)
-    for name, wrong in (("read_noise_dn", -1.0), ("read_noise_dn", np.nan), ("gain_e_per_dn", 0.0)):
-        with pytest.raises(CalibrationError, match=name):
-            Calibration(phi, **{name: wrong})  # type: ignore[arg-type]
+    impossible: list[dict[str, Any]] = [{"read_noise_dn": -1.0}, {"read_noise_dn": np.nan}, {"gain_e_per_dn": 0.0}]
+    for wrong in impossible:
+        with pytest.raises(CalibrationError, match=next(iter(wrong))):
+            Calibration(phi, **wrong)
 
 
 @pytest.mark.parametrize(("solver", "least_db"), [("gap", 2.0), ("admm", 0.5)])
