@@ -63,14 +63,15 @@ class ReconstructSection(Section):
         default=None,
         gt=0,
         le=1,
-        description="Noise level σ at the first iteration, on the 0–1 scale; unset: what suits the denoiser.",
+        description="Most noise level σ at the first iteration, on the 0–1 scale: a start that is nearer begins lower "
+        "(not where linear_start is false); unset: what suits the denoiser.",
         examples=[0.2],
     )
     sigma_last: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="Noise level σ at the last iteration, on the 0–1 scale; unset: as above.",
+        description="Most noise level σ at the last iteration, on the 0–1 scale; unset: as above.",
         examples=[0.03],
     )
     sigma_shape: Shape | None = Field(

@@ -15,7 +15,8 @@ steps of conjugate gradients solve for z, each with one Fourier transform of the
 out, if the frames are a guess (here m) and such a field. Put all frames alike, S = Σφ in the place of Φ, and it is the
 error of the assumption that nothing moves. Averaged around each pixel, the squares of such errors weigh one guess
 against another: a guess of error e has the weight 1/(1 + (e/e')⁴) beside one of error e'. So x⁰ is weighed against ȳ,
-which is exact where nothing moves and x⁰ takes texture for motion; and so a warm start is weighed against either.
+which is exact where nothing moves and x⁰ takes texture for motion; and so a warm start is weighed against either. The
+same errors, without what texture has in them, tell how far the start is from the truth, and so at which σ to begin.
 
 References
 ----------
@@ -52,6 +53,12 @@ _MEAN_PX, _CHOICE_PX, _EXPECTED_PX = 2, 3, 6
 
 _DECISION = 4.0
 """Exponent of the ratio of two squared errors in a weight."""
+
+_SURELY_BETTER = 0.2
+"""By which share squared prediction errors must be lower than those of frames that are all alike, to be of motion."""
+
+_TEXTURE = 0.25
+"""Share of prediction errors that are not of motion, taken for errors of the frames all the same."""
 
 _PROBES = 2
 """Random vectors by which the diagonal of an inverse is estimated, once for all snapshots of a calibration."""
@@ -100,6 +107,7 @@ class Evidence:
         self, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor]
     ) -> None:
         self._measured = (r_inv > 0).to(y.dtype)
+        self._r_inv = r_inv
         self._y = y * self._measured
         self._phi = phi
         self._moving, self._alike = _models(phi, r_inv)
@@ -119,12 +127,20 @@ class Evidence:
         -------
         Of new tensors, finite. It explains the measurement nearly, not exactly.
         """
-        opened = self._alike.masks[:, 0]
-        mean = _local_mean(self._y, opened)
-        alike = Guess(still, _squared_error(self._alike.solve(self._y - opened * mean), self._expected_alike))
+        alike = Guess(still, self._alike_error)
         if not linear or self._phi.shape[1] == 1:  # a single frame is what was measured
             return alike
-        return self.blended(self.refined(mean.unsqueeze(1).expand_as(self._phi)), alike)
+        return self.blended(self.refined(self._mean.unsqueeze(1).expand_as(self._phi)), alike)
+
+    @functools.cached_property
+    def _mean(self) -> torch.Tensor:
+        """m, (P, H, W), the same in all frames."""
+        return _local_mean(self._y, self._alike.masks[:, 0])
+
+    @functools.cached_property
+    def _alike_error(self) -> torch.Tensor:
+        """Local mean of the squares by which frames that are all alike mispredict y, (P, H, W)."""
+        return _squared_error(self._alike.solve(self._y - self._alike.masks[:, 0] * self._mean), self._expected_alike)
 
     def refined(self, video: torch.Tensor) -> Guess:
         """Return the best linear estimate of frames of which these are a guess, (P, B, H, W)."""
@@ -135,6 +151,33 @@ class Evidence:
         """Return two guesses in one, each pixel by the weight that y gives it; the other where nothing was measured."""
         weight = self._measured / (1 + (one.error / other.error.clamp_min(_TINY)).pow(_DECISION))
         return Guess(other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight))
+
+    def without_texture(self, guess: Guess, moved: torch.Tensor | None = None) -> Guess:
+        """Return a guess with less of the prediction errors that are likely texture's.
+
+        Fine texture mispredicts y, since its neighbourhood does not tell of it, though the frames be right. Where
+        frames that are all alike predict y no worse, nothing speaks for motion, and the errors are taken for texture's.
+
+        Parameters
+        ----------
+        guess
+            A cold start.
+        moved
+            (P or 1, H, W), 0–1: where it is known that something moves, 1; None where that is not known.
+        """
+        better = 1 - guess.error / self._alike_error.clamp_min(_TINY)
+        moves = (better / _SURELY_BETTER).clamp_(0.0, 1.0)
+        if moved is not None:
+            moves = moves + (1 - moves) * moved
+        return Guess(guess.video, guess.error * (_TEXTURE**2 + (1 - _TEXTURE**2) * moves))
+
+    def rms_error(self, guess: Guess) -> torch.Tensor:
+        r"""Return the root mean square error of the frames of a guess that its prediction errors tell of, ().
+
+        A white error of the frames with standard deviation s mispredicts y_p with the variance s² R_p, R = Σφ².
+        """
+        exposure = torch.where(self._r_inv > 0, self._r_inv, 1.0).reciprocal().mul_(self._measured)
+        return ((guess.error * self._measured).sum() / exposure.sum().clamp_min(_TINY)).sqrt()
 
     def misfit(self, video: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
-from sci_stream.recon.linear_start import LinearStart
+from sci_stream.recon.linear_start import Evidence, Guess, LinearStart
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_start import Coded, first_sigma, predict
 
 _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 """Most of α and β after a warm start. Its ladder is low, and there stronger acceleration diverges: of four scenes with
 α = 1.86 and β = 0.2 two end at 8 and 13 dB after 24 iterations, where from a cold start they end at 22 and 25."""
+
+_SIGMA_PER_ERROR = 2.0
+"""First σ in units of the error that the start is estimated to have. See docs/results/first-sigma.md."""
+
+_LEAST_FIRST_SIGMA = 4 / 255
+"""What no solve begins below, however good its start is taken to be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,13 +102,24 @@ class Starter:
             return Beginning(still, settings.sigma_first, Start.COLD, reason, still)
         evidence = linear.evidence(coded.y, coded.r_inv)
         cold = evidence.cold(still, linear=settings.linear_start)
+        cold_sigma = self._cold_sigma(cold, evidence)
         if past is not None:
             prediction = predict(past, cold, coded, evidence)
             reason = prediction.refusal or "warm"
             if reason == "warm":
-                sigma = first_sigma(settings.sigma_first, settings.sigma_last, prediction.error_ratio, iterations)
+                sigma = self._within(first_sigma(cold_sigma, prediction.error_ratio, iterations))
                 return Beginning(prediction.start, sigma, Start.WARM, reason, still)
-        return Beginning(cold.video, settings.sigma_first, Start.COLD, reason, still)
+        return Beginning(cold.video, cold_sigma, Start.COLD, reason, still)
+
+    def _cold_sigma(self, cold: Guess, evidence: Evidence) -> float:
+        """Return σ of the first iteration from a cold start; from ȳ the settings' own, as in the paper."""
+        if not self._settings.linear_start:
+            return self._settings.sigma_first
+        return self._within(_SIGMA_PER_ERROR * float(evidence.rms_error(evidence.without_texture(cold))))
+
+    def _within(self, sigma: float) -> float:
+        """Return the nearest σ that a solve may begin with."""
+        return min(self._settings.sigma_first, max(sigma, _LEAST_FIRST_SIGMA))
 
     def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
         """Remember a solved snapshot's video, (P, B, h, w), unless a later one of its series is remembered already.

@@ -39,6 +39,9 @@ _DAMPING = 5e-3
 _SHARES = (1.0, 0.5, 0.0)
 """Of the measured velocity, tried at each pixel before it is refined: what turns or stops is not carried on."""
 
+_SURELY_MOVED_PX, _MOVED_PX = 1.0, 3
+"""Motion over a whole snapshot from which on a pixel surely moved, and the radius that it is averaged over."""
+
 _TINY = 1e-20
 
 _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
@@ -115,7 +118,8 @@ def predict(past: torch.Tensor, cold: Guess, coded: Coded, evidence: Evidence) -
     flow = _believable(flow, last, coded)
     for stride, radius in _STEPS:
         flow = refine(flow, last, coded, stride=stride, radius=radius)
-    return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence)
+    moved = box_mean((flow.norm(dim=0, keepdim=True) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), _MOVED_PX)
+    return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence, moved)
 
 
 def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
@@ -207,35 +211,38 @@ def _carried(
         yield slice(first, end), carried.view(images.shape[0], end - first, *rows.shape)
 
 
-def _blend(predicted: torch.Tensor, cold: Guess, evidence: Evidence) -> Prediction:
-    """Weigh the prediction against the cold start, per pixel, and judge the outcome."""
+def _blend(predicted: torch.Tensor, cold: Guess, evidence: Evidence, moved: torch.Tensor) -> Prediction:
+    """Weigh the prediction against the cold start, per pixel, and judge the outcome.
+
+    A prediction brings the texture of the last video along, a cold start must do without: where nothing moved, its
+    prediction errors are no reason to prefer a video that was smoothed to a still image that is exact.
+    """
     guess = evidence.refined(predicted)
-    start = evidence.blended(guess, cold)
-    before = cold.error.sum().clamp_min(_TINY)
+    exact = evidence.without_texture(cold, moved)
+    start = evidence.blended(guess, exact)
     told = torch.stack(
         (
-            (start.error.sum() / before).sqrt().clamp_max(1.0),
-            (guess.error.sum() / before).sqrt(),
+            (start.error.sum() / exact.error.sum().clamp_min(_TINY)).sqrt().clamp_max(1.0),
+            (guess.error.sum() / cold.error.sum().clamp_min(_TINY)).sqrt(),
             evidence.misfit(predicted),
         )
     ).tolist()
     return Prediction(start.video, *told)
 
 
-def first_sigma(cold: float, last: float, error_ratio: float, iterations: int) -> float:
+def first_sigma(cold: float, error_ratio: float, iterations: int) -> float:
     r"""Return the noise level to begin with: the cold one, lowered as far as the start's error is.
 
-    σ₁ = max(σ_last, σ_cold·ρ^p), p = 1.5·min(1, 8/K): with few iterations K the upper end of the ladder is what can be
-    spared; with many, little is gained by leaving it out, and where the motion was misjudged it is what mends that.
+    σ₁ = σ_cold·ρ^p, p = 1.5·min(1, 8/K): with few iterations K the upper end of the ladder is what can be spared; with
+    many, little is gained by leaving it out, and where the motion was misjudged it is what mends that.
 
     Parameters
     ----------
-    cold, last
-        σ of the first iteration from a cold start, and of the last.
+    cold
+        σ of the first iteration from a cold start.
     error_ratio
         ρ of `Prediction`.
     iterations
         K, at most so many.
     """
-    power = 1.5 * min(1.0, 8.0 / iterations)
-    return max(last, cold * float(error_ratio**power))
+    return cold * float(error_ratio ** (1.5 * min(1.0, 8.0 / iterations)))

@@ -81,8 +81,9 @@ def test_a_dozen_iterations_with_ffdnet_on_a_crop_already_beat_gap_tv(data_dir: 
 
 def test_following_the_residual_keeps_fine_detail_that_the_schedule_smooths_away(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=64)
+    plain = {"along_time": False, "linear_start": False, "sigma_first": 50 / 255}
     by_rule = {
-        rule: _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], lambda_rule=rule, along_time=False))
+        rule: _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], lambda_rule=rule, **plain))
         for rule in (LambdaRule.RESIDUAL, LambdaRule.MONOTONE)
     }
     assert by_rule[LambdaRule.RESIDUAL] > by_rule[LambdaRule.MONOTONE] + 1.0

@@ -221,3 +221,33 @@ def test_a_gpu_gives_the_same() -> None:
     here = LinearStart(phi, r_inv).evidence(y, r_inv).cold(still).video
     on_gpu = LinearStart(phi.cuda(), r_inv.cuda()).evidence(y.cuda(), r_inv.cuda()).cold(still.cuda()).video
     torch.testing.assert_close(on_gpu.cpu(), here, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("speed", [1, 2, 4])
+def test_the_error_of_a_start_is_told_from_how_it_mispredicts(speed: int, grey: bool) -> None:
+    truth = scene(speed)
+    evidence, still = evidence_of(truth, grey=grey)
+    cold = evidence.cold(still)
+    told = float(evidence.rms_error(evidence.without_texture(cold)))
+    true = float((cold.video - truth).square().mean().sqrt())
+    assert 0.4 * true < told < 1.2 * true
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_texture_that_stands_still_is_hardly_taken_for_an_error(grey: bool) -> None:
+    evidence, still = evidence_of(scene(0), grey=grey)
+    cold = evidence.cold(still)
+    plain, without = (float(evidence.rms_error(guess)) for guess in (cold, evidence.without_texture(cold)))
+    assert without < 0.6 * plain
+
+
+def test_where_something_is_known_to_have_moved_errors_are_not_texture() -> None:
+    evidence, still = evidence_of(scene(0))
+    cold = evidence.cold(still)
+    everywhere = torch.ones(1, H, W)
+    torch.testing.assert_close(evidence.without_texture(cold, everywhere).error, cold.error)
+    left = everywhere * (torch.arange(W) < W // 2)
+    halves = evidence.without_texture(cold, left).error
+    torch.testing.assert_close(halves[..., : W // 2], cold.error[..., : W // 2])
+    torch.testing.assert_close(halves[..., W // 2 :], evidence.without_texture(cold).error[..., W // 2 :])

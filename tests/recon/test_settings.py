@@ -23,9 +23,9 @@ def test_a_slow_device_is_given_fewer_iterations_of_a_slow_prior() -> None:
     assert cpu.iterations < cuda.iterations
 
 
-def test_the_networks_follow_the_residual_and_total_variation_the_schedule() -> None:
-    rules = {name: default_settings(torch.device("cpu"), name).lambda_rule for name in ("ffdnet", "ffdnet-lite", "tv")}
-    assert rules == {"ffdnet": "residual", "ffdnet-lite": "residual", "tv": "monotone"}
+def test_every_prior_follows_the_schedule() -> None:
+    rules = {name: default_settings(torch.device("cpu"), name).lambda_rule for name in DENOISERS}
+    assert set(rules.values()) == {"monotone"}
 
 
 def test_every_prior_but_the_identity_denoises_along_time_in_turn() -> None:
