@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
-from sci_stream.recon.linear_start import Evidence, Guess, LinearStart
+from sci_stream.recon.linear_start import LinearStart
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_start import Coded, first_sigma, predict
 
@@ -16,7 +16,7 @@ _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 """Most of α and β after a warm start. Its ladder is low, and there stronger acceleration diverges: of four scenes with
 α = 1.86 and β = 0.2 two end at 8 and 13 dB after 24 iterations, where from a cold start they end at 22 and 25."""
 
-_SIGMA_PER_ERROR = 2.0
+_SIGMA_PER_ERROR = {Start.COLD: 3.0, Start.WARM: 2.0}
 """First σ in units of the error that the start is estimated to have. See docs/results/first-sigma.md."""
 
 _LEAST_FIRST_SIGMA = 4 / 255
@@ -102,20 +102,19 @@ class Starter:
             return Beginning(still, settings.sigma_first, Start.COLD, reason, still)
         evidence = linear.evidence(coded.y, coded.r_inv)
         cold = evidence.cold(still, linear=settings.linear_start)
-        cold_sigma = self._cold_sigma(cold, evidence)
+        error = float(evidence.rms_error(evidence.without_texture(cold)))
         if past is not None:
             prediction = predict(past, cold, coded, evidence)
             reason = prediction.refusal or "warm"
             if reason == "warm":
-                sigma = self._within(first_sigma(cold_sigma, prediction.error_ratio, iterations))
-                return Beginning(prediction.start, sigma, Start.WARM, reason, still)
-        return Beginning(cold.video, cold_sigma, Start.COLD, reason, still)
+                sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
+                return Beginning(prediction.start, self._within(sigma), Start.WARM, reason, still)
+        return Beginning(cold.video, self._sigma(Start.COLD, error), Start.COLD, reason, still)
 
-    def _cold_sigma(self, cold: Guess, evidence: Evidence) -> float:
-        """Return σ of the first iteration from a cold start; from ȳ the settings' own, as in the paper."""
-        if not self._settings.linear_start:
-            return self._settings.sigma_first
-        return self._within(_SIGMA_PER_ERROR * float(evidence.rms_error(evidence.without_texture(cold))))
+    def _sigma(self, start: Start, error: float) -> float:
+        """Return the first σ for a cold start of this error; from ȳ the settings' own, as in the paper."""
+        settings = self._settings
+        return self._within(_SIGMA_PER_ERROR[start] * error) if settings.linear_start else settings.sigma_first
 
     def _within(self, sigma: float) -> float:
         """Return the nearest σ that a solve may begin with."""
