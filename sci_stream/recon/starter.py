@@ -17,7 +17,8 @@ _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 α = 1.86 and β = 0.2 two end at 8 and 13 dB after 24 iterations, where from a cold start they end at 22 and 25."""
 
 _SIGMA_PER_ERROR = {Start.COLD: 3.0, Start.WARM: 2.0}
-"""First σ in units of the error that the start is estimated to have. See docs/results/first-sigma.md."""
+"""First σ in units of the error that the cold start is estimated to have; a warm start lowers it by its share of that.
+See docs/results/first-sigma.md."""
 
 _LEAST_FIRST_SIGMA = 4 / 255
 """What no solve begins below, however good its start is taken to be."""

@@ -239,7 +239,7 @@ def first_sigma(cold: float, error_ratio: float, iterations: int) -> float:
     Parameters
     ----------
     cold
-        σ of the first iteration from a cold start.
+        σ that an error as large as the cold start's asks for.
     error_ratio
         ρ of `Prediction`.
     iterations
