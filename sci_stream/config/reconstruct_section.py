@@ -129,6 +129,11 @@ class ReconstructSection(Section):
         description="Believe each measured pixel as far as the noise goes that the calibration tells of; false: "
         "explain every one exactly. Where the calibration knows no noise there is no difference.",
     )
+    restrain: bool = Field(
+        default=True,
+        description="Where it is known how far a start is from the truth, lower σ if the first denoising takes away "
+        "more than that, and let no pixel end much further from its start; false: go by the schedule alone.",
+    )
     along_time: bool | None = Field(
         default=None,
         description="Denoise every other time what groups of frames have in common and what changes between them, "

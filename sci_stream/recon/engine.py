@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics import mosaic
 from sci_stream.optics.calibration import Calibration
@@ -25,11 +24,13 @@ from sci_stream.ports import Denoiser, RecordableDenoiser, SparingDenoiser
 from sci_stream.recon.along_time import ending_in_full, priors_in_turn
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.device import describe_device
+from sci_stream.recon.fit import check_fit
 from sci_stream.recon.gap import Step, cold_start, gap_step
 from sci_stream.recon.graphs import RecordedStep, record_cuda_graph
 from sci_stream.recon.linear_start import LinearStart
 from sci_stream.recon.memory import within_memory
 from sci_stream.recon.pending import Pending
+from sci_stream.recon.restraint import Restraint
 from sci_stream.recon.schedule import AnytimeLadder, Budget
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream.recon.solvers import SOLVERS, make_rule, make_solver
@@ -251,7 +252,7 @@ class Engine:
         solved, and this one's video is copied out while the next is. A budget with a limit of time has to be watched,
         and returns with the last iteration asked for. On a CPU the solve is over when this returns.
         """
-        self._check(snapshot)
+        check_fit(snapshot, self.calibration)
         if self._displacement is not None:
             displacement, self._displacement = self._displacement, None
             self.displace_masks(displacement)
@@ -324,6 +325,8 @@ class Engine:
         """Run the solver from where to begin until the budget is spent."""
         sigma_last = min(self.settings.sigma_last, beginning.sigma)
         settings = dataclasses.replace(self.settings, sigma_first=beginning.sigma, sigma_last=sigma_last)
+        known = beginning.error if settings.restrain else None
+        restraint = None if known is None else Restraint(beginning.v, known)
         y, r_inv = measured.y, measured.r_inv
         rule, observe = make_rule(settings, y, self._phi, r_inv)
         ladder = AnytimeLadder(
@@ -341,28 +344,34 @@ class Engine:
             self._phi,
             r_inv,
             denoise=ending_in_full(self._priors, budget.iterations),
-            sigmas=self._watched(ladder),
+            sigmas=self._watched(ladder, restraint),
             noise=measured.noise,
             observe=observe,
         )
+        if restraint is not None:
+            iterates = restraint.watched(iterates)
         if watch is not None:
-            iterates = self._shown(iterates, watch)
+            iterates = self._shown(iterates, watch, restraint)
         (estimate,) = deque(iterates, maxlen=1)
         # Better the still image, said to be one, than a frame of NaN or a dead node.
         finite = estimate.isfinite().all()
+        if restraint is not None:
+            estimate = restraint.held(estimate)
         estimate = torch.where(finite, estimate, beginning.still)
         return _Solved(estimate, self._residual(estimate, y, r_inv), finite, ladder.taken)
 
-    def _watched(self, sigmas: Iterable[float]) -> Iterator[float]:
-        """Hand σ on, calling `between` before each iteration."""
+    def _watched(self, sigmas: Iterable[float], restraint: Restraint | None) -> Iterator[float]:
+        """Hand σ on, restrained, calling `between` before each iteration."""
         for sigma in sigmas:
             self._between()
-            yield sigma
+            yield sigma if restraint is None else restraint.sigma(sigma)
 
-    def _shown(self, iterates: Iterator[torch.Tensor], watch: Watch) -> Iterator[torch.Tensor]:
-        """Pass the iterates through, each shown on its way."""
+    def _shown(
+        self, iterates: Iterator[torch.Tensor], watch: Watch, restraint: Restraint | None
+    ) -> Iterator[torch.Tensor]:
+        """Pass the iterates through, each shown on its way as it would be handed out if it were the last."""
         for estimate in iterates:
-            watch(self._merged(estimate))
+            watch(self._merged(estimate if restraint is None else restraint.held(estimate)))
             yield estimate
 
     def _residual(self, v: torch.Tensor, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
@@ -378,38 +387,3 @@ class Engine:
 
     def _merged(self, planes: torch.Tensor) -> torch.Tensor:
         return planes.squeeze(0) if self.calibration.bayer is None else mosaic.merge(planes)
-
-    def _check(self, snapshot: Snapshot) -> None:
-        """Raise if a snapshot is not of this calibration."""
-        calibration = self.calibration
-        what = f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
-        if snapshot.counts.shape != calibration.shape:
-            raise CalibrationError(
-                what, expected=f"{calibration.shape} pixels, as its masks have", got=snapshot.counts.shape
-            )
-        if snapshot.n_frames != calibration.n_frames:
-            raise CalibrationError(
-                what,
-                expected=f"{calibration.n_frames} frames per snapshot, one for each of its masks",
-                got=f"{snapshot.n_frames} frames",
-            )
-        if snapshot.calibration_hash != calibration.hash:
-            raise CalibrationError(
-                what,
-                expected=f"hash {calibration.hash} (the engine's)",
-                got=f"hash {snapshot.calibration_hash} (the snapshot's)",
-                hint="Give the reconstruct node the calibration with which the snapshot was acquired.",
-            )
-        if snapshot.bayer is not None and snapshot.bayer is not calibration.bayer:
-            raise CalibrationError(
-                what,
-                expected=f"Bayer phase {calibration.bayer or 'none'} (the calibration's)",
-                got=f"{snapshot.bayer} (the snapshot's)",
-            )
-        video_shape = (calibration.n_frames, *calibration.shape)
-        if snapshot.truth is not None and snapshot.truth.shape != video_shape:
-            raise CalibrationError(
-                f"The truth of snapshot {snapshot.id.seq} has a wrong shape",
-                expected=video_shape,
-                got=snapshot.truth.shape,
-            )

@@ -38,6 +38,7 @@ import torch
 from sci_stream.optics.forward import forward
 from sci_stream.recon.along_time import cosines, transformed
 from sci_stream.recon.motion import box_mean
+from sci_stream.recon.restraint import StartError, start_error
 
 _KAPPA2, _TAU, _POWER = 0.5, 1.0, 2.0
 """κ², τ and p of the covariance; k² and ω² are 2 − 2 cos of the frequencies in radians a pixel and a frame."""
@@ -171,13 +172,10 @@ class Evidence:
             moves = moves + (1 - moves) * moved
         return Guess(guess.video, guess.error * (_TEXTURE**2 + (1 - _TEXTURE**2) * moves))
 
-    def rms_error(self, guess: Guess) -> torch.Tensor:
-        r"""Return the root mean square error of the frames of a guess that its prediction errors tell of, ().
-
-        A white error of the frames with standard deviation s mispredicts y_p with the variance s² R_p, R = Σφ².
-        """
+    def start_error(self, guess: Guess) -> StartError:
+        """Return how far the frames of a guess are from the truth, as its prediction errors tell."""
         exposure = torch.where(self._r_inv > 0, self._r_inv, 1.0).reciprocal().mul_(self._measured)
-        return ((guess.error * self._measured).sum() / exposure.sum().clamp_min(_TINY)).sqrt()
+        return start_error(guess.error * self._measured, exposure)
 
     def misfit(self, video: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""

@@ -47,6 +47,9 @@ class SolverSettings:
     linear_start
         Begin a cold solve with the best linear estimate of the frames where they move, not with ȳ everywhere; see
         `sci_stream.recon.linear_start`.
+    restrain
+        Where it is known how far the start is from the truth, lower σ if the first denoising takes away more than that,
+        and let no pixel end much further from its start; see `sci_stream.recon.restraint`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
 
@@ -73,6 +76,7 @@ class SolverSettings:
     weigh_noise: bool = True
     along_time: bool = False
     linear_start: bool = False
+    restrain: bool = False
     warm_start: bool = False
 
     def __post_init__(self) -> None:
@@ -135,4 +139,5 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
         sigma_last=spec.sigma_last,
         along_time=spec.along_time,
         linear_start=linear,
+        restrain=True,
     )

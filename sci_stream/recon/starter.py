@@ -9,6 +9,7 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.linear_start import LinearStart
+from sci_stream.recon.restraint import StartError
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_start import Coded, first_sigma, predict
 
@@ -26,9 +27,13 @@ _LEAST_FIRST_SIGMA = 4 / 255
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beginning:
-    """The start v⁰ of a solve, its first σ, what kind of start it is and why; and ȳ, (P, B, h, w) both."""
+    """The start v⁰ of a solve, its first σ, what kind of start it is and why; and ȳ, (P, B, h, w) both.
+
+    ``error`` is how far v⁰ is from the truth; None where that was not looked at.
+    """
 
     v: torch.Tensor
+    error: StartError | None
     sigma: float
     start: Start
     reason: str
@@ -100,17 +105,19 @@ class Starter:
         settings = self._settings
         past, reason = self._before(snapshot)
         if past is None and not settings.linear_start:
-            return Beginning(still, settings.sigma_first, Start.COLD, reason, still)
+            return Beginning(still, None, settings.sigma_first, Start.COLD, reason, still)
         evidence = linear.evidence(coded.y, coded.r_inv)
         cold = evidence.cold(still, linear=settings.linear_start)
-        error = float(evidence.rms_error(evidence.without_texture(cold)))
+        cold_error = evidence.start_error(evidence.without_texture(cold))
+        error = float(cold_error.everywhere) ** 0.5
         if past is not None:
             prediction = predict(past, cold, coded, evidence)
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
-                return Beginning(prediction.start, self._within(sigma), Start.WARM, reason, still)
-        return Beginning(cold.video, self._sigma(Start.COLD, error), Start.COLD, reason, still)
+                error_left = evidence.start_error(prediction.start)
+                return Beginning(prediction.start.video, error_left, self._within(sigma), Start.WARM, reason, still)
+        return Beginning(cold.video, cold_error, self._sigma(Start.COLD, error), Start.COLD, reason, still)
 
     def _sigma(self, start: Start, error: float) -> float:
         """Return the first σ for a cold start of this error; from ȳ the settings' own, as in the paper."""

@@ -71,7 +71,7 @@ class Prediction:
     Parameters
     ----------
     start
-        (P, B, h, w).
+        Frames, and the errors with which they mispredict the measurement.
     error_ratio
         ρ, root mean square error with which ``start`` predicts the measurement, as a fraction of the cold start's.
     own_ratio
@@ -80,7 +80,7 @@ class Prediction:
         ‖y − Φx̂‖₂/‖y‖₂ of the prediction before it was blended.
     """
 
-    start: torch.Tensor
+    start: Guess
     error_ratio: float
     own_ratio: float
     residual: float
@@ -227,7 +227,7 @@ def _blend(predicted: torch.Tensor, cold: Guess, evidence: Evidence, moved: torc
             evidence.misfit(predicted),
         )
     ).tolist()
-    return Prediction(start.video, *told)
+    return Prediction(start, *told)
 
 
 def first_sigma(cold: float, error_ratio: float, iterations: int) -> float:

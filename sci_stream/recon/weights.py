@@ -92,11 +92,17 @@ def load_ffdnet(path: Path) -> FfdnetWeights:
     return check_weights(read(tensors, path), path)
 
 
-def save_ffdnet(weights: FfdnetWeights, path: Path, *, about: Mapping[str, str] | None = None) -> None:
+def save_ffdnet(
+    weights: FfdnetWeights,
+    path: Path,
+    *,
+    about: Mapping[str, str] | None = None,
+    kernel_dtype: torch.dtype = torch.float32,
+) -> None:
     """Write weights as own safetensors; the metadata keep ``about`` (training data, licence, …) and the shape."""
     tensors: dict[str, torch.Tensor] = {}
     for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):
-        tensors[f"conv.{n}.weight"] = kernel.detach().cpu().contiguous()
+        tensors[f"conv.{n}.weight"] = kernel.detach().cpu().to(kernel_dtype).contiguous()
         tensors[f"conv.{n}.bias"] = bias.detach().cpu().contiguous()
     own = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **_shape_metadata(weights)}
     safetensors.torch.save_file(tensors, path, {**(about or {}), **own})

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from sci_stream.errors import ConfigError
 from sci_stream.files.matconvnet import read_matconvnet
 from sci_stream.recon.variants import NetworkShape, variant_of
@@ -113,7 +115,9 @@ def import_weights(source: Path, path: Path, *, licence: str = "not stated", for
     return describe_weights(path)
 
 
-def write_own(weights: FfdnetWeights, path: Path, about: Mapping[str, str]) -> None:
+def write_own(
+    weights: FfdnetWeights, path: Path, about: Mapping[str, str], *, kernel_dtype: torch.dtype = torch.float32
+) -> None:
     """Write own safetensors, whole or not at all.
 
     Raises
@@ -123,7 +127,7 @@ def write_own(weights: FfdnetWeights, path: Path, about: Mapping[str, str]) -> N
     """
     with tempfile.TemporaryDirectory() as folder:
         staged = Path(folder) / path.name
-        save_ffdnet(weights, staged, about=about)
+        save_ffdnet(weights, staged, about=about, kernel_dtype=kernel_dtype)
         content = staged.read_bytes()
     write_atomically(path, lambda file: file.write(content))
 

@@ -231,7 +231,8 @@ def test_without_a_prior_the_estimate_explains_the_measurement(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
-    _, report = _engine(calibration, denoiser=IdentityDenoiser()).reconstruct(expose(calibration, make_video()))
+    engine = _engine(calibration, dataclasses.replace(TV, restrain=False), IdentityDenoiser())
+    _, report = engine.reconstruct(expose(calibration, make_video()))
     assert report.residual < 1e-6
 
 
@@ -265,7 +266,7 @@ def test_the_ladder_ends_at_its_lowest_sigma_however_short_the_budget(
             return super().__call__(x, sigma)
 
     calibration = make_calibration()
-    engine = _engine(calibration, denoiser=Noting())
+    engine = _engine(calibration, dataclasses.replace(TV, restrain=False), Noting())
     for budget in (Budget(1), Budget(7), Budget(12, time_s=0.0)):
         engine.reconstruct(expose(calibration, make_video()), budget)
         assert sigmas[-1] == TV.sigma_last

@@ -80,8 +80,8 @@ def test_steady_motion_gives_a_start_far_better_than_the_cold_one(grey: bool) ->
     for linear in (True, False):
         prediction = predicted(scene(0) + noise, measured, linear=linear)
         assert prediction.refusal is None
-        assert psnr(prediction.start, truth) > psnr(cold_of(measured, linear=linear)[0].video, truth) + 3
-    assert psnr(prediction.start, truth) > psnr(still_of(measured), truth) + 6
+        assert psnr(prediction.start.video, truth) > psnr(cold_of(measured, linear=linear)[0].video, truth) + 3
+    assert psnr(prediction.start.video, truth) > psnr(still_of(measured), truth) + 6
 
 
 def test_the_promised_error_falls_with_the_true_one_and_is_on_the_safe_side() -> None:
@@ -92,7 +92,7 @@ def test_the_promised_error_falls_with_the_true_one_and_is_on_the_safe_side() ->
     for level in (0.02, 0.05, 0.1):
         noise = level * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
         prediction = predicted(scene(0) + noise, measured)
-        true = float(torch.linalg.vector_norm(prediction.start - truth) / torch.linalg.vector_norm(cold - truth))
+        true = float(torch.linalg.vector_norm(prediction.start.video - truth) / torch.linalg.vector_norm(cold - truth))
         assert true < prediction.error_ratio <= 1
         promised.append(prediction.error_ratio)
     assert promised[0] < promised[1] < promised[2]
@@ -109,7 +109,7 @@ def test_another_scene_is_a_cut(seed: int, grey: bool) -> None:
 def test_what_turned_round_is_not_carried_on() -> None:
     truth = scene(0, dy=-VELOCITY[0], dx=-VELOCITY[1])
     measured = coded(truth)
-    assert psnr(predicted(scene(-B), measured).start, truth) > psnr(still_of(measured), truth)
+    assert psnr(predicted(scene(-B), measured).start.video, truth) > psnr(still_of(measured), truth)
 
 
 def test_a_still_scene_starts_no_worse_than_the_still_image() -> None:
@@ -118,7 +118,7 @@ def test_a_still_scene_starts_no_worse_than_the_still_image() -> None:
     blurred = truth + 0.03 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
     prediction = predicted(blurred, measured)
     assert prediction.refusal == "no_gain"
-    assert psnr(prediction.start, truth) > 40
+    assert psnr(prediction.start.video, truth) > 40
 
 
 def test_only_the_half_that_is_predicted_is_taken_from_the_prediction() -> None:
@@ -126,7 +126,7 @@ def test_only_the_half_that_is_predicted_is_taken_from_the_prediction() -> None:
     past = scene(0)
     past[..., W // 2 :] = scene(0, seed=3)[..., W // 2 :]
     measured = coded(truth)
-    start, still = predicted(past, measured).start, still_of(measured)
+    start, still = predicted(past, measured).start.video, still_of(measured)
     left, right = (..., slice(8, W // 2 - 12)), (..., slice(W // 2 + 12, -8))
     assert psnr(start[left], truth[left]) > psnr(still[left], truth[left]) + 4
     assert psnr(start[right], truth[right]) > psnr(still[right], truth[right]) - 1
@@ -136,30 +136,30 @@ def test_planes_of_a_mosaic_move_together() -> None:
     truth = torch.cat([scene(B) * share for share in (1.0, 0.6, 0.6, 0.3)])
     past = torch.cat([scene(0) * share for share in (1.0, 0.6, 0.6, 0.3)])
     measured = coded(truth)
-    start, still = predicted(past, measured).start, still_of(measured)
+    start, still = predicted(past, measured).start.video, still_of(measured)
     for plane in range(4):
         assert psnr(start[plane], truth[plane]) > psnr(still[plane], truth[plane]) + 5
 
 
 def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = coded(scene(B))
-    whole = predicted(scene(0), measured).start
+    whole = predicted(scene(0), measured).start.video
     monkeypatch.setattr(warm_start, "_PIXELS_AT_ONCE", {"cpu": 1})
-    torch.testing.assert_close(predicted(scene(0), measured).start, whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(predicted(scene(0), measured).start.video, whole, atol=1e-5, rtol=0)
 
 
 def test_without_any_valid_measurement_the_start_is_the_still_image() -> None:
     measured = coded(scene(B))
     blind = Coded(measured.y, measured.phi, torch.zeros_like(measured.r_inv))
-    torch.testing.assert_close(predicted(scene(0), blind).start, still_of(blind))
+    torch.testing.assert_close(predicted(scene(0), blind).start.video, still_of(blind))
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 24), (2, 3, 5), (3, 31, 17), (50, 8, 9)])
 def test_any_number_of_frames_and_any_size_works(shape: tuple[int, int, int]) -> None:
     video = torch.rand((1, *shape), generator=torch.Generator().manual_seed(6))
     prediction = predicted(video, coded(video))
-    assert prediction.start.shape == video.shape
-    assert bool(prediction.start.isfinite().all())
+    assert prediction.start.video.shape == video.shape
+    assert bool(prediction.start.video.isfinite().all())
     assert 0 <= prediction.error_ratio <= 1
 
 

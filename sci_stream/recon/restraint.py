@@ -1,0 +1,105 @@
+r"""How much a solve may change, told without the truth: no more than its start is estimated to be wrong.
+
+A denoiser takes away what is wrong and what it does not know: fine texture goes with the errors, more of it with every
+iteration and every step that σ is too high. How far the start v⁰ is from the truth is estimated from how each measured
+pixel is mispredicted by the others (`sci_stream.recon.linear_start`): e_p² around a pixel p, e² in all. What moves much
+further than that from its start moves away from the truth. So a solve is restrained twice:
+
+- σ. If the first denoising moves the frames by m e, m > 1, it takes away more than is wrong, and σ is lowered by m^−2
+  for the rest of the solve.
+- The end. Where frames have moved around p by d_p > c e_p they are taken back: v ← v⁰ + (c e_p/d_p)(v − v⁰).
+
+Settings and what they give: docs/results/restraint.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from sci_stream.recon.motion import box_mean
+
+_LESS_SIGMA = 2.0
+"""Power of 1/m by which σ is lowered."""
+
+_LEAST_SIGMA = 4 / 255
+"""What σ is not lowered below."""
+
+_REACH = 1.5
+"""c: the estimate is of two thirds of the error where frames move."""
+
+_AROUND_PX = 6
+"""Radius of the windows, averaged twice, in which d and e are compared."""
+
+_TINY = 1e-12
+
+
+class StartError(NamedTuple):
+    """How far a start is from the truth: e_p² (P, H, W), infinite where nothing is measured, and e² over all, ()."""
+
+    around: torch.Tensor
+    everywhere: torch.Tensor
+
+
+def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor) -> StartError:
+    """Return what prediction errors tell of the frames.
+
+    A white error of the frames with variance e² mispredicts y_p with the variance e² R_p, R = Σφ².
+
+    Parameters
+    ----------
+    mispredicted
+        Local mean of the squares by which the start mispredicts y, (P, H, W), 0 where nothing is measured.
+    exposure
+        R of the same pixels, 0 likewise.
+    """
+    near = box_mean(exposure, _AROUND_PX)
+    known = near > _TINY
+    around = torch.where(known, box_mean(mispredicted, _AROUND_PX) / torch.where(known, near, 1.0), math.inf)
+    return StartError(around, mispredicted.sum() / exposure.sum().clamp_min(_TINY))
+
+
+class Restraint:
+    """Holds one solve to its start.
+
+    Parameters
+    ----------
+    start
+        (P, B, H, W), v⁰; kept, and not to be changed while this is in use.
+    error
+        How far it is from the truth.
+    """
+
+    def __init__(self, start: torch.Tensor, error: StartError) -> None:
+        self._start = start
+        self._error = error
+        self._scale = 1.0
+
+    def watched(self, iterates: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Pass the iterates through, and look at the first; the one time that the device is waited for."""
+        for n, estimate in enumerate(iterates):
+            if n == 0:
+                moved = float(self._distance(estimate).mean().div(self._error.everywhere.clamp_min(_TINY)).sqrt())
+                # A diverged estimate has no finite distance; the engine finds out.
+                self._scale = moved**-_LESS_SIGMA if 1.0 < moved < math.inf else 1.0
+            yield estimate
+
+    def sigma(self, planned: float) -> float:
+        """Return the σ to denoise with where a schedule says ``planned``."""
+        return min(planned, max(planned * self._scale, _LEAST_SIGMA))
+
+    def held(self, video: torch.Tensor) -> torch.Tensor:
+        """Return frames no further from their start than that may be wrong, (P, B, H, W), a new tensor."""
+        distance = box_mean(self._distance(video), _AROUND_PX).clamp_min(_TINY)
+        share = (_REACH**2 * self._error.around / distance).clamp_max_(1.0).sqrt_()
+        return self._start.lerp(video, share.unsqueeze(1))
+
+    def _distance(self, video: torch.Tensor) -> torch.Tensor:
+        """Return the mean square over the frames of how far they have moved, (P, H, W)."""
+        total = torch.zeros_like(self._error.around)
+        for frame, start in zip(video.unbind(1), self._start.unbind(1), strict=True):
+            total += (frame - start).square_()
+        return total.div_(video.shape[1])

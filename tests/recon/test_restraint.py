@@ -1,0 +1,172 @@
+"""A solve is held to its start: σ and the frames go no further than the start is estimated to be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sci_stream.bench.footage import filmed
+from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers import make_denoiser
+from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.restraint import Restraint, StartError, start_error
+from sci_stream.recon.settings import SolverSettings, default_settings
+
+P, B, H, W = 2, 4, 24, 32
+CPU = torch.device("cpu")
+DEFAULT = default_settings(CPU, "ffdnet-lite")
+FREE = dataclasses.replace(DEFAULT, restrain=False)
+
+
+def error_of(rms: float) -> StartError:
+    """Return the error of a start that is wrong by so much everywhere."""
+    return StartError(torch.full((P, H, W), rms**2), torch.tensor(rms**2))
+
+
+def started() -> torch.Tensor:
+    return torch.rand(P, B, H, W, generator=torch.Generator().manual_seed(0))
+
+
+@given(rms=st.floats(1e-3, 0.2), moved=st.floats(-0.5, 0.5))
+@settings(max_examples=40, deadline=None)
+def test_frames_are_taken_back_to_one_and_a_half_errors_from_their_start(rms: float, moved: float) -> None:
+    start = started()
+    held = Restraint(start, error_of(rms)).held(start + moved)
+    expected = math.copysign(min(abs(moved), 1.5 * rms), moved)
+    torch.testing.assert_close(held - start, torch.full_like(start, expected), atol=2e-6, rtol=1e-4)
+
+
+def test_each_place_is_held_by_its_own_error() -> None:
+    start = torch.zeros(P, B, H, W)
+    around = torch.full((P, H, W), 0.01**2)
+    around[..., W // 2 :] = 0.1**2
+    held = Restraint(start, StartError(around, around.mean())).held(start + 0.1)
+    torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.015))
+    torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 0.1))
+
+
+def test_where_nothing_is_measured_the_denoiser_alone_decides() -> None:
+    exposure = torch.ones(P, H, 4 * W)
+    exposure[..., W:] = 0.0
+    error = start_error(torch.zeros_like(exposure), exposure)
+    start = torch.zeros(P, B, H, 4 * W)
+    held = Restraint(start, error).held(start + 0.3)
+    assert float(held[..., 0].abs().max()) == 0.0
+    torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 0.3))
+
+
+def test_prediction_errors_are_weighed_by_the_exposure() -> None:
+    exposure = 1.0 + 3.0 * torch.rand(P, H, W, generator=torch.Generator().manual_seed(1))
+    error = start_error(0.02**2 * exposure, exposure)
+    torch.testing.assert_close(error.around.sqrt(), torch.full((P, H, W), 0.02))
+    assert float(error.everywhere) == pytest.approx(0.02**2)
+
+
+def sigmas_after(first_moves: float, planned: list[float]) -> list[float]:
+    """Return σ of a solve whose first denoising moves the frames by so many errors."""
+    start = started()
+    restraint = Restraint(start, error_of(0.02))
+    told = [restraint.sigma(planned[0])]
+    for _, sigma in zip(restraint.watched([start + 0.02 * first_moves, start + 0.5]), planned[1:], strict=False):
+        told.append(restraint.sigma(sigma))
+    return told
+
+
+PLANNED = [0.16, 0.12, 0.08]
+
+
+@pytest.mark.parametrize("first_moves", [0.0, 0.5, 0.99])
+def test_a_first_denoising_that_takes_away_no_more_than_is_wrong_changes_nothing(first_moves: float) -> None:
+    assert sigmas_after(first_moves, PLANNED) == PLANNED
+
+
+def test_a_first_denoising_that_takes_away_more_lowers_sigma_from_then_on() -> None:
+    assert sigmas_after(2.0, PLANNED) == pytest.approx([0.16, 0.03, 0.02])
+
+
+def test_sigma_is_not_lowered_below_four_levels_nor_ever_raised() -> None:
+    assert sigmas_after(50.0, PLANNED) == pytest.approx([0.16, 4 / 255, 4 / 255])
+    assert sigmas_after(50.0, [0.16, 2 / 255, 2 / 255]) == pytest.approx([0.16, 2 / 255, 2 / 255])
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_diverged_estimate_is_left_for_the_engine_to_find(broken: float) -> None:
+    assert sigmas_after(broken, PLANNED) == PLANNED
+
+
+def test_a_start_without_any_error_stays() -> None:
+    start = started()
+    restraint = Restraint(start, error_of(0.0))
+    for _ in restraint.watched([start]):
+        pass
+    torch.testing.assert_close(restraint.held(start + 0.1), start)
+
+
+def grass() -> np.ndarray:
+    """Return frames of a fine texture that stands still, (B, H, W)."""
+    fine = np.random.default_rng(5).standard_normal((64, 64))
+    spread = sum(np.roll(fine, (i, j), (0, 1)) for i in (0, 1) for j in (0, 1)) / 2
+    return np.broadcast_to(np.float32(0.5 + 0.12 * spread.clip(-3, 3)), (8, 64, 64)).clip(0, 1)
+
+
+def ball() -> np.ndarray:
+    """Return frames of a smooth scene in which a disc falls fast, (B, H, W)."""
+    rows, columns = np.mgrid[:64, :64].astype(np.float32)
+    frames = []
+    for t in 3.0 * np.arange(8, dtype=np.float32):
+        disc = 0.5 - 0.5 * np.tanh(np.hypot(rows - 12 - t, columns - 32) - 8)
+        frames.append((0.4 + 0.3 * rows / 64) * (1 - disc) + 0.2 * disc)
+    return np.stack(frames)
+
+
+def solved(video: np.ndarray, how: SolverSettings, iterations: int) -> float:
+    """Return the PSNR after so many iterations behind random masks."""
+    phi = (np.random.default_rng(7).random(video.shape) < 0.5).astype(np.float32)
+    calibration = Calibration(phi, dark=0.0, full_scale_dn=1.0)
+    counts = (phi * video).sum(0).astype(np.float32)
+    truth = np.ascontiguousarray(video, np.float32)
+    snapshot = Snapshot(SnapshotId("test", 0, 0), counts, calibration.hash, len(phi), 0, truth=truth)
+    _, report = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, how).reconstruct(
+        snapshot, Budget(iterations)
+    )
+    assert report.psnr_db is not None
+    return report.psnr_db
+
+
+def test_fine_texture_is_kept() -> None:
+    assert solved(grass(), DEFAULT, 12) > solved(grass(), FREE, 12) + 1.0
+
+
+def test_motion_is_mended_as_without_restraint() -> None:
+    assert solved(ball(), DEFAULT, 12) > solved(ball(), FREE, 12) - 0.1
+
+
+@pytest.mark.parametrize("scene", ["slow", "static"])
+def test_fine_detail_is_kept_behind_the_simulated_camera(scene: str) -> None:
+    film = filmed(
+        scene, "simulated", scene=scene, snapshots=1, width_px=64, height_px=64, bayer=None, n_frames=8, truth=True
+    )
+    by = {}
+    for how in (DEFAULT, FREE):
+        engine = Engine(film.calibration, make_denoiser("ffdnet-lite", CPU), CPU, how)
+        by[how.restrain] = [engine.reconstruct(film.snapshots[0], Budget(n))[1].psnr_db for n in (6, 20)]
+    assert min(by[True]) > min(by[False]) + 0.3
+
+
+def test_who_watches_sees_each_estimate_as_it_would_be_handed_out() -> None:
+    film = filmed(
+        "f", "simulated", scene="fast", snapshots=1, width_px=32, height_px=32, bayer=None, n_frames=4, truth=True
+    )
+    engine = Engine(film.calibration, make_denoiser("ffdnet-lite", CPU), CPU, DEFAULT)
+    seen: list[torch.Tensor] = []
+    video, _ = engine.reconstruct(film.snapshots[0], Budget(3), watch=seen.append)
+    assert np.array_equal(seen[-1].numpy(), video)
+    assert all(not torch.equal(one, other) for one, other in itertools.pairwise(seen))
