@@ -30,7 +30,7 @@ from sci_stream.recon.graphs import RecordedStep, record_cuda_graph
 from sci_stream.recon.linear_start import LinearStart
 from sci_stream.recon.memory import within_memory
 from sci_stream.recon.pending import Pending
-from sci_stream.recon.restraint import Restraint
+from sci_stream.recon.restraint import Restraint, round_to_end_after
 from sci_stream.recon.schedule import AnytimeLadder, Budget
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream.recon.solvers import SOLVERS, make_rule, make_solver
@@ -60,12 +60,16 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Solved:
-    """What was asked of the device: the planes (P, B, h, w), ‖y − Φv‖₂/‖y‖₂, and whether all came out finite."""
+    """What was asked of the device: the planes (P, B, h, w), ‖y − Φv‖₂/‖y‖₂, and whether all came out finite.
+
+    ``ended_early``: not for want of time, but because there was nothing left to mend.
+    """
 
     planes: torch.Tensor
     residual: torch.Tensor
     finite: torch.Tensor
     iterations: int
+    ended_early: bool
 
 
 class Engine:
@@ -277,7 +281,7 @@ class Engine:
             iterations=solved.iterations,
             start=beginning.start,
             start_reason=beginning.reason,
-            budget_limited=solved.iterations < self.settings.iterations,
+            budget_limited=not solved.ended_early and solved.iterations < self.settings.iterations,
             solve_ns=0,
             residual=0.0,
             saturated_fraction=measured.saturated_fraction,
@@ -325,8 +329,6 @@ class Engine:
         """Run the solver from where to begin until the budget is spent."""
         sigma_last = min(self.settings.sigma_last, beginning.sigma)
         settings = dataclasses.replace(self.settings, sigma_first=beginning.sigma, sigma_last=sigma_last)
-        known = beginning.error if settings.restrain else None
-        restraint = None if known is None else Restraint(beginning.v, known)
         y, r_inv = measured.y, measured.r_inv
         rule, observe = make_rule(settings, y, self._phi, r_inv)
         ladder = AnytimeLadder(
@@ -338,6 +340,10 @@ class Engine:
             started_s=began_s,
             rule=rule,
         )
+        restraint = None
+        if settings.restrain and beginning.error is not None:
+            enough = round_to_end_after(len(self._priors), budget.iterations)
+            restraint = Restraint(beginning.v, beginning.error, lambda: ladder.end_after(enough))
         iterates = self._solve[beginning.start](
             beginning.v,
             y,
@@ -358,7 +364,8 @@ class Engine:
         if restraint is not None:
             estimate = restraint.held(estimate)
         estimate = torch.where(finite, estimate, beginning.still)
-        return _Solved(estimate, self._residual(estimate, y, r_inv), finite, ladder.taken)
+        ended_early = restraint is not None and restraint.ended_early
+        return _Solved(estimate, self._residual(estimate, y, r_inv), finite, ladder.taken, ended_early)
 
     def _watched(self, sigmas: Iterable[float], restraint: Restraint | None) -> Iterator[float]:
         """Hand σ on, restrained, calling `between` before each iteration."""

@@ -166,16 +166,23 @@ class Evidence:
         moved
             (P or 1, H, W), 0–1: where it is known that something moves, 1; None where that is not known.
         """
-        better = 1 - guess.error / self._alike_error.clamp_min(_TINY)
-        moves = (better / _SURELY_BETTER).clamp_(0.0, 1.0)
+        moves = self.moving(guess)
         if moved is not None:
             moves = moves + (1 - moves) * moved
         return Guess(guess.video, guess.error * (_TEXTURE**2 + (1 - _TEXTURE**2) * moves))
 
-    def start_error(self, guess: Guess) -> StartError:
-        """Return how far the frames of a guess are from the truth, as its prediction errors tell."""
+    def moving(self, guess: Guess) -> torch.Tensor:
+        """Return where a cold start predicts y better than frames that are all alike: (P, H, W), 0–1."""
+        better = 1 - guess.error / self._alike_error.clamp_min(_TINY)
+        return (better / _SURELY_BETTER).clamp_(0.0, 1.0)
+
+    def start_error(self, guess: Guess, moves: torch.Tensor) -> StartError:
+        """Return how far the frames of a guess are from the truth, as its prediction errors tell.
+
+        ``moves``, (P, H, W), 0–1: where something moves.
+        """
         exposure = torch.where(self._r_inv > 0, self._r_inv, 1.0).reciprocal().mul_(self._measured)
-        return start_error(guess.error * self._measured, exposure)
+        return start_error(guess.error * self._measured, exposure, moves)
 
     def misfit(self, video: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""

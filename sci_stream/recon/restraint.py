@@ -3,10 +3,12 @@ r"""How much a solve may change, told without the truth: no more than its start 
 A denoiser takes away what is wrong and what it does not know: fine texture goes with the errors, more of it with every
 iteration and every step that σ is too high. How far the start v⁰ is from the truth is estimated from how each measured
 pixel is mispredicted by the others (`sci_stream.recon.linear_start`): e_p² around a pixel p, e² in all. What moves much
-further than that from its start moves away from the truth. So a solve is restrained twice:
+further than that from its start moves away from the truth. So a solve is restrained three times:
 
 - σ. If the first denoising moves the frames by m e, m > 1, it takes away more than is wrong, and σ is lowered by m^−2
   for the rest of the solve.
+- The number of iterations. If m > 1.1, and less than half of e² is where anything moves, there is little to mend and
+  much to lose: the solve ends after one round of the priors that take turns.
 - The end. Where frames have moved around p by d_p > c e_p they are taken back: v ← v⁰ + (c e_p/d_p)(v − v⁰).
 
 Settings and what they give: docs/results/restraint.md.
@@ -15,7 +17,7 @@ Settings and what they give: docs/results/restraint.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -28,6 +30,12 @@ _LESS_SIGMA = 2.0
 _LEAST_SIGMA = 4 / 255
 """What σ is not lowered below."""
 
+_MOVED_TOO_FAR, _LITTLE_MOTION = 1.1, 0.5
+"""m, and the share of e² where something moves, from and up to which a solve is ended early."""
+
+_FEWEST = 6
+"""Iterations that no solve is ended before."""
+
 _REACH = 1.5
 """c: the estimate is of two thirds of the error where frames move."""
 
@@ -38,13 +46,17 @@ _TINY = 1e-12
 
 
 class StartError(NamedTuple):
-    """How far a start is from the truth: e_p² (P, H, W), infinite where nothing is measured, and e² over all, ()."""
+    """How far a start is from the truth: e_p² (P, H, W), infinite where nothing is measured, and e² over all, ().
+
+    ``of_motion``, (): the share of e² that is where something moves.
+    """
 
     around: torch.Tensor
     everywhere: torch.Tensor
+    of_motion: torch.Tensor
 
 
-def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor) -> StartError:
+def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor, moves: torch.Tensor) -> StartError:
     """Return what prediction errors tell of the frames.
 
     A white error of the frames with variance e² mispredicts y_p with the variance e² R_p, R = Σφ².
@@ -55,11 +67,24 @@ def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor) -> StartErro
         Local mean of the squares by which the start mispredicts y, (P, H, W), 0 where nothing is measured.
     exposure
         R of the same pixels, 0 likewise.
+    moves
+        (P or 1, H, W), 0–1: where something moves.
     """
     near = box_mean(exposure, _AROUND_PX)
     known = near > _TINY
     around = torch.where(known, box_mean(mispredicted, _AROUND_PX) / torch.where(known, near, 1.0), math.inf)
-    return StartError(around, mispredicted.sum() / exposure.sum().clamp_min(_TINY))
+    total = mispredicted.sum()
+    of_motion = (mispredicted * moves).sum() / total.clamp_min(_TINY)
+    return StartError(around, total / exposure.sum().clamp_min(_TINY), of_motion)
+
+
+def round_to_end_after(n_priors: int, iterations: int) -> int:
+    """Return after how many iterations to end a solve early, so that its last one denoises as it would have.
+
+    >>> round_to_end_after(6, 20), round_to_end_after(6, 12), round_to_end_after(1, 40)
+    (8, 6, 6)
+    """
+    return min(iterations, _FEWEST + (iterations - _FEWEST) % n_priors)
 
 
 class Restraint:
@@ -71,21 +96,33 @@ class Restraint:
         (P, B, H, W), v⁰; kept, and not to be changed while this is in use.
     error
         How far it is from the truth.
+    end_early
+        Called after the first iteration if the solve is to end early.
     """
 
-    def __init__(self, start: torch.Tensor, error: StartError) -> None:
+    def __init__(self, start: torch.Tensor, error: StartError, end_early: Callable[[], None]) -> None:
         self._start = start
         self._error = error
+        self._end_early = end_early
         self._scale = 1.0
+        self.ended_early = False
 
     def watched(self, iterates: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Pass the iterates through, and look at the first; the one time that the device is waited for."""
         for n, estimate in enumerate(iterates):
             if n == 0:
-                moved = float(self._distance(estimate).mean().div(self._error.everywhere.clamp_min(_TINY)).sqrt())
-                # A diverged estimate has no finite distance; the engine finds out.
-                self._scale = moved**-_LESS_SIGMA if 1.0 < moved < math.inf else 1.0
+                self._look(estimate)
             yield estimate
+
+    def _look(self, estimate: torch.Tensor) -> None:
+        far = self._distance(estimate).mean().div(self._error.everywhere.clamp_min(_TINY)).sqrt()
+        moved, of_motion = torch.stack((far, self._error.of_motion)).tolist()
+        # A diverged estimate has no finite distance; the engine finds out.
+        if 1.0 < moved < math.inf:
+            self._scale = moved**-_LESS_SIGMA
+            self.ended_early = moved > _MOVED_TOO_FAR and of_motion < _LITTLE_MOTION
+        if self.ended_early:
+            self._end_early()
 
     def sigma(self, planned: float) -> float:
         """Return the σ to denoise with where a schedule says ``planned``."""

@@ -229,7 +229,7 @@ def test_the_error_of_a_start_is_told_from_how_it_mispredicts(speed: int, grey: 
     truth = scene(speed)
     evidence, still = evidence_of(truth, grey=grey)
     cold = evidence.cold(still)
-    told = float(evidence.start_error(evidence.without_texture(cold)).everywhere) ** 0.5
+    told = float(evidence.start_error(evidence.without_texture(cold), evidence.moving(cold)).everywhere) ** 0.5
     true = float((cold.video - truth).square().mean().sqrt())
     assert 0.4 * true < told < 1.2 * true
 
@@ -238,7 +238,9 @@ def test_the_error_of_a_start_is_told_from_how_it_mispredicts(speed: int, grey: 
 def test_texture_that_stands_still_is_hardly_taken_for_an_error(grey: bool) -> None:
     evidence, still = evidence_of(scene(0), grey=grey)
     cold = evidence.cold(still)
-    plain, without = (float(evidence.start_error(guess).everywhere) for guess in (cold, evidence.without_texture(cold)))
+    moves = evidence.moving(cold)
+    guesses = (cold, evidence.without_texture(cold))
+    plain, without = (float(evidence.start_error(guess, moves).everywhere) ** 0.5 for guess in guesses)
     assert without < 0.6 * plain
 
 

@@ -26,9 +26,13 @@ DEFAULT = default_settings(CPU, "ffdnet-lite")
 FREE = dataclasses.replace(DEFAULT, restrain=False)
 
 
-def error_of(rms: float) -> StartError:
-    """Return the error of a start that is wrong by so much everywhere."""
-    return StartError(torch.full((P, H, W), rms**2), torch.tensor(rms**2))
+def error_of(rms: float, of_motion: float = 1.0) -> StartError:
+    """Return the error of a start that is wrong by so much everywhere, so much of it where something moves."""
+    return StartError(torch.full((P, H, W), rms**2), torch.tensor(rms**2), torch.tensor(of_motion))
+
+
+def never() -> None:
+    pytest.fail("ended early")
 
 
 def started() -> torch.Tensor:
@@ -39,7 +43,7 @@ def started() -> torch.Tensor:
 @settings(max_examples=40, deadline=None)
 def test_frames_are_taken_back_to_one_and_a_half_errors_from_their_start(rms: float, moved: float) -> None:
     start = started()
-    held = Restraint(start, error_of(rms)).held(start + moved)
+    held = Restraint(start, error_of(rms), never).held(start + moved)
     expected = math.copysign(min(abs(moved), 1.5 * rms), moved)
     torch.testing.assert_close(held - start, torch.full_like(start, expected), atol=2e-6, rtol=1e-4)
 
@@ -48,7 +52,7 @@ def test_each_place_is_held_by_its_own_error() -> None:
     start = torch.zeros(P, B, H, W)
     around = torch.full((P, H, W), 0.01**2)
     around[..., W // 2 :] = 0.1**2
-    held = Restraint(start, StartError(around, around.mean())).held(start + 0.1)
+    held = Restraint(start, StartError(around, around.mean(), torch.tensor(1.0)), never).held(start + 0.1)
     torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.015))
     torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 0.1))
 
@@ -56,16 +60,16 @@ def test_each_place_is_held_by_its_own_error() -> None:
 def test_where_nothing_is_measured_the_denoiser_alone_decides() -> None:
     exposure = torch.ones(P, H, 4 * W)
     exposure[..., W:] = 0.0
-    error = start_error(torch.zeros_like(exposure), exposure)
+    error = start_error(torch.zeros_like(exposure), exposure, torch.ones_like(exposure))
     start = torch.zeros(P, B, H, 4 * W)
-    held = Restraint(start, error).held(start + 0.3)
+    held = Restraint(start, error, never).held(start + 0.3)
     assert float(held[..., 0].abs().max()) == 0.0
     torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 0.3))
 
 
 def test_prediction_errors_are_weighed_by_the_exposure() -> None:
     exposure = 1.0 + 3.0 * torch.rand(P, H, W, generator=torch.Generator().manual_seed(1))
-    error = start_error(0.02**2 * exposure, exposure)
+    error = start_error(0.02**2 * exposure, exposure, torch.ones_like(exposure))
     torch.testing.assert_close(error.around.sqrt(), torch.full((P, H, W), 0.02))
     assert float(error.everywhere) == pytest.approx(0.02**2)
 
@@ -73,7 +77,7 @@ def test_prediction_errors_are_weighed_by_the_exposure() -> None:
 def sigmas_after(first_moves: float, planned: list[float]) -> list[float]:
     """Return σ of a solve whose first denoising moves the frames by so many errors."""
     start = started()
-    restraint = Restraint(start, error_of(0.02))
+    restraint = Restraint(start, error_of(0.02), never)
     told = [restraint.sigma(planned[0])]
     for _, sigma in zip(restraint.watched([start + 0.02 * first_moves, start + 0.5]), planned[1:], strict=False):
         told.append(restraint.sigma(sigma))
@@ -104,10 +108,23 @@ def test_a_diverged_estimate_is_left_for_the_engine_to_find(broken: float) -> No
 
 def test_a_start_without_any_error_stays() -> None:
     start = started()
-    restraint = Restraint(start, error_of(0.0))
+    restraint = Restraint(start, error_of(0.0), never)
     for _ in restraint.watched([start]):
         pass
     torch.testing.assert_close(restraint.held(start + 0.1), start)
+
+
+@pytest.mark.parametrize(
+    ("first_moves", "of_motion", "ends"),
+    [(1.2, 0.4, True), (1.2, 0.6, False), (1.0, 0.4, False), (math.nan, 0.4, False)],
+)
+def test_a_solve_that_has_little_to_mend_ends_early(first_moves: float, of_motion: float, ends: bool) -> None:
+    ended: list[bool] = []
+    start = started()
+    restraint = Restraint(start, error_of(0.02, of_motion), lambda: ended.append(True))
+    for _ in restraint.watched([start + 0.02 * first_moves, start, start]):
+        pass
+    assert (len(ended), restraint.ended_early) == (int(ends), ends)
 
 
 def grass() -> np.ndarray:
