@@ -36,8 +36,8 @@ _MOVED_TOO_FAR, _LITTLE_MOTION = 1.1, 0.5
 _FEWEST = 6
 """Iterations that no solve is ended before."""
 
-_REACH = 1.5
-"""c: the estimate is of two thirds of the error where frames move."""
+_REACH = 1.75
+"""c: where frames move the estimate is six tenths of the error."""
 
 _AROUND_PX = 6
 """Radius of the windows, averaged twice, in which d and e are compared."""
