@@ -199,8 +199,8 @@ def test_a_mosaic_is_four_measurements_solved_alike(
 ) -> None:
     calibration, truth = make_calibration(bayer=BayerPhase.RGGB), make_video()
     snapshot = expose(calibration, truth)
-    # The first σ and the restraint are found for all planes together: here σ is the least that there is, for each alone,
-    # too, and nothing is restrained.
+    # The first σ and the restraint are found for all planes together: here σ is the least that there is, and nothing is
+    # restrained.
     settings = dataclasses.replace(TV, sigma_first=4 / 255, sigma_last=4 / 255, restrain=False)
     video, report = _engine(calibration, settings).reconstruct(snapshot)
     planes = []
