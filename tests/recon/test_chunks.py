@@ -64,9 +64,12 @@ class Tracker(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GBRG])
-@pytest.mark.parametrize(("chunk", "along_time"), [(1, False), (10**9, False), (10**9, True)])
+@pytest.mark.parametrize(
+    ("chunk", "along_time", "from_linear"),
+    [(1, False, False), (10**9, False, False), (10**9, True, False), (1, True, True)],
+)
 def test_a_solve_takes_the_memory_that_is_planned_for_it(
-    bayer: BayerPhase | None, chunk: int, along_time: bool
+    bayer: BayerPhase | None, chunk: int, along_time: bool, from_linear: bool
 ) -> None:
     phi = np.random.default_rng(0).random((12, 64, 48)).astype(np.float32)
     calibration = Calibration(phi=phi, bayer=bayer)
@@ -74,7 +77,13 @@ def test_a_solve_takes_the_memory_that_is_planned_for_it(
     denoise = FfdnetDenoiser(initial_weights(NetworkShape(4, 64), 0), torch.device("cpu"), pixels_per_chunk=chunk)
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer)
     settings = SolverSettings(
-        iterations=6, relaxation=1.5, momentum=0.1, lambda_rule=LambdaRule.RESIDUAL, along_time=along_time
+        iterations=6,
+        relaxation=1.5,
+        momentum=0.1,
+        lambda_rule=LambdaRule.RESIDUAL,
+        along_time=along_time,
+        linear_start=from_linear,
+        restrain=from_linear,
     )
     with Tracker() as tracker:
         engine = Engine(calibration, denoise, torch.device("cpu"), settings, video_dtype=torch.float16)
