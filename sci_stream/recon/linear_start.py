@@ -153,26 +153,26 @@ class Evidence:
         weight = self._measured / (1 + (one.error / other.error.clamp_min(_TINY)).pow(_DECISION))
         return Guess(other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight))
 
-    def without_texture(self, guess: Guess, moved: torch.Tensor | None = None) -> Guess:
+    def without_texture(self, guess: Guess, moves: torch.Tensor) -> Guess:
         """Return a guess with less of the prediction errors that are likely texture's.
 
         Fine texture mispredicts y, since its neighbourhood does not tell of it, though the frames be right. Where
-        frames that are all alike predict y no worse, nothing speaks for motion, and the errors are taken for texture's.
+        nothing speaks for motion, the errors are taken for texture's.
 
         Parameters
         ----------
         guess
-            A cold start.
-        moved
-            (P or 1, H, W), 0–1: where it is known that something moves, 1; None where that is not known.
+            Frames to begin with.
+        moves
+            (P or 1, H, W), 0–1: where something moves; see `moving`.
         """
-        moves = self.moving(guess)
-        if moved is not None:
-            moves = moves + (1 - moves) * moved
         return Guess(guess.video, guess.error * (_TEXTURE**2 + (1 - _TEXTURE**2) * moves))
 
     def moving(self, guess: Guess) -> torch.Tensor:
-        """Return where a cold start predicts y better than frames that are all alike: (P, H, W), 0–1."""
+        """Return where something moves: a cold start predicts y better there than frames that are all alike; (P, H, W).
+
+        0 where it does not, 1 where it surely does.
+        """
         better = 1 - guess.error / self._alike_error.clamp_min(_TINY)
         return (better / _SURELY_BETTER).clamp_(0.0, 1.0)
 

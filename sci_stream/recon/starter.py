@@ -109,14 +109,14 @@ class Starter:
         evidence = linear.evidence(coded.y, coded.r_inv)
         cold = evidence.cold(still, linear=settings.linear_start)
         moves = evidence.moving(cold)
-        cold_error = evidence.start_error(evidence.without_texture(cold), moves)
+        cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
         error = float(cold_error.everywhere) ** 0.5
         if past is not None:
             prediction = predict(past, cold, coded, evidence)
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
-                error_left = evidence.start_error(prediction.start, moves)
+                error_left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
                 return Beginning(prediction.start.video, error_left, self._within(sigma), Start.WARM, reason, still)
         return Beginning(cold.video, cold_error, self._sigma(Start.COLD, error), Start.COLD, reason, still)
 

@@ -218,7 +218,8 @@ def _blend(predicted: torch.Tensor, cold: Guess, evidence: Evidence, moved: torc
     prediction errors are no reason to prefer a video that was smoothed to a still image that is exact.
     """
     guess = evidence.refined(predicted)
-    exact = evidence.without_texture(cold, moved)
+    moves = evidence.moving(cold)
+    exact = evidence.without_texture(cold, moves + (1 - moves) * moved)
     start = evidence.blended(guess, exact)
     told = torch.stack(
         (

@@ -178,6 +178,18 @@ def test_fine_detail_is_kept_behind_the_simulated_camera(scene: str) -> None:
     assert min(by[True]) > min(by[False]) + 0.3
 
 
+def test_a_warm_start_is_held_like_a_cold_one_and_never_worse_on_fine_texture() -> None:
+    size = {"width_px": 64, "height_px": 64, "bayer": None, "n_frames": 8}
+    film = filmed("static", "simulated", scene="static", snapshots=3, truth=True, full_well_e=1e9, **size)
+    mean_db = {}
+    for warm in (False, True):
+        how = dataclasses.replace(DEFAULT, warm_start=warm)
+        engine = Engine(film.calibration, make_denoiser("ffdnet-lite", CPU), CPU, how)
+        reports = [engine.reconstruct(snapshot, Budget(12))[1] for snapshot in film.snapshots]
+        mean_db[warm] = np.mean([report.psnr_db for report in reports[1:]])
+    assert mean_db[True] > mean_db[False] - 0.1
+
+
 def test_who_watches_sees_each_estimate_as_it_would_be_handed_out() -> None:
     film = filmed(
         "f", "simulated", scene="fast", snapshots=1, width_px=32, height_px=32, bayer=None, n_frames=4, truth=True
