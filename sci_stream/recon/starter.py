@@ -116,9 +116,15 @@ class Starter:
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
-                error_left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
-                return Beginning(prediction.start.video, error_left, self._within(sigma), Start.WARM, reason, still)
-        return Beginning(cold.video, cold_error, self._sigma(Start.COLD, error), Start.COLD, reason, still)
+                left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
+                return Beginning(
+                    prediction.start.video, self._known(left), self._within(sigma), Start.WARM, reason, still
+                )
+        return Beginning(cold.video, self._known(cold_error), self._sigma(Start.COLD, error), Start.COLD, reason, still)
+
+    def _known(self, error: StartError) -> StartError | None:
+        """Return the error if it is one: where ȳ alone was looked at, nothing tells what moves from texture."""
+        return error if self._settings.linear_start else None
 
     def _sigma(self, start: Start, error: float) -> float:
         """Return the first σ for a cold start of this error; from ȳ the settings' own, as in the paper."""

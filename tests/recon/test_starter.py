@@ -171,3 +171,22 @@ def test_no_acceleration_diverges_from_a_warm_start(
     assert accelerated is not None
     assert plain is not None
     assert accelerated > plain - 1.0
+
+
+def after_a_cut(shots: list[Snapshot]) -> Snapshot:
+    """Return a third snapshot that has nothing to do with the second."""
+    return dataclasses.replace(shots[2], counts=shots[2].counts[::-1, ::-1].copy(), truth=None)
+
+
+def test_from_a_still_image_everywhere_nothing_is_restrained(calibration: Calibration, shots: list[Snapshot]) -> None:
+    """What moves is not told from texture there, whether the solve then begins warm or is refused a warm start."""
+    videos = []
+    for restrain in (True, False):
+        engine = Engine(
+            calibration, TvDenoiser(), CPU, dataclasses.replace(WARM, linear_start=False, restrain=restrain)
+        )
+        solved = [engine.reconstruct(shot) for shot in (*shots[:2], after_a_cut(shots))]
+        assert [report.start for _, report in solved] == [Start.COLD, Start.WARM, Start.COLD]
+        videos.append([video for video, _ in solved])
+    for restrained, free in zip(*videos, strict=True):
+        assert np.array_equal(restrained, free)
