@@ -49,7 +49,8 @@ class SolverSettings:
         `sci_stream.recon.linear_start`.
     restrain
         Where it is known how far the start is from the truth, lower σ if the first denoising takes away more than that,
-        end early where there is little to mend, and let no pixel end much further from its start; see `sci_stream.recon.restraint`.
+        end early where there is little to mend, and let no pixel end much further from its start; see
+        `sci_stream.recon.restraint`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
 
