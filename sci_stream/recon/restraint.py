@@ -6,7 +6,8 @@ pixel is mispredicted by the others (`sci_stream.recon.linear_start`): e_p² aro
 further than that from its start moves away from the truth. So a solve is restrained three times:
 
 - σ. If the first denoising moves the frames by m e, m > 1, it takes away more than is wrong, and σ is lowered by m^−2
-  for the rest of the solve.
+  for the rest of the solve. Frames carried forward from the last video are wrong by more than the measurement tells
+  where they move: after a warm start e is taken for up to a fifth more (`carried_error`).
 - The number of iterations. If m > 1.1, and less than half of e² is where anything moves, there is little to mend and
   much to lose: the solve ends after one round of the priors that take turns.
 - The end. Where frames have moved around p by d_p > c e_p they are taken back: v ← v⁰ + (c e_p/d_p)(v − v⁰).
@@ -38,6 +39,9 @@ _FEWEST = 6
 
 _REACH = 1.75
 """c: where frames move the estimate is six tenths of the error."""
+
+_CARRIED = 0.2
+"""By which share the error of frames that were carried forward is larger, if all of it is where something moves."""
 
 _AROUND_PX = 6
 """Radius of the windows, averaged twice, in which d and e are compared."""
@@ -76,6 +80,15 @@ def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor, moves: torch
     total = mispredicted.sum()
     of_motion = (mispredicted * moves).sum() / total.clamp_min(_TINY)
     return StartError(around, total / exposure.sum().clamp_min(_TINY), of_motion)
+
+
+def carried_error(error: StartError) -> StartError:
+    """Return the error of frames that were carried forward, of which this is what the measurement tells.
+
+    Above the share of motion up to which a solve may end early, e grows with it. The bound at the end stays as it is.
+    """
+    of_motion = ((error.of_motion - _LITTLE_MOTION) / (1 - _LITTLE_MOTION)).clamp(0.0, 1.0)
+    return error._replace(everywhere=error.everywhere * (1 + _CARRIED * of_motion).square())
 
 
 def round_to_end_after(n_priors: int, iterations: int) -> int:

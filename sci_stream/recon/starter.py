@@ -9,7 +9,7 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.linear_start import LinearStart
-from sci_stream.recon.restraint import StartError
+from sci_stream.recon.restraint import StartError, carried_error
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_start import Coded, first_sigma, predict
 
@@ -116,7 +116,7 @@ class Starter:
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
-                left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
+                left = carried_error(evidence.start_error(evidence.without_texture(prediction.start, moves), moves))
                 return Beginning(
                     prediction.start.video, self._known(left), self._within(sigma), Start.WARM, reason, still
                 )

@@ -17,7 +17,7 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.engine import Budget, Engine
-from sci_stream.recon.restraint import Restraint, StartError, start_error
+from sci_stream.recon.restraint import Restraint, StartError, carried_error, start_error
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 P, B, H, W = 2, 4, 24, 32
@@ -99,6 +99,16 @@ def test_a_first_denoising_that_takes_away_more_lowers_sigma_from_then_on() -> N
 def test_sigma_is_not_lowered_below_four_levels_nor_ever_raised() -> None:
     assert sigmas_after(50.0, PLANNED) == pytest.approx([0.16, 4 / 255, 4 / 255])
     assert sigmas_after(50.0, [0.16, 2 / 255, 2 / 255]) == pytest.approx([0.16, 2 / 255, 2 / 255])
+
+
+@pytest.mark.parametrize(("of_motion", "times"), [(0.0, 1.0), (0.5, 1.0), (0.75, 1.1), (1.0, 1.2)])
+def test_what_was_carried_forward_may_be_moved_further_where_most_of_its_error_is_of_motion(
+    of_motion: float, times: float
+) -> None:
+    told = error_of(0.02, of_motion)
+    carried = carried_error(told)
+    assert float(carried.everywhere) ** 0.5 == pytest.approx(0.02 * times)
+    assert (carried.around, carried.of_motion) == (told.around, told.of_motion)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
