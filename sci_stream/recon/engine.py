@@ -318,7 +318,7 @@ class Engine:
         """Find where to begin, and note what that took."""
         began_s = time.perf_counter()
         still = cold_start(measured.y, self._phi, measured.start_r_inv)
-        coded = Coded(measured.y, self._phi, measured.r_inv)
+        coded = Coded(measured.y, self._phi, measured.r_inv, measured.noise)
         beginning = self._starter.begin(snapshot, coded, still, self._linear, budget.iterations)
         self._start_s = time.perf_counter() - began_s
         return beginning

@@ -5,10 +5,9 @@ iteration and every step that σ is too high. How far the start v⁰ is from the
 pixel is mispredicted by the others (`sci_stream.recon.linear_start`): e_p² around a pixel p, e² in all. What moves much
 further than that from its start moves away from the truth. So a solve is restrained three times:
 
-- σ. If the first denoising moves the frames by m e, m > 1, it takes away more than is wrong, and σ is lowered by m^−2
-  for the rest of the solve. Frames carried forward from the last video are wrong by more than the measurement tells
-  where they move: after a warm start e is taken for up to a fifth more (`carried_error`).
-- The number of iterations. If m > 1.1, and less than half of e² is where anything moves, there is little to mend and
+- σ. The first denoising moves the frames by m e. Where it mends, m is about a half; from m₀ = 0.6 on it takes away more
+  than is wrong, and σ is lowered by (m/m₀)^−2 for the rest of the solve.
+- The number of iterations. If m > m₀, and less than half of e² is where anything moves, there is little to mend and
   much to lose: the solve ends after one round of the priors that take turns.
 - The end. Where frames have moved around p by d_p > c e_p they are taken back: v ← v⁰ + (c e_p/d_p)(v − v⁰).
 
@@ -25,23 +24,23 @@ import torch
 
 from sci_stream.recon.motion import box_mean
 
+_MENDING = 0.6
+"""m₀."""
+
 _LESS_SIGMA = 2.0
-"""Power of 1/m by which σ is lowered."""
+"""Power of m₀/m by which σ is lowered."""
 
 _LEAST_SIGMA = 4 / 255
 """What σ is not lowered below."""
 
-_MOVED_TOO_FAR, _LITTLE_MOTION = 1.1, 0.5
-"""m, and the share of e² where something moves, from and up to which a solve is ended early."""
+_LITTLE_MOTION = 0.5
+"""Share of e² where something moves, up to which a solve is ended early."""
 
 _FEWEST = 6
 """Iterations that no solve is ended before."""
 
-_REACH = 1.75
-"""c: where frames move the estimate is six tenths of the error."""
-
-_CARRIED = 0.2
-"""By which share the error of frames that were carried forward is larger, if all of it is where something moves."""
+_REACH = 1.35
+"""c: where frames move much, their error is up to 1.3 times the estimate."""
 
 _AROUND_PX = 6
 """Radius of the windows, averaged twice, in which d and e are compared."""
@@ -80,15 +79,6 @@ def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor, moves: torch
     total = mispredicted.sum()
     of_motion = (mispredicted * moves).sum() / total.clamp_min(_TINY)
     return StartError(around, total / exposure.sum().clamp_min(_TINY), of_motion)
-
-
-def carried_error(error: StartError) -> StartError:
-    """Return the error of frames that were carried forward, of which this is what the measurement tells.
-
-    Above the share of motion up to which a solve may end early, e grows with it. The bound at the end stays as it is.
-    """
-    of_motion = ((error.of_motion - _LITTLE_MOTION) / (1 - _LITTLE_MOTION)).clamp(0.0, 1.0)
-    return error._replace(everywhere=error.everywhere * (1 + _CARRIED * of_motion).square())
 
 
 def round_to_end_after(n_priors: int, iterations: int) -> int:
@@ -131,9 +121,9 @@ class Restraint:
         far = self._distance(estimate).mean().div(self._error.everywhere.clamp_min(_TINY)).sqrt()
         moved, of_motion = torch.stack((far, self._error.of_motion)).tolist()
         # A diverged estimate has no finite distance; the engine finds out.
-        if 1.0 < moved < math.inf:
-            self._scale = moved**-_LESS_SIGMA
-            self.ended_early = moved > _MOVED_TOO_FAR and of_motion < _LITTLE_MOTION
+        if _MENDING < moved < math.inf:
+            self._scale = (_MENDING / moved) ** _LESS_SIGMA
+            self.ended_early = of_motion < _LITTLE_MOTION
         if self.ended_early:
             self._end_early()
 

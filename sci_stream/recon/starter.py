@@ -9,7 +9,7 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.linear_start import LinearStart
-from sci_stream.recon.restraint import StartError, carried_error
+from sci_stream.recon.restraint import StartError
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_start import Coded, first_sigma, predict
 
@@ -17,7 +17,7 @@ _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 """Most of α and β after a warm start. Its ladder is low, and there stronger acceleration diverges: of four scenes with
 α = 1.86 and β = 0.2 two end at 8 and 13 dB after 24 iterations, where from a cold start they end at 22 and 25."""
 
-_SIGMA_PER_ERROR = {Start.COLD: 3.0, Start.WARM: 2.0}
+_SIGMA_PER_ERROR = {Start.COLD: 2.3, Start.WARM: 1.5}
 """First σ in units of the error that the cold start is estimated to have; a warm start lowers it by its share of that.
 See docs/results/first-sigma.md."""
 
@@ -85,7 +85,12 @@ class Starter:
         self._reason = "first"
 
     def begin(
-        self, snapshot: Snapshot, coded: Coded, still: torch.Tensor, linear: LinearStart, iterations: int
+        self,
+        snapshot: Snapshot,
+        coded: Coded,
+        still: torch.Tensor,
+        linear: LinearStart,
+        iterations: int,
     ) -> Beginning:
         """Return where to begin.
 
@@ -106,7 +111,7 @@ class Starter:
         past, reason = self._before(snapshot)
         if past is None and not settings.linear_start:
             return Beginning(still, None, settings.sigma_first, Start.COLD, reason, still)
-        evidence = linear.evidence(coded.y, coded.r_inv)
+        evidence = linear.evidence(coded.y, coded.r_inv, coded.noise)
         cold = evidence.cold(still, linear=settings.linear_start)
         moves = evidence.moving(cold)
         cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
@@ -116,7 +121,7 @@ class Starter:
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
-                left = carried_error(evidence.start_error(evidence.without_texture(prediction.start, moves), moves))
+                left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
                 return Beginning(
                     prediction.start.video, self._known(left), self._within(sigma), Start.WARM, reason, still
                 )

@@ -56,12 +56,14 @@ _STEPS = ((2, 6), (2, 3))
 class Coded:
     """A measurement with its masks, by planes P (1, or a mosaic's 4), as `sci_stream.recon.gap.gap` takes them.
 
-    ``y`` (P, h, w), finite; ``phi`` (P, B, h, w); ``r_inv`` (P, h, w), 0 at pixels without a valid measurement.
+    ``y`` (P, h, w), finite; ``phi`` (P, B, h, w); ``r_inv`` (P, h, w), 0 at pixels without a valid measurement;
+    ``noise`` n², (P, h, w), the variance of y's noise, None where it is not known.
     """
 
     y: torch.Tensor
     phi: torch.Tensor
     r_inv: torch.Tensor
+    noise: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

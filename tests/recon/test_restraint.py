@@ -17,7 +17,7 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.engine import Budget, Engine
-from sci_stream.recon.restraint import Restraint, StartError, carried_error, start_error
+from sci_stream.recon.restraint import Restraint, StartError, start_error
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 P, B, H, W = 2, 4, 24, 32
@@ -44,7 +44,7 @@ def started() -> torch.Tensor:
 def test_frames_are_taken_back_to_where_they_may_be_wrong(rms: float, moved: float) -> None:
     start = started()
     held = Restraint(start, error_of(rms), never).held(start + moved)
-    expected = math.copysign(min(abs(moved), 1.75 * rms), moved)
+    expected = math.copysign(min(abs(moved), 1.35 * rms), moved)
     torch.testing.assert_close(held - start, torch.full_like(start, expected), atol=2e-6, rtol=1e-4)
 
 
@@ -53,7 +53,7 @@ def test_each_place_is_held_by_its_own_error() -> None:
     around = torch.full((P, H, W), 0.01**2)
     around[..., W // 2 :] = 0.1**2
     held = Restraint(start, StartError(around, around.mean(), torch.tensor(1.0)), never).held(start + 0.1)
-    torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.0175))
+    torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.0135))
     torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 0.1))
 
 
@@ -87,28 +87,18 @@ def sigmas_after(first_moves: float, planned: list[float]) -> list[float]:
 PLANNED = [0.16, 0.12, 0.08]
 
 
-@pytest.mark.parametrize("first_moves", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("first_moves", [0.0, 0.3, 0.59])
 def test_a_first_denoising_that_takes_away_no_more_than_is_wrong_changes_nothing(first_moves: float) -> None:
     assert sigmas_after(first_moves, PLANNED) == PLANNED
 
 
 def test_a_first_denoising_that_takes_away_more_lowers_sigma_from_then_on() -> None:
-    assert sigmas_after(2.0, PLANNED) == pytest.approx([0.16, 0.03, 0.02])
+    assert sigmas_after(1.2, PLANNED) == pytest.approx([0.16, 0.03, 0.02])
 
 
 def test_sigma_is_not_lowered_below_four_levels_nor_ever_raised() -> None:
     assert sigmas_after(50.0, PLANNED) == pytest.approx([0.16, 4 / 255, 4 / 255])
     assert sigmas_after(50.0, [0.16, 2 / 255, 2 / 255]) == pytest.approx([0.16, 2 / 255, 2 / 255])
-
-
-@pytest.mark.parametrize(("of_motion", "times"), [(0.0, 1.0), (0.5, 1.0), (0.75, 1.1), (1.0, 1.2)])
-def test_what_was_carried_forward_may_be_moved_further_where_most_of_its_error_is_of_motion(
-    of_motion: float, times: float
-) -> None:
-    told = error_of(0.02, of_motion)
-    carried = carried_error(told)
-    assert float(carried.everywhere) ** 0.5 == pytest.approx(0.02 * times)
-    assert (carried.around, carried.of_motion) == (told.around, told.of_motion)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
@@ -126,7 +116,7 @@ def test_a_start_without_any_error_stays() -> None:
 
 @pytest.mark.parametrize(
     ("first_moves", "of_motion", "ends"),
-    [(1.2, 0.4, True), (1.2, 0.6, False), (1.0, 0.4, False), (math.nan, 0.4, False)],
+    [(0.7, 0.4, True), (0.7, 0.6, False), (0.5, 0.4, False), (math.nan, 0.4, False)],
 )
 def test_a_solve_that_has_little_to_mend_ends_early(first_moves: float, of_motion: float, ends: bool) -> None:
     ended: list[bool] = []
@@ -169,7 +159,7 @@ def solved(video: np.ndarray, how: SolverSettings, iterations: int) -> float:
 
 
 def test_fine_texture_is_kept() -> None:
-    assert solved(grass(), DEFAULT, 12) > solved(grass(), FREE, 12) + 1.0
+    assert solved(grass(), DEFAULT, 12) > solved(grass(), FREE, 12) + 0.5
 
 
 def test_motion_is_mended_as_without_restraint() -> None:

@@ -89,7 +89,7 @@ def test_the_promised_error_falls_with_the_true_one_and_is_on_the_safe_side() ->
     measured = coded(truth)
     cold = cold_of(measured)[0].video
     promised = []
-    for level in (0.02, 0.05, 0.1):
+    for level in (0.01, 0.02, 0.03):
         noise = level * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
         prediction = predicted(scene(0) + noise, measured)
         true = float(torch.linalg.vector_norm(prediction.start.video - truth) / torch.linalg.vector_norm(cold - truth))

@@ -1,0 +1,252 @@
+r"""Snapshots of a random field: y = Φx + noise, where x is known by its covariance alone, and which x explains y.
+
+With frames x whose deviations from a guess have covariance C, and noise of variance ν, the linear estimate of least
+mean square error of these deviations is::
+
+    CΦᵀz,   (ΦCΦᵀ + νI) z = r
+
+for what the guess leaves unexplained, r. The energy of images falls with spatial frequency k and, as what moves by v
+pixels a frame turns k into k·v, with temporal frequency ω: C is diagonal in the frequencies, of Matérn's spectrum
+(κ² + k² + τω²)^−p. Conjugate gradients solve for z, each step with one Fourier transform of the frames there and one
+back.
+
+**Few steps.** The system matrix A has large eigenvalues, smooth patterns that all masks let through, and small ones: at
+first plain steps see only the former, some hundred times as many steps the latter. So A is divided by its diagonal D,
+and the steps are preconditioned by the matrix P diagonal in the spatial frequencies that is nearest to
+D^−½ A D^−½: of random masks two steps leave less than six plain ones, of physical ones, which move before the sensor,
+less than thirty. A pair of pixels at a distance r contributes the product of its masks, which on average is their
+autocorrelation, times the covariance there::
+
+    P(k) = F[ Σ_ω (m_ω ⋆ m_ω)(r) c_ω(r) ](k) + ν⟨1/D⟩,   m_ω = D^−½ (masks' temporal frequency ω)
+
+References
+----------
+Wiener filtering by preconditioned conjugate gradients; the nearest circulant after T. F. Chan, "An optimal circulant
+preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988). Settings and what they give:
+docs/results/linear-start.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from sci_stream.recon.along_time import cosines, transformed
+from sci_stream.recon.motion import box_mean
+
+_KAPPA2, _TAU, _POWER = 0.5, 1.0, 2.0
+"""κ², τ and p of the covariance; k² and ω² are 2 − 2 cos of the frequencies in radians a pixel and a frame."""
+
+_NOISE = 0.025
+"""ν in units of Σφ² and of the frames' variance. It holds the solution where masks hardly differ."""
+
+_STEPS = 2
+"""Of conjugate gradients: the estimate is then 0.2 dB short of what it converges to."""
+
+_SOLVED = 1e-10
+"""Square of the part of a residual that is taken for rounding."""
+
+_EXPECTED_PX = 6
+"""Radius of the windows in which the diagonal of an inverse is averaged, twice."""
+
+_PROBES = 2
+"""Random vectors by which the diagonal of an inverse is estimated, once for all snapshots of a calibration."""
+
+_PIXELS_AT_ONCE = {"cpu": 2**17, "cuda": 2**25}
+"""Of all planes and frequencies, to bound memory, and on a CPU to stay in its cache."""
+
+_TINY = 1e-20
+
+
+class _Preconditioner(NamedTuple):
+    """P⁻¹ by spatial frequencies, (P, h, w//2 + 1), and D^−½, (P, H, W)."""
+
+    inverse: torch.Tensor
+    scale: torch.Tensor
+
+    def __call__(self, residual: torch.Tensor) -> torch.Tensor:
+        """Return D^−½ P⁻¹ D^−½ r, (P, H, W), a new tensor."""
+        height, width = residual.shape[-2:]
+        shape = _fast_shape(height, width)
+        spectrum = torch.fft.rfft2(residual * self.scale, s=shape).mul_(self.inverse)
+        image: torch.Tensor = torch.fft.irfft2(spectrum, s=shape)[..., :height, :width]
+        return image * self.scale
+
+
+class FieldModel:
+    """What is common to all snapshots that masks take of such a field.
+
+    Parameters
+    ----------
+    phi
+        (P, B, H, W), the mask stack of each plane, 0–1. B = 1 with Σφ for frames that are all alike.
+    measured
+        (P, H, W), 1 where something is measured, else 0.
+    noise
+        (P, 1, 1), ν; see `noise_of`.
+    """
+
+    def __init__(self, phi: torch.Tensor, measured: torch.Tensor, noise: torch.Tensor) -> None:
+        # By temporal frequencies: transformed once, the transform is out of the loop.
+        self.masks = transformed(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
+        self.noise = noise
+        self._precondition = self._preconditioner(measured)
+        self.expected = self._inverse_diagonal(measured)
+        """Diagonal of (ΦCΦᵀ + νI)⁻¹, estimated, (P, H, W)."""
+
+    def solve(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+        """Solve (ΦCΦᵀ + νI) z = r for z, (P, H, W), by conjugate gradients from 0, each plane by itself; a new tensor.
+
+        No number leaves the device. A residual of zero stays zero.
+
+        Parameters
+        ----------
+        residual
+            r, (P, H, W).
+        measured
+            1 at the pixels of the snapshot that count, 0 at the others, where r is 0 and z stays so; (P, H, W).
+        """
+        solution = torch.zeros_like(residual)
+        towards = self._precondition(residual).mul_(measured)
+        direction, energy = towards, _product(residual, towards)
+        enough = _SOLVED * energy
+        for left in reversed(range(_STEPS)):
+            image = self.noise * direction
+            for masks, covered in self._covered(direction):
+                image += (masks * covered).sum(1)
+            image *= measured
+            # Once it is solved to rounding, what is left has no direction.
+            length = torch.where(energy > enough, energy / _product(direction, image).clamp_min(_TINY), 0.0)
+            solution += length * direction
+            if left:
+                residual = residual - length * image
+                towards = self._precondition(residual).mul_(measured)
+                before, energy = energy, _product(residual, towards)
+                direction = towards + energy / before.clamp_min(_TINY) * direction
+        return solution
+
+    def estimate(self, dual: torch.Tensor) -> torch.Tensor:
+        """Return CΦᵀz, (P, B, H, W), a new tensor."""
+        frequencies = torch.cat([covered for _, covered in self._covered(dual)], dim=1)
+        return transformed(cosines(frequencies.shape[1]).mT.to(frequencies), frequencies)
+
+    def _covered(self, dual: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield, some frequencies at a time, the masks and CΦᵀz, (P, b, H, W) both.
+
+        As if opposite borders met: correlations reach a few pixels, and a margin makes the transforms twice as slow.
+        """
+        height, width = self.masks.shape[-2:]
+        shape = _fast_shape(height, width)
+        for masks, spectrum in self._chunks():
+            image = torch.fft.rfft2(masks * dual.unsqueeze(1), s=shape).mul_(spectrum)
+            yield masks, torch.fft.irfft2(image, s=shape)[..., :height, :width]
+
+    def _chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield, some temporal frequencies at a time, the masks, (P, b, H, W), and C, (b, h, w//2 + 1)."""
+        planes, n_frames, height, width = self.masks.shape
+        shape, device = _fast_shape(height, width), self.masks.device
+        scale = _variance(n_frames, *shape)
+        space, times = _squared_frequencies(*shape, device), _squared_times(n_frames).to(self.masks)
+        at_once = max(1, _PIXELS_AT_ONCE[device.type] // (planes * shape[0] * shape[1]))
+        for first in range(0, n_frames, at_once):
+            chunk = slice(first, first + at_once)
+            yield self.masks[:, chunk], _spectrum(times[chunk], space).div_(scale)
+
+    def _preconditioner(self, measured: torch.Tensor) -> _Preconditioner:
+        shape = _fast_shape(*measured.shape[-2:])
+        diagonal = self.noise.expand_as(measured).clone()
+        for masks, spectrum in self._chunks():
+            diagonal += (masks.square() * torch.fft.irfft2(spectrum, s=shape)[:, :1, :1]).sum(1)
+        scale = diagonal.clamp_min(_TINY).rsqrt() * measured
+        total = torch.zeros_like(torch.fft.rfft2(measured, s=shape).real)
+        for masks, spectrum in self._chunks():
+            periodogram = torch.fft.rfft2(masks * scale.unsqueeze(1), s=shape).abs().square_()
+            pairs = torch.fft.irfft2(torch.complex(periodogram, torch.zeros_like(periodogram)), s=shape)
+            total += torch.fft.rfft2(pairs * torch.fft.irfft2(spectrum, s=shape)).real.sum(1)
+        pixels = measured.sum((-2, -1), keepdim=True).clamp_min(1.0)
+        noise = self.noise * scale.square().sum((-2, -1), keepdim=True) / pixels
+        return _Preconditioner((total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal(), scale)
+
+    def _inverse_diagonal(self, measured: torch.Tensor) -> torch.Tensor:
+        """Estimate the diagonal by random signs v: that of A is the mean of v ⊙ Av."""
+        generator = torch.Generator().manual_seed(0)
+        total = torch.zeros_like(measured)
+        for _ in range(_PROBES):
+            # The same for all planes: a plane is solved alike with others and alone.
+            signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total) * measured
+            total += signs * self.solve(signs, measured)
+        # Positive by its nature; conjugate gradients that are not done can leave less at a few pixels.
+        return box_mean(total / _PROBES, _EXPECTED_PX).clamp_min(1e-6)
+
+
+def noise_of(phi: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+    """Return ν for a mask stack, (P, B, H, W), by the mean of Σφ² where something is measured; (P, 1, 1)."""
+    exposure = phi.square().sum(1).mul_(measured).sum((1, 2)) / measured.sum((1, 2)).clamp_min(1.0)
+    return _NOISE * exposure.clamp_min(_TINY).view(-1, 1, 1)
+
+
+def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the inner product of two images, plane by plane, (P, H, W) → (P, 1, 1)."""
+    return (one * other).sum((-2, -1), keepdim=True)
+
+
+def _spectrum(times: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
+    """Return C at squared temporal frequencies, (b,), times squared spatial ones, (h, w), not scaled, (b, h, w)."""
+    return (_TAU * times.view(-1, 1, 1) + (space + _KAPPA2)).pow_(-_POWER)
+
+
+def _squared_times(n_frames: int) -> torch.Tensor:
+    """Return ω² of the cosine transform, (B,) float64."""
+    return 2 - 2 * torch.cos(math.pi / n_frames * torch.arange(n_frames, dtype=torch.float64))
+
+
+@functools.lru_cache(maxsize=4)
+def _squared_frequencies(height: int, width: int, device: torch.device) -> torch.Tensor:
+    """Return k² of the transform of real images, (H, W//2 + 1) float32."""
+    down, right = (
+        2 - 2 * torch.cos(2 * math.pi * frequencies)
+        for frequencies in (
+            torch.fft.fftfreq(height, dtype=torch.float64),
+            torch.fft.rfftfreq(width, dtype=torch.float64),
+        )
+    )
+    return (down.unsqueeze(1) + right).to(device, torch.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _variance(n_frames: int, height: int, width: int) -> float:
+    """Return the mean of the unscaled spectrum over all frequencies: what a pixel's variance would be."""
+    space = _squared_frequencies(height, width, torch.device("cpu")).double()
+    # The transform of real images leaves out the frequencies that mirror others.
+    twice = torch.full((space.shape[1],), 2.0, dtype=torch.float64)
+    twice[0] = 1.0
+    if width % 2 == 0:
+        twice[-1] = 1.0
+    sums = [float((_spectrum(time, space) * twice).sum()) for time in _squared_times(n_frames)]
+    return sum(sums) / (n_frames * height * width)
+
+
+@functools.lru_cache(maxsize=64)
+def _fast_length(least: int) -> int:
+    """Return the next even length without prime factors above 5: transforms of others can take many times as long.
+
+    >>> _fast_length(256), _fast_length(1644)
+    (256, 1728)
+    """
+    length = least + least % 2
+    while True:
+        rest = length
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return length
+        length += 2
+
+
+def _fast_shape(height: int, width: int) -> tuple[int, int]:
+    return _fast_length(height), _fast_length(width)
