@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.gap import Denoise, Observe, doubt_of, in_turn
+from sci_stream.recon.gap import Correlated, Denoise, Observe, doubt_of, explained, in_turn
 
 
 def admm(
@@ -25,6 +25,7 @@ def admm(
     sigmas: Iterable[float],
     gamma: float = 0.01,
     noise: torch.Tensor | None = None,
+    correlated: Correlated | None = None,
     observe: Observe | None = None,
 ) -> Iterator[torch.Tensor]:
     r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
@@ -47,6 +48,8 @@ def admm(
         As for `sci_stream.recon.gap.gap`. Pixels with ``r_inv`` = 0 keep v − u.
     denoise, sigmas, noise, observe
         As for `gap`.
+    correlated
+        How the first iterations explain what v − u leaves, as for `gap`; γ takes no part in that.
     gamma
         γ ≥ 0, in units of Σφ². With γ = 0, x explains the measurement exactly, as GAP's does.
 
@@ -62,12 +65,14 @@ def admm(
     # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
     ridge_inv, doubt = r_inv / (1.0 + gamma * r_inv), doubt_of(noise, r_inv)
     u = torch.zeros_like(v)
-    for sigma, prior in zip(sigmas, itertools.cycle(in_turn(denoise)), strict=False):
+    for turn, (sigma, prior) in enumerate(zip(sigmas, itertools.cycle(in_turn(denoise)), strict=False)):
         if doubt is not None:
             ridge_inv = r_inv / (1.0 + gamma * r_inv + doubt / sigma**2)
         x = v - u
-        step = (y - forward(phi, x)).mul_(ridge_inv)
-        x.addcmul_(phi, step.unsqueeze(-3))
+        residual = y - forward(phi, x)
+        projected = torch.addcmul(x, phi, (residual * ridge_inv).unsqueeze(-3))
+        early = correlated is not None and turn < correlated.iterations
+        x = explained(x, projected, residual, r_inv, correlated) if early and correlated else projected
         v = prior(x + u, sigma)
         u = u + (x - v)
         if observe is not None:

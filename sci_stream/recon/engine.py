@@ -25,7 +25,7 @@ from sci_stream.recon.along_time import ending_in_full, priors_in_turn
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.device import describe_device
 from sci_stream.recon.fit import check_fit
-from sci_stream.recon.gap import Step, cold_start, gap_step
+from sci_stream.recon.gap import Correlated, Step, cold_start, gap_step
 from sci_stream.recon.graphs import RecordedStep, record_cuda_graph
 from sci_stream.recon.linear_start import LinearStart
 from sci_stream.recon.memory import within_memory
@@ -352,6 +352,7 @@ class Engine:
             denoise=ending_in_full(self._priors, budget.iterations),
             sigmas=self._watched(ladder, restraint),
             noise=measured.noise,
+            correlated=self._correlated(beginning),
             observe=observe,
         )
         if restraint is not None:
@@ -366,6 +367,12 @@ class Engine:
         estimate = torch.where(finite, estimate, beginning.still)
         ended_early = restraint is not None and restraint.ended_early
         return _Solved(estimate, self._residual(estimate, y, r_inv), finite, ladder.taken, ended_early)
+
+    def _correlated(self, beginning: Beginning) -> Correlated | None:
+        """Return how the first iterations explain what is left; from ȳ they project, as in the paper."""
+        if beginning.error is None or not self.settings.correlated:
+            return None
+        return Correlated(self._linear.first_iterations.explain, beginning.error.moves, self.settings.correlated)
 
     def _watched(self, sigmas: Iterable[float], restraint: Restraint | None) -> Iterator[float]:
         """Hand σ on, restrained, calling `between` before each iteration."""

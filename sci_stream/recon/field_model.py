@@ -38,11 +38,11 @@ import torch
 from sci_stream.recon.along_time import cosines, transformed
 from sci_stream.recon.motion import box_mean
 
-_KAPPA2, _TAU, _POWER = 0.5, 1.0, 2.0
-"""κ², τ and p of the covariance; k² and ω² are 2 − 2 cos of the frequencies in radians a pixel and a frame."""
-
 _NOISE = 0.025
 """ν in units of Σφ² and of the frames' variance. It holds the solution where masks hardly differ."""
+
+_STEPS_EXPLAIN = 1
+"""Of `FieldModel.explain`, which is asked again in the next iteration."""
 
 _STEPS = 2
 """Of conjugate gradients: the estimate is then 0.2 dB short of what it converges to."""
@@ -63,18 +63,54 @@ _TINY = 1e-20
 
 
 class _Preconditioner(NamedTuple):
-    """P⁻¹ by spatial frequencies, (P, h, w//2 + 1), and D^−½, (P, H, W)."""
+    """P⁻¹ by spatial frequencies, (P, h, w//2 + 1), and D^−½, (P, H, W); ``shape`` is (h, w)."""
 
     inverse: torch.Tensor
     scale: torch.Tensor
+    shape: tuple[int, int]
 
     def __call__(self, residual: torch.Tensor) -> torch.Tensor:
         """Return D^−½ P⁻¹ D^−½ r, (P, H, W), a new tensor."""
         height, width = residual.shape[-2:]
-        shape = _fast_shape(height, width)
-        spectrum = torch.fft.rfft2(residual * self.scale, s=shape).mul_(self.inverse)
-        image: torch.Tensor = torch.fft.irfft2(spectrum, s=shape)[..., :height, :width]
+        spectrum = torch.fft.rfft2(residual * self.scale, s=self.shape).mul_(self.inverse)
+        image: torch.Tensor = torch.fft.irfft2(spectrum, s=self.shape)[..., :height, :width]
         return image * self.scale
+
+
+class Covariance(NamedTuple):
+    """κ², τ and p of a spectrum (κ² + k² + τω²)^−p; k² and ω² are 2 − 2 cos of the frequencies in radians."""
+
+    kappa2: float
+    tau: float
+    power: float
+
+
+FRAMES = Covariance(0.5, 1.0, 2.0)
+"""Of frames around their local mean."""
+
+ESTIMATES = Covariance(4.0, 1.0, 2.0)
+"""Of what estimates of frames are wrong by in the first iterations of a solve."""
+
+
+class CodedField:
+    """Masks by the temporal frequencies of frames, once for all models of one mask stack.
+
+    Parameters
+    ----------
+    phi
+        (P, B, H, W), the mask stack of each plane, 0–1.
+    measured
+        (P, H, W), 1 where something is measured, else 0.
+    """
+
+    def __init__(self, phi: torch.Tensor, measured: torch.Tensor) -> None:
+        self.measured = measured
+        # Transformed once, the transform is out of the loop.
+        self.frames = transformed(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
+        self.alike = phi.sum(1, keepdim=True).mul_(measured.unsqueeze(1))
+        exposure = self.frames.square().sum((1, 2, 3)) / measured.sum((1, 2)).clamp_min(1.0)
+        self.noise = _NOISE * exposure.clamp_min(_TINY).view(-1, 1, 1)
+        """ν, (P, 1, 1)."""
 
 
 class FieldModel:
@@ -82,23 +118,38 @@ class FieldModel:
 
     Parameters
     ----------
-    phi
-        (P, B, H, W), the mask stack of each plane, 0–1. B = 1 with Σφ for frames that are all alike.
-    measured
-        (P, H, W), 1 where something is measured, else 0.
-    noise
-        (P, 1, 1), ν; see `noise_of`.
+    masks
+        (P, B, H, W), by temporal frequencies, 0 where nothing is measured: `CodedField.frames`, or with B = 1
+        `CodedField.alike` for frames that are all alike.
+    field
+        Where these are from.
+    covariance
+        Of the field.
     """
 
-    def __init__(self, phi: torch.Tensor, measured: torch.Tensor, noise: torch.Tensor) -> None:
-        # By temporal frequencies: transformed once, the transform is out of the loop.
-        self.masks = transformed(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
-        self.noise = noise
-        self._precondition = self._preconditioner(measured)
-        self.expected = self._inverse_diagonal(measured)
-        """Diagonal of (ΦCΦᵀ + νI)⁻¹, estimated, (P, H, W)."""
+    def __init__(self, masks: torch.Tensor, field: CodedField, covariance: Covariance) -> None:
+        self.masks = masks
+        self.noise = field.noise
+        n_frames, (height, width) = masks.shape[1], masks.shape[-2:]
+        # What the solutions need is put on the device here: recorded iterations cannot copy it there.
+        self._shape = _fast_length(height), _fast_length(width)
+        self._space = _squared_frequencies(*self._shape, masks.device)
+        self._times = _squared_times(n_frames).to(masks)
+        self._covariance, self._variance = covariance, _variance(covariance, n_frames, *self._shape)
+        self._frames_from = cosines(n_frames).mT.to(masks)
+        self._measured = field.measured
+        self._precondition = self._preconditioner()
 
-    def solve(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+    @functools.cached_property
+    def expected(self) -> torch.Tensor:
+        """Diagonal of (ΦCΦᵀ + νI)⁻¹, estimated, (P, H, W)."""
+        return self._inverse_diagonal()
+
+    def explain(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+        """Return the changes of the frames that a residual speaks for, (P, B, H, W), a new tensor; see `solve`."""
+        return self.estimate(self.solve(residual, measured, _STEPS_EXPLAIN))
+
+    def solve(self, residual: torch.Tensor, measured: torch.Tensor, steps: int | None = None) -> torch.Tensor:
         """Solve (ΦCΦᵀ + νI) z = r for z, (P, H, W), by conjugate gradients from 0, each plane by itself; a new tensor.
 
         No number leaves the device. A residual of zero stays zero.
@@ -109,12 +160,14 @@ class FieldModel:
             r, (P, H, W).
         measured
             1 at the pixels of the snapshot that count, 0 at the others, where r is 0 and z stays so; (P, H, W).
+        steps
+            How many; None for as many as a start takes.
         """
         solution = torch.zeros_like(residual)
         towards = self._precondition(residual).mul_(measured)
         direction, energy = towards, _product(residual, towards)
         enough = _SOLVED * energy
-        for left in reversed(range(_STEPS)):
+        for left in reversed(range(steps or _STEPS)):
             image = self.noise * direction
             for masks, covered in self._covered(direction):
                 image += (masks * covered).sum(1)
@@ -131,8 +184,15 @@ class FieldModel:
 
     def estimate(self, dual: torch.Tensor) -> torch.Tensor:
         """Return CΦᵀz, (P, B, H, W), a new tensor."""
-        frequencies = torch.cat([covered for _, covered in self._covered(dual)], dim=1)
-        return transformed(cosines(frequencies.shape[1]).mT.to(frequencies), frequencies)
+        frames = torch.empty_like(self.masks)
+        first = 0
+        for masks, covered in self._covered(dual):
+            last = first + masks.shape[1]
+            frames[:, first:last], first = covered, last
+        rows = max(1, _PIXELS_AT_ONCE[frames.device.type] // (frames.numel() // frames.shape[-2]))
+        for part in torch.split(frames, rows, dim=-2):
+            part.copy_(transformed(self._frames_from, part))
+        return frames
 
     def _covered(self, dual: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield, some frequencies at a time, the masks and CΦᵀz, (P, b, H, W) both.
@@ -140,53 +200,48 @@ class FieldModel:
         As if opposite borders met: correlations reach a few pixels, and a margin makes the transforms twice as slow.
         """
         height, width = self.masks.shape[-2:]
-        shape = _fast_shape(height, width)
         for masks, spectrum in self._chunks():
-            image = torch.fft.rfft2(masks * dual.unsqueeze(1), s=shape).mul_(spectrum)
-            yield masks, torch.fft.irfft2(image, s=shape)[..., :height, :width]
+            image = torch.fft.rfft2(masks * dual.unsqueeze(1), s=self._shape).mul_(spectrum)
+            yield masks, torch.fft.irfft2(image, s=self._shape)[..., :height, :width]
 
-    def _chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield, some temporal frequencies at a time, the masks, (P, b, H, W), and C, (b, h, w//2 + 1)."""
-        planes, n_frames, height, width = self.masks.shape
-        shape, device = _fast_shape(height, width), self.masks.device
-        scale = _variance(n_frames, *shape)
-        space, times = _squared_frequencies(*shape, device), _squared_times(n_frames).to(self.masks)
-        at_once = max(1, _PIXELS_AT_ONCE[device.type] // (planes * shape[0] * shape[1]))
+    def _chunks(self, *, parts: int = 1) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield, some temporal frequencies at a time, the masks, (P, b, H, W), and C, (b, h, w//2 + 1).
+
+        ``parts``: how many times fewer at once, where more is made of them.
+        """
+        planes, n_frames = self.masks.shape[:2]
+        most = min(_PIXELS_AT_ONCE[self.masks.device.type], self.masks.numel()) // parts
+        at_once = max(1, most // (planes * self._shape[0] * self._shape[1]))
         for first in range(0, n_frames, at_once):
             chunk = slice(first, first + at_once)
-            yield self.masks[:, chunk], _spectrum(times[chunk], space).div_(scale)
+            spectrum = _spectrum(self._covariance, self._times[chunk], self._space).div_(self._variance)
+            yield self.masks[:, chunk], spectrum
 
-    def _preconditioner(self, measured: torch.Tensor) -> _Preconditioner:
-        shape = _fast_shape(*measured.shape[-2:])
+    def _preconditioner(self) -> _Preconditioner:
+        shape, measured = self._shape, self._measured
         diagonal = self.noise.expand_as(measured).clone()
-        for masks, spectrum in self._chunks():
+        for masks, spectrum in self._chunks(parts=4):
             diagonal += (masks.square() * torch.fft.irfft2(spectrum, s=shape)[:, :1, :1]).sum(1)
         scale = diagonal.clamp_min(_TINY).rsqrt() * measured
         total = torch.zeros_like(torch.fft.rfft2(measured, s=shape).real)
-        for masks, spectrum in self._chunks():
+        for masks, spectrum in self._chunks(parts=4):
             periodogram = torch.fft.rfft2(masks * scale.unsqueeze(1), s=shape).abs().square_()
             pairs = torch.fft.irfft2(torch.complex(periodogram, torch.zeros_like(periodogram)), s=shape)
             total += torch.fft.rfft2(pairs * torch.fft.irfft2(spectrum, s=shape)).real.sum(1)
         pixels = measured.sum((-2, -1), keepdim=True).clamp_min(1.0)
         noise = self.noise * scale.square().sum((-2, -1), keepdim=True) / pixels
-        return _Preconditioner((total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal(), scale)
+        return _Preconditioner((total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal(), scale, shape)
 
-    def _inverse_diagonal(self, measured: torch.Tensor) -> torch.Tensor:
+    def _inverse_diagonal(self) -> torch.Tensor:
         """Estimate the diagonal by random signs v: that of A is the mean of v ⊙ Av."""
         generator = torch.Generator().manual_seed(0)
-        total = torch.zeros_like(measured)
+        total = torch.zeros_like(self._measured)
         for _ in range(_PROBES):
             # The same for all planes: a plane is solved alike with others and alone.
-            signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total) * measured
-            total += signs * self.solve(signs, measured)
+            signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total)
+            total += signs * self.solve(signs * self._measured, self._measured)
         # Positive by its nature; conjugate gradients that are not done can leave less at a few pixels.
         return box_mean(total / _PROBES, _EXPECTED_PX).clamp_min(1e-6)
-
-
-def noise_of(phi: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
-    """Return ν for a mask stack, (P, B, H, W), by the mean of Σφ² where something is measured; (P, 1, 1)."""
-    exposure = phi.square().sum(1).mul_(measured).sum((1, 2)) / measured.sum((1, 2)).clamp_min(1.0)
-    return _NOISE * exposure.clamp_min(_TINY).view(-1, 1, 1)
 
 
 def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -194,9 +249,9 @@ def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one * other).sum((-2, -1), keepdim=True)
 
 
-def _spectrum(times: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
+def _spectrum(covariance: Covariance, times: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
     """Return C at squared temporal frequencies, (b,), times squared spatial ones, (h, w), not scaled, (b, h, w)."""
-    return (_TAU * times.view(-1, 1, 1) + (space + _KAPPA2)).pow_(-_POWER)
+    return (covariance.tau * times.view(-1, 1, 1) + (space + covariance.kappa2)).pow_(-covariance.power)
 
 
 def _squared_times(n_frames: int) -> torch.Tensor:
@@ -218,7 +273,7 @@ def _squared_frequencies(height: int, width: int, device: torch.device) -> torch
 
 
 @functools.lru_cache(maxsize=8)
-def _variance(n_frames: int, height: int, width: int) -> float:
+def _variance(covariance: Covariance, n_frames: int, height: int, width: int) -> float:
     """Return the mean of the unscaled spectrum over all frequencies: what a pixel's variance would be."""
     space = _squared_frequencies(height, width, torch.device("cpu")).double()
     # The transform of real images leaves out the frequencies that mirror others.
@@ -226,7 +281,7 @@ def _variance(n_frames: int, height: int, width: int) -> float:
     twice[0] = 1.0
     if width % 2 == 0:
         twice[-1] = 1.0
-    sums = [float((_spectrum(time, space) * twice).sum()) for time in _squared_times(n_frames)]
+    sums = [float((_spectrum(covariance, time, space) * twice).sum()) for time in _squared_times(n_frames)]
     return sum(sums) / (n_frames * height * width)
 
 
@@ -246,7 +301,3 @@ def _fast_length(least: int) -> int:
         if rest == 1:
             return length
         length += 2
-
-
-def _fast_shape(height: int, width: int) -> tuple[int, int]:
-    return _fast_length(height), _fast_length(width)

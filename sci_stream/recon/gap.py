@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from sci_stream.optics.forward import accumulate_and_project
+from sci_stream.optics.forward import accumulate_and_project, forward
 from sci_stream.recon.level import on_device
 
 Denoise = Callable[[torch.Tensor, float], torch.Tensor]
@@ -19,6 +19,21 @@ Denoise = Callable[[torch.Tensor, float], torch.Tensor]
 
 Observe = Callable[[torch.Tensor, torch.Tensor], None]
 """Told x^(k+1) and v^(k+1) after each iteration, (…, B, H, W) both; not changed afterwards, not to be written to."""
+
+
+Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""What is left unexplained, (…, H, W), and where that is measured, 1 or 0, → changes of the frames, (…, B, H, W)."""
+
+
+class Correlated(NamedTuple):
+    """How the first so many iterations explain what is left: as errors that neighbours in space and time share.
+
+    ``where``, (…, H, W), 0–1: how far that is to be thought of each pixel; the projection does the rest.
+    """
+
+    explain: Explain
+    where: torch.Tensor
+    iterations: int
 
 
 class Problem(NamedTuple):
@@ -33,6 +48,12 @@ class Problem(NamedTuple):
     observed: bool
     doubt: torch.Tensor | None = None
     """As `doubt_of` returns it; None where y is to be explained exactly."""
+    correlated: Correlated | None = None
+
+    def explained(self, turn: int) -> Correlated | None:
+        """Return how the iteration with this number, from 0, explains what is left; None for the projection alone."""
+        correlated = self.correlated
+        return correlated if correlated is not None and turn < correlated.iterations else None
 
     def denoise(self, turn: int) -> Denoise:
         """Return what the iteration with this number, from 0, denoises with."""
@@ -59,12 +80,28 @@ Step = Callable[[State, float, Problem], State]
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
     v, y_acc, d_previous, _, turn = state
-    y, phi, r_inv, _, relaxation, momentum, observed, doubt = problem
+    y, phi, r_inv, _, relaxation, momentum, observed, doubt, _ = problem
     weight = None if doubt is None else belief(doubt, sigma)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
+    if (correlated := problem.explained(turn)) is not None:
+        x = explained(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
     d = problem.denoise(turn)(x, sigma)
     v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
     return State(v, y_acc, d, x if observed else None, turn + 1)
+
+
+def explained(
+    v: torch.Tensor, projected: torch.Tensor, residual: torch.Tensor, r_inv: torch.Tensor, correlated: Correlated
+) -> torch.Tensor:
+    """Change v as correlated errors of v explain a residual where these are likely; elsewhere ``projected`` is right.
+
+    Returns
+    -------
+    ``projected``, which is overwritten.
+    """
+    measured = (r_inv > 0).to(v.dtype)
+    changed = correlated.explain(residual * measured, measured).add_(v)
+    return projected.lerp_(changed, correlated.where.unsqueeze(-3))
 
 
 def gap(
@@ -78,6 +115,7 @@ def gap(
     relaxation: float = 1.0,
     momentum: float = 0.0,
     noise: torch.Tensor | None = None,
+    correlated: Correlated | None = None,
     observe: Observe | None = None,
     step: Step = gap_step,
 ) -> Iterator[torch.Tensor]:
@@ -99,6 +137,13 @@ def gap(
         w ← 2σ² / (2σ² + n²/R)
         y_acc ← y + w (y_acc − y + α (y − Φv))
         x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
+
+    Φᵀ(ΦΦᵀ)⁻¹ makes the least change that explains what is left, each pixel for itself: right where errors are white,
+    which they are after some iterations. Before, they are as smooth as what the images lack; ``correlated`` iterations
+    take for C their covariance in space and time, and leave what the masks hardly tell to the prior
+    (`sci_stream.recon.field_model`)::
+
+        x ← v + CΦᵀ(ΦCΦᵀ + νI)⁻¹ (y_acc − Φv)
 
     The caller decides when to stop, at any iteration: ``sigmas`` may end early, and the estimate yielded last is the
     result so far. y_acc starts at y and not at 0 as in the published code, so that the first projection keeps what a
@@ -122,6 +167,8 @@ def gap(
         α ≥ 0 and β ≥ 0.
     noise
         n², (…, H, W): the variance of y's noise. None, as in the paper, where y is to be explained exactly.
+    correlated
+        How the first iterations explain what is left. None, as in the paper, where all of them project.
     observe
         Told x and d of every iteration, before d is yielded.
     step
@@ -140,6 +187,7 @@ def gap(
         *(y, phi, r_inv, in_turn(denoise), relaxation, momentum),
         observed=observe is not None,
         doubt=doubt_of(noise, r_inv),
+        correlated=correlated,
     )
     state = State(v, y_acc=y, d=None)
     for sigma in sigmas:

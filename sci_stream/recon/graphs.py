@@ -14,7 +14,7 @@ import torch
 
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.along_time import VideoDenoiser
-from sci_stream.recon.gap import Problem, State, gap_step
+from sci_stream.recon.gap import Correlated, Explain, Problem, State, gap_step
 from sci_stream.recon.level import Level
 
 Replay = Callable[[], None]
@@ -37,15 +37,16 @@ class _Recording:
     r_inv: torch.Tensor
     phi: torch.Tensor
     doubt: torch.Tensor | None
+    where: torch.Tensor | None
     sigma: torch.Tensor
     x: torch.Tensor | None
     replay: Replay = lambda: None
     loaded: list[torch.Tensor | None] = field(default_factory=list)
-    """What v, y_acc, d, y, r_inv and doubt were last filled from, or handed out as."""
+    """What v, y_acc, d, y, r_inv, doubt and where were last filled from, or handed out as."""
 
     def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
         """Fill the inputs, passing over those that hold their value already."""
-        own = (self.v, self.y_acc, self.d, self.y, self.r_inv, self.doubt)
+        own = (self.v, self.y_acc, self.d, self.y, self.r_inv, self.doubt, self.where)
         for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
             if self.loaded[n] is not value and target is not None and value is not None:
                 target.copy_(value)
@@ -70,7 +71,8 @@ class RecordedStep:
         self.fault = ""
         self._denoiser = denoiser
         self._recorder = recorder
-        self._recordings: dict[Hashable, _Recording] = {}
+        self._recordings: dict[tuple[Hashable, ...], _Recording] = {}
+        self._explain: Explain | None = None
 
     @property
     def recordings(self) -> int:
@@ -90,6 +92,11 @@ class RecordedStep:
             return gap_step(state, sigma, problem)
         prior = problem.denoise(state.turn)
         form = prior.form(sigma) if isinstance(prior, VideoDenoiser) else self._denoiser.form(sigma)
+        correlated = problem.explained(state.turn)
+        explain = None if correlated is None else correlated.explain
+        if explain is not None and explain != self._explain:  # of other masks: those before are not met again
+            self._explain = explain
+            self._recordings = {key: held for key, held in self._recordings.items() if key[-1] is None}
         key = (
             state.v.shape,
             state.v.dtype,
@@ -100,6 +107,7 @@ class RecordedStep:
             problem.momentum,
             problem.observed,
             problem.doubt is None,
+            explain,
         )
         if key not in self._recordings:
             try:
@@ -108,7 +116,8 @@ class RecordedStep:
                 self.give_up(str(error).partition("\n")[0])
                 return gap_step(state, sigma, problem)
         recording = self._recordings[key]
-        recording.load((state.v, state.y_acc, state.d, problem.y, problem.r_inv, problem.doubt))
+        where = None if correlated is None else correlated.where
+        recording.load((state.v, state.y_acc, state.d, problem.y, problem.r_inv, problem.doubt, where))
         recording.sigma.fill_(sigma)
         recording.replay()
         estimate = recording.d.clone()
@@ -123,13 +132,21 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     inputs = (state.v, state.y_acc, state.d, problem.y, problem.r_inv)
     v, y_acc, d, y, r_inv = (value.clone(memory_format=torch.contiguous_format) for value in inputs)
     doubt = None if problem.doubt is None else problem.doubt.clone(memory_format=torch.contiguous_format)
+    correlated = problem.explained(state.turn)
+    where = None if correlated is None else correlated.where.clone(memory_format=torch.contiguous_format)
     recording = _Recording(
-        *(v, y_acc, d, y, r_inv, problem.phi, doubt),
+        *(v, y_acc, d, y, r_inv, problem.phi, doubt, where),
         sigma=problem.y.new_full((), sigma),
         x=torch.empty_like(v) if problem.observed else None,
-        loaded=[None] * (len(inputs) + 1),
+        loaded=[None] * (len(inputs) + 2),
     )
-    own_problem = problem._replace(y=y, r_inv=r_inv, doubt=doubt, priors=(problem.denoise(state.turn),))
+    own_problem = problem._replace(
+        y=y,
+        r_inv=r_inv,
+        doubt=doubt,
+        priors=(problem.denoise(state.turn),),
+        correlated=None if correlated is None or where is None else Correlated(correlated.explain, where, 1),
+    )
     level = Level(sigma, recording.sigma)
 
     def once() -> None:

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.field_model import FieldModel, noise_of
+from sci_stream.recon.field_model import ESTIMATES, FRAMES, CodedField, FieldModel
 from sci_stream.recon.motion import box_mean
 from sci_stream.recon.restraint import StartError, start_error
 
@@ -84,12 +84,19 @@ class LinearStart:
         return Evidence(y, self._phi, r_inv, noise, self._models)
 
     @functools.cached_property
+    def first_iterations(self) -> FieldModel:
+        """What is left unexplained by the estimates of the first iterations of a solve."""
+        return FieldModel(self._field.frames, self._field, ESTIMATES)
+
+    @functools.cached_property
     def _models(self) -> tuple[FieldModel, FieldModel]:
         """Of frames that move, and of frames that are all alike."""
-        measured = (self._r_inv > 0).to(self._phi.dtype)
-        noise = noise_of(self._phi, measured)
-        moving = FieldModel(self._phi, measured, noise)
-        return moving, FieldModel(self._phi.sum(1, keepdim=True), measured, noise)
+        field = self._field
+        return FieldModel(field.frames, field, FRAMES), FieldModel(field.alike, field, FRAMES)
+
+    @functools.cached_property
+    def _field(self) -> CodedField:
+        return CodedField(self._phi, (self._r_inv > 0).to(self._phi.dtype))
 
 
 class Evidence:

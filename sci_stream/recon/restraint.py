@@ -51,11 +51,12 @@ _TINY = 1e-12
 class StartError(NamedTuple):
     """How far a start is from the truth: e_p² (P, H, W), infinite where nothing is measured, and e² over all, ().
 
-    ``of_motion``, (): the share of e² that is where something moves.
+    ``moves``, (P, H, W), 0–1: where something moves; ``of_motion``, (): the share of e² that is there.
     """
 
     around: torch.Tensor
     everywhere: torch.Tensor
+    moves: torch.Tensor
     of_motion: torch.Tensor
 
 
@@ -71,14 +72,14 @@ def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor, moves: torch
     exposure
         R of the same pixels, 0 likewise.
     moves
-        (P or 1, H, W), 0–1: where something moves.
+        (P, H, W), 0–1: where something moves.
     """
     near = box_mean(exposure, _AROUND_PX)
     known = near > _TINY
     around = torch.where(known, box_mean(mispredicted, _AROUND_PX) / torch.where(known, near, 1.0), math.inf)
     total = mispredicted.sum()
     of_motion = (mispredicted * moves).sum() / total.clamp_min(_TINY)
-    return StartError(around, total / exposure.sum().clamp_min(_TINY), of_motion)
+    return StartError(around, total / exposure.sum().clamp_min(_TINY), moves, of_motion)
 
 
 def round_to_end_after(n_priors: int, iterations: int) -> int:

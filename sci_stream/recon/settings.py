@@ -11,6 +11,9 @@ from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers import denoiser_spec
 from sci_stream.recon.schedule import LambdaRule, Shape, SigmaSchedule
 
+CORRELATED_ITERATIONS = 4
+"""Iterations that explain what is left as errors that neighbours share, where nothing is said."""
+
 
 @dataclass(frozen=True, slots=True)
 class SolverSettings:
@@ -47,6 +50,9 @@ class SolverSettings:
     linear_start
         Begin a cold solve with the best linear estimate of the frames where they move, not with ȳ everywhere; see
         `sci_stream.recon.linear_start`.
+    correlated
+        With a linear start, how many iterations, ≥ 0, explain what is left as errors that neighbours share; see
+        `sci_stream.recon.gap.Correlated`. 0: all of them project, as in the paper.
     restrain
         Where it is known how far the start is from the truth, lower σ if the first denoising takes away more than that,
         end early where there is little to mend, and let no pixel end much further from its start; see
@@ -77,6 +83,7 @@ class SolverSettings:
     weigh_noise: bool = True
     along_time: bool = False
     linear_start: bool = False
+    correlated: int = 0
     restrain: bool = False
     warm_start: bool = False
 
@@ -140,5 +147,6 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
         sigma_last=spec.sigma_last,
         along_time=spec.along_time,
         linear_start=linear,
+        correlated=CORRELATED_ITERATIONS,
         restrain=True,
     )

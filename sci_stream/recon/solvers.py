@@ -10,7 +10,7 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.admm import admm
-from sci_stream.recon.gap import Denoise, Observe, Step, gap, gap_step
+from sci_stream.recon.gap import Correlated, Denoise, Observe, Step, gap, gap_step
 from sci_stream.recon.rules import AdaptiveRule, ResidualRule
 from sci_stream.recon.schedule import LambdaRule, MonotoneRule, Rule
 from sci_stream.recon.settings import SolverSettings
@@ -29,6 +29,7 @@ class Solve(Protocol):
         denoise: Denoise | Sequence[Denoise],
         sigmas: Iterable[float],
         noise: torch.Tensor | None = None,
+        correlated: Correlated | None = None,
         observe: Observe | None = None,
     ) -> Iterator[torch.Tensor]:
         """Start at ``v`` and iterate as long as there is a σ."""

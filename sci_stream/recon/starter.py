@@ -27,7 +27,7 @@ _LEAST_FIRST_SIGMA = 4 / 255
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beginning:
-    """The start v⁰ of a solve, its first σ, what kind of start it is and why; and ȳ, (P, B, h, w) both.
+    """The start v⁰ of a solve, its first σ, what kind of start it is and why, (P, B, h, w); and ȳ, (P, 1, h, w).
 
     ``error`` is how far v⁰ is from the truth; None where that was not looked at.
     """
@@ -110,7 +110,8 @@ class Starter:
         settings = self._settings
         past, reason = self._before(snapshot)
         if past is None and not settings.linear_start:
-            return Beginning(still, None, settings.sigma_first, Start.COLD, reason, still)
+            return Beginning(still, None, settings.sigma_first, Start.COLD, reason, still[:, :1].clone())
+        image = still[:, :1].clone()  # not all its frames, which are alike: it is kept for the whole solve
         evidence = linear.evidence(coded.y, coded.r_inv, coded.noise)
         cold = evidence.cold(still, linear=settings.linear_start)
         moves = evidence.moving(cold)
@@ -123,9 +124,9 @@ class Starter:
                 sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
                 left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
                 return Beginning(
-                    prediction.start.video, self._known(left), self._within(sigma), Start.WARM, reason, still
+                    prediction.start.video, self._known(left), self._within(sigma), Start.WARM, reason, image
                 )
-        return Beginning(cold.video, self._known(cold_error), self._sigma(Start.COLD, error), Start.COLD, reason, still)
+        return Beginning(cold.video, self._known(cold_error), self._sigma(Start.COLD, error), Start.COLD, reason, image)
 
     def _known(self, error: StartError) -> StartError | None:
         """Return the error if it is one: where ȳ alone was looked at, nothing tells what moves from texture."""

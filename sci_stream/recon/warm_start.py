@@ -48,7 +48,7 @@ _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 """Of all planes and frames, to bound memory, and on a CPU to stay near its cache."""
 
 
-_STEPS = ((2, 6), (2, 3))
+_STEPS = ((2, 6), (2, 3), (1, 3))
 """Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine."""
 
 

@@ -84,6 +84,7 @@ def test_a_solve_takes_the_memory_that_is_planned_for_it(
         along_time=along_time,
         linear_start=from_linear,
         restrain=from_linear,
+        correlated=4 if from_linear else 0,
     )
     with Tracker() as tracker:
         engine = Engine(calibration, denoise, torch.device("cpu"), settings, video_dtype=torch.float16)

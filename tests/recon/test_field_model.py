@@ -10,7 +10,7 @@ import torch
 from sci_stream.optics.forward import forward
 from sci_stream.recon import field_model
 from sci_stream.recon.along_time import cosines
-from sci_stream.recon.field_model import FieldModel, noise_of
+from sci_stream.recon.field_model import ESTIMATES, FRAMES, CodedField, Covariance, FieldModel
 
 B, H, W = 8, 10, 12
 
@@ -27,12 +27,12 @@ def shifted_masks(height: int, width: int) -> torch.Tensor:
     return torch.stack([pattern[:height, t : t + width] for t in range(B)]).unsqueeze(0)
 
 
-def model_of(phi: torch.Tensor, measured: torch.Tensor | None = None) -> FieldModel:
-    measured = (phi.sum(1) > 0).float() if measured is None else measured
-    return FieldModel(phi, measured, noise_of(phi, measured))
+def model_of(phi: torch.Tensor, covariance: Covariance = FRAMES) -> FieldModel:
+    field = CodedField(phi, (phi.sum(1) > 0).float())
+    return FieldModel(field.frames, field, covariance)
 
 
-def dense(model: FieldModel) -> tuple[torch.Tensor, torch.Tensor]:
+def dense(model: FieldModel, kappa2: float = 0.5) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ΦCΦᵀ + νI and CΦᵀ of a small plane, written down, float64: what the transforms stand for."""
     masks = model.masks[0].double()
     n_frames, height, width = masks.shape
@@ -41,7 +41,7 @@ def dense(model: FieldModel) -> tuple[torch.Tensor, torch.Tensor]:
         2 - 2 * torch.cos(2 * math.pi * torch.fft.fftfreq(size, dtype=torch.float64)) for size in (height, width)
     )
     space = down.unsqueeze(1) + right
-    spectrum = (times.view(-1, 1, 1) + space + 0.5) ** -2
+    spectrum = (times.view(-1, 1, 1) + space + kappa2) ** -2
     spectrum /= spectrum.mean()
     basis = torch.eye(height * width, dtype=torch.float64).view(-1, height, width)
     covariances = [torch.fft.ifft2(torch.fft.fft2(basis) * part).real.flatten(1) for part in spectrum]
@@ -76,6 +76,16 @@ def test_with_steps_enough_it_is_the_linear_estimate_of_least_mean_square_error(
     expected = (cosines(B).T @ changes).view(B, H, W)
     estimate = model.estimate(model.solve(residual * measured, measured.float()))[0]
     torch.testing.assert_close(estimate.double(), expected, atol=2e-4, rtol=0)
+
+
+def test_what_a_residual_speaks_for_is_the_linear_estimate_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(field_model, "_STEPS_EXPLAIN", 60)
+    phi = random_masks(grey=True)
+    model, residual = model_of(phi, ESTIMATES), unexplained(phi)
+    gram, cross = dense(model, ESTIMATES.kappa2)
+    changes = torch.einsum("kpq,q->kp", cross, torch.linalg.solve(gram, residual.double().flatten()))
+    expected = (cosines(B).T @ changes).view(B, H, W)
+    torch.testing.assert_close(model.explain(residual, everywhere(residual))[0].double(), expected, atol=2e-4, rtol=0)
 
 
 def error_after(steps: int, phi: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> float:

@@ -28,7 +28,7 @@ FREE = dataclasses.replace(DEFAULT, restrain=False)
 
 def error_of(rms: float, of_motion: float = 1.0) -> StartError:
     """Return the error of a start that is wrong by so much everywhere, so much of it where something moves."""
-    return StartError(torch.full((P, H, W), rms**2), torch.tensor(rms**2), torch.tensor(of_motion))
+    return StartError(torch.full((P, H, W), rms**2), torch.tensor(rms**2), torch.ones(P, H, W), torch.tensor(of_motion))
 
 
 def never() -> None:
@@ -52,7 +52,9 @@ def test_each_place_is_held_by_its_own_error() -> None:
     start = torch.zeros(P, B, H, W)
     around = torch.full((P, H, W), 0.01**2)
     around[..., W // 2 :] = 0.1**2
-    held = Restraint(start, StartError(around, around.mean(), torch.tensor(1.0)), never).held(start + 0.1)
+    held = Restraint(start, StartError(around, around.mean(), torch.ones(P, H, W), torch.tensor(1.0)), never).held(
+        start + 0.1
+    )
     torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.0135))
     torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 0.1))
 
