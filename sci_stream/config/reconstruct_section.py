@@ -129,10 +129,18 @@ class ReconstructSection(Section):
         description="Believe each measured pixel as far as the noise goes that the calibration tells of; false: "
         "explain every one exactly. Where the calibration knows no noise there is no difference.",
     )
+    correlated: int = Field(
+        default=4,
+        ge=0,
+        le=1000,
+        description="How many iterations explain, where something moves, what is left unexplained as errors that "
+        "neighbours share (not where linear_start is false); 0: every pixel for itself, as in the paper.",
+    )
     restrain: bool = Field(
         default=True,
         description="Where it is known how far a start is from the truth, lower σ if the first denoising takes away "
-        "more than that, and let no pixel end much further from its start; false: go by the schedule alone.",
+        "more than that, end early where there is little to mend, and let no pixel end much further from its start; "
+        "false: go by the schedule alone.",
     )
     along_time: bool | None = Field(
         default=None,

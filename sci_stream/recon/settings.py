@@ -11,7 +11,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers import denoiser_spec
 from sci_stream.recon.schedule import LambdaRule, Shape, SigmaSchedule
 
-CORRELATED_ITERATIONS = 4
+_CORRELATED_ITERATIONS = 4
 """Iterations that explain what is left as errors that neighbours share, where nothing is said."""
 
 
@@ -100,6 +100,10 @@ class SolverSettings:
                 expected="0 <= relaxation < 2 and 0 <= momentum < 1",
                 got=f"relaxation = {self.relaxation}, momentum = {self.momentum}",
             )
+        if self.correlated < 0:
+            raise ConfigError(
+                "The iterations that explain by neighbours are too few", expected=">= 0", got=self.correlated
+            )
         if not (0 <= self.gamma < math.inf):
             raise ConfigError("The doubt of ADMM is out of its range", expected="gamma >= 0", got=self.gamma)
         if not (0 < self.xi < 1 and 0 <= self.eta < 1 and 0 <= self.switch_at <= 1):
@@ -147,6 +151,6 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
         sigma_last=spec.sigma_last,
         along_time=spec.along_time,
         linear_start=linear,
-        correlated=CORRELATED_ITERATIONS,
+        correlated=_CORRELATED_ITERATIONS,
         restrain=True,
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.admm import admm
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.gap import Denoise, cold_start, gap
+from sci_stream.recon.gap import Correlated, Denoise, cold_start, gap
 from sci_stream.recon.metrics import psnr
 from sci_stream.recon.schedule import SigmaSchedule
 
@@ -123,6 +123,27 @@ def _gain_of_admm_db(noise: float) -> float:
 def test_admm_is_better_where_the_measurement_is_noisy_and_gap_where_it_is_not() -> None:
     assert _gain_of_admm_db(noise=0.15) > 1.0
     assert _gain_of_admm_db(noise=0.0) < -1.0
+
+
+def test_the_first_iterations_explain_by_neighbours_where_told() -> None:
+    phi, y = _grey_problem(3, 5, 6)
+    r_inv = inverse_gram(gram_diag(phi))
+    start = cold_start(y, phi, r_inv)
+    asked = []
+
+    def nothing(residual: torch.Tensor, _measured: torch.Tensor) -> torch.Tensor:
+        asked.append(residual)
+        return torch.zeros_like(phi)
+
+    left = torch.zeros_like(y)
+    left[:, 3:] = 1.0
+    options = {"denoise": lambda x, _sigma: x.clone(), "sigmas": [0.2, 0.1, 0.05], "gamma": 0.0}
+    by_both = list(admm(start + 0.1, y, phi, r_inv, correlated=Correlated(nothing, left, 2), **options))
+    plain = list(admm(start + 0.1, y, phi, r_inv, **options))
+    assert len(asked) == 2
+    torch.testing.assert_close(by_both[0][..., :3], plain[0][..., :3])
+    torch.testing.assert_close(by_both[0][..., 3:], (start + 0.1)[..., 3:])
+    torch.testing.assert_close(by_both[2], plain[0], atol=1e-6, rtol=1e-5)
 
 
 def test_every_yielded_estimate_stays_as_it_was_and_so_does_the_input() -> None:

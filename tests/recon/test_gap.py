@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sci_stream.optics.forward import adjoint, forward, gram_diag, inverse_gram
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.gap import cold_start, gap
+from sci_stream.recon.gap import Correlated, cold_start, gap
 from sci_stream.recon.metrics import psnr
 
 identity = IdentityDenoiser()
@@ -61,6 +61,40 @@ def test_the_iteration_agrees_with_the_equations_written_with_matrices(relaxatio
         relaxation=relaxation,
         momentum=momentum,
     )
+    for got, wanted in zip(iterates, expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_the_first_iterations_explain_by_neighbours_where_told_and_no_more_than_what_is_measured() -> None:
+    """With matrices: a covariance in the place of the identity, for a share of each pixel, in two of four."""
+    phi, _, y = _problem(3, 2, 4)
+    matrix = torch.cat([torch.diag(mask.flatten()) for mask in phi], dim=1)
+    root = torch.rand(24, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    measured = torch.ones(2, 4, dtype=torch.float64)
+    measured[1, 2] = 0.0
+    seen = measured.flatten()
+    inverse = torch.linalg.pinv(torch.diag(seen) @ (matrix @ root @ root.T @ matrix.T) @ torch.diag(seen))
+    where = torch.rand(2, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def explain(residual: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(told, measured)
+        assert float(residual[1, 2]) == 0.0
+        return (root @ root.T @ matrix.T @ inverse @ residual.flatten()).view(3, 2, 4)
+
+    r_inv = inverse_gram(gram_diag(phi)) * measured
+    start = cold_start(y, phi, r_inv)
+    v, y_acc, expected = start.flatten(), y.flatten(), []
+    for n, sigma in enumerate([0.3, 0.2, 0.1, 0.05]):
+        y_acc = y_acc + (y.flatten() - matrix @ v)
+        residual = (y_acc - matrix @ v) * seen
+        projected = v + matrix.T @ (r_inv.flatten() * residual)
+        by_neighbours = v + root @ root.T @ matrix.T @ inverse @ residual
+        share = where.flatten().repeat(3) if n < 2 else 0.0
+        v = shrink((projected + share * (by_neighbours - projected)).view(3, 2, 4), sigma).flatten()
+        expected.append(v.view(3, 2, 4))
+    correlated = Correlated(explain, where, 2)
+    sigmas = [0.3, 0.2, 0.1, 0.05]
+    iterates = gap(start, y, phi, r_inv, denoise=shrink, sigmas=sigmas, relaxation=1.0, correlated=correlated)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 

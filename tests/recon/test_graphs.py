@@ -6,6 +6,7 @@ Without a GPU the recorder stands in for the graph: it does the recorded work ag
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from sci_stream.recon.denoisers.identity import IdentityDenoiser
 from sci_stream.recon.denoisers.rounding import Precision
 from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.gap import Step, cold_start, gap, gap_step
+from sci_stream.recon.gap import Correlated, Explain, Step, cold_start, gap, gap_step
 from sci_stream.recon.graphs import MOST_PIXELS, RecordedStep, Replay, record_cuda_graph
 from sci_stream.recon.level import Level, on_device
 from sci_stream.recon.variants import shipped_weights
@@ -66,6 +67,32 @@ def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
         torch.testing.assert_close(got, wanted)
     assert recorded.recordings == 1
     assert not recorded.fault
+
+
+def test_iterations_that_explain_by_neighbours_are_recorded_too_and_let_go_when_the_masks_move() -> None:
+    """Two recordings, of these and of those after them; masks that move replace the first."""
+    denoise, problem = TvDenoiser(), Problem()
+    recorded = RecordedStep(denoise, by_hand)
+    for factor in (0.4, 0.4, 0.7):
+        explain = partial(spread_evenly, factor)
+        for where in (0.3, 1.0):
+            how = {"correlated": Correlated(EXPLAIN.setdefault(factor, explain), torch.full((18, 15), where), 3)}
+            for got, wanted in zip(
+                problem.solve(denoise, recorded, problem.phi, **how),
+                problem.solve(denoise, gap_step, problem.phi, **how),
+                strict=True,
+            ):
+                torch.testing.assert_close(got, wanted)
+            assert recorded.recordings == 2
+    assert not recorded.fault
+
+
+EXPLAIN: dict[float, Explain] = {}
+
+
+def spread_evenly(factor: float, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+    """Put the same share of a residual into each of four frames."""
+    return (factor / 4 * residual * measured).unsqueeze(-3).expand(4, *residual.shape).clone()
 
 
 def test_one_recording_serves_all_snapshots_of_a_calibration() -> None:

@@ -54,6 +54,7 @@ def test_defaults_of_an_unknown_denoiser_name_the_known_ones() -> None:
         ({"sigma_first": float("nan")}, "nan"),
         ({"relaxation": 2.0}, "relaxation = 2.0"),
         ({"momentum": -0.1}, "momentum = -0.1"),
+        ({"correlated": -1}, ">= 0.*-1"),
         ({"gamma": -0.1}, "gamma >= 0.*-0.1"),
         ({"gamma": float("nan")}, "nan"),
         ({"xi": 1.0}, "xi = 1.0"),
