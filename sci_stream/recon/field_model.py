@@ -23,7 +23,7 @@ References
 ----------
 Wiener filtering by preconditioned conjugate gradients; the nearest circulant after T. F. Chan, "An optimal circulant
 preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988). Settings and what they give:
-docs/results/linear-start.md.
+docs/results/linear-start.md, correlated-errors.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STEPS_EXPLAIN = 1
 """Of `FieldModel.explain`, which is asked again in the next iteration."""
 
 _STEPS = 2
-"""Of conjugate gradients: the estimate is then 0.2 dB short of what it converges to."""
+"""Of conjugate gradients: the estimate is then 0.1 to 0.3 dB short of what it converges to."""
 
 _SOLVED = 1e-10
 """Square of the part of a residual that is taken for rounding."""

@@ -11,7 +11,7 @@ further than that from its start moves away from the truth. So a solve is restra
   much to lose: the solve ends after one round of the priors that take turns.
 - The end. Where frames have moved around p by d_p > c e_p they are taken back: v ← v⁰ + (c e_p/d_p)(v − v⁰).
 
-Settings and what they give: docs/results/restraint.md.
+Settings and what they give: docs/results/restraint.md, correlated-errors.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 
 _SIGMA_PER_ERROR = {Start.COLD: 2.3, Start.WARM: 1.5}
 """First σ in units of the error that the cold start is estimated to have; a warm start lowers it by its share of that.
-See docs/results/first-sigma.md."""
+See docs/results/first-sigma.md and correlated-errors.md."""
 
 _LEAST_FIRST_SIGMA = 4 / 255
 """What no solve begins below, however good its start is taken to be."""
