@@ -10,12 +10,12 @@ pixels a frame turns k into k·v, with temporal frequency ω: C is diagonal in t
 (κ² + k² + τω²)^−p. Conjugate gradients solve for z, each step with one Fourier transform of the frames there and one
 back.
 
-**Few steps.** The system matrix A has large eigenvalues, smooth patterns that all masks let through, and small ones: at
-first plain steps see only the former, some hundred times as many steps the latter. So A is divided by its diagonal D,
-and the steps are preconditioned by the matrix P diagonal in the spatial frequencies that is nearest to
-D^−½ A D^−½: of random masks two steps leave less than six plain ones, of physical ones, which move before the sensor,
-less than thirty. A pair of pixels at a distance r contributes the product of its masks, which on average is their
-autocorrelation, times the covariance there::
+**Few steps.** A = ΦCΦᵀ + νI has large eigenvalues, of smooth patterns that all masks let through, and small ones; plain
+conjugate gradients see only the former at first. So A is divided by its diagonal D, and the steps are preconditioned by
+the matrix P diagonal in the spatial frequencies that is nearest to D^−½ A D^−½: two steps then do more than six plain
+ones behind random masks, and far more behind physical ones, patches of one pattern that moves before the sensor. A pair
+of pixels at a distance r contributes the product of its masks, on average their autocorrelation, times the covariance
+there::
 
     P(k) = F[ Σ_ω (m_ω ⋆ m_ω)(r) c_ω(r) ](k) + ν⟨1/D⟩,   m_ω = D^−½ (masks' temporal frequency ω)
 

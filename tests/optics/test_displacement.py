@@ -36,14 +36,15 @@ def test_the_shift_is_where_the_centroid_of_a_single_open_element_goes(
     x: tuple[float, ...], y: tuple[float, ...], base: int
 ) -> None:
     # On half transmission, so that negative weights are not clipped at 0.
-    one = torch.full((1, 40, 40), 0.5)
+    # In double precision: of 1600 pixels at half transmission the rounding alone can move a centroid by 0.002.
+    one = torch.full((1, 40, 40), 0.5, dtype=torch.float64)
     one[0, 20, 20] += 0.25
     displacement = Displacement((base, -base), x, y)
-    moved = displace(one, displacement)[0].double() - 0.5
+    moved = displace(one, displacement)[0] - 0.5
     axis = torch.arange(40.0, dtype=torch.float64) - 20
     total = float(moved.sum())
     found = (float((moved.sum(0) * axis).sum()) / total, float((moved.sum(1) * axis).sum()) / total)
-    assert found == pytest.approx(displacement.shift_px, abs=1e-3)
+    assert found == pytest.approx(displacement.shift_px, abs=1e-4)
 
 
 @given(WEIGHTS, WEIGHTS)
