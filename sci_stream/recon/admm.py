@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.gap import Correlated, Denoise, Observe, doubt_of, explained, in_turn
+from sci_stream.recon.gap import Correlated, Denoise, Observe, doubt_of, explained, in_time, in_turn
 
 
 def admm(
@@ -71,8 +71,8 @@ def admm(
         x = v - u
         residual = y - forward(phi, x)
         projected = torch.addcmul(x, phi, (residual * ridge_inv).unsqueeze(-3))
-        early = correlated is not None and turn < correlated.iterations
-        x = explained(x, projected, residual, r_inv, correlated) if early and correlated else projected
+        first = in_time(correlated, turn)
+        x = projected if first is None else explained(x, projected, residual, r_inv, first)
         v = prior(x + u, sigma)
         u = u + (x - v)
         if observe is not None:

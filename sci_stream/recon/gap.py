@@ -52,8 +52,7 @@ class Problem(NamedTuple):
 
     def explained(self, turn: int) -> Correlated | None:
         """Return how the iteration with this number, from 0, explains what is left; None for the projection alone."""
-        correlated = self.correlated
-        return correlated if correlated is not None and turn < correlated.iterations else None
+        return in_time(self.correlated, turn)
 
     def denoise(self, turn: int) -> Denoise:
         """Return what the iteration with this number, from 0, denoises with."""
@@ -88,6 +87,11 @@ def gap_step(state: State, sigma: float, problem: Problem) -> State:
     d = problem.denoise(turn)(x, sigma)
     v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
     return State(v, y_acc, d, x if observed else None, turn + 1)
+
+
+def in_time(correlated: Correlated | None, turn: int) -> Correlated | None:
+    """Return it if the iteration with this number, from 0, is among the first ones that it is for."""
+    return correlated if correlated is not None and turn < correlated.iterations else None
 
 
 def explained(
