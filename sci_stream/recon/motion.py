@@ -61,8 +61,8 @@ def pixel_grid(image: torch.Tensor, stride: int = 1) -> tuple[torch.Tensor, torc
     return rows.unsqueeze(1).expand(-1, len(columns)), columns.unsqueeze(0).expand(len(rows), -1)
 
 
-def sample(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Read images between their pixels, bilinearly, beyond the border its nearest pixel.
+def sample(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
+    """Read images between their pixels, beyond the border its nearest pixel.
 
     Parameters
     ----------
@@ -70,6 +70,9 @@ def sample(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> t
         (N, C, H, W).
     rows, columns
         (N, H', W'), where to read, in pixels from the centre of the first one.
+    cubic
+        Interpolate by cubic polynomials of four pixels each way, which keeps more of fine texture for three times the
+        work; else linearly.
 
     Returns
     -------
@@ -77,7 +80,8 @@ def sample(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> t
     """
     height, width = images.shape[-2:]
     grid = torch.stack((columns * (2 / max(width - 1, 1)) - 1, rows * (2 / max(height - 1, 1)) - 1), dim=-1)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=True)
+    mode = "bicubic" if cubic else "bilinear"
+    return F.grid_sample(images, grid, mode=mode, padding_mode="border", align_corners=True)
 
 
 def enlarged(field: torch.Tensor, height: int, width: int) -> torch.Tensor:

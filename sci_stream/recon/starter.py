@@ -123,9 +123,8 @@ class Starter:
             if reason == "warm":
                 sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
                 left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
-                return Beginning(
-                    prediction.start.video, self._known(left), self._within(sigma), Start.WARM, reason, image
-                )
+                known = self._known(left.of_warm(cold_error))
+                return Beginning(prediction.start.video, known, self._within(sigma), Start.WARM, reason, image)
         return Beginning(cold.video, self._known(cold_error), self._sigma(Start.COLD, error), Start.COLD, reason, image)
 
     def _known(self, error: StartError) -> StartError | None:

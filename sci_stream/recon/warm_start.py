@@ -48,7 +48,7 @@ _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 """Of all planes and frames, to bound memory, and on a CPU to stay near its cache."""
 
 
-_STEPS = ((2, 6), (2, 3), (1, 3))
+_STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
 """Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine."""
 
 
@@ -126,7 +126,7 @@ def predict(past: torch.Tensor, cold: Guess, coded: Coded, evidence: Evidence) -
 
 def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
     """Carry a frame forward, x_b(p) = last(p − (b + 1)·flow(p)), (P, h, w) → (P, B, h, w), b = 0 … B − 1."""
-    frames = [image for _, image in _carried(last, flow, n_frames, stride=1)]
+    frames = [image for _, image in _carried(last, flow, n_frames, stride=1, cubic=True)]
     return torch.cat(frames, dim=1)
 
 
@@ -195,7 +195,7 @@ def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Coded, stride: in
 
 
 def _carried(
-    images: torch.Tensor, flow: torch.Tensor, n_frames: int, *, stride: int
+    images: torch.Tensor, flow: torch.Tensor, n_frames: int, *, stride: int, cubic: bool = False
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield images (C, h, w) carried forward to the next frames, as (which frames, (C, frames, h', w'))."""
     rows, columns = pixel_grid(images, stride)
@@ -209,7 +209,7 @@ def _carried(
         where = [
             (start - age * speed).flatten(0, 1).unsqueeze(0) for start, speed in zip((rows, columns), at, strict=True)
         ]
-        carried = sample(images.unsqueeze(0), *where).squeeze(0)
+        carried = sample(images.unsqueeze(0), *where, cubic=cubic).squeeze(0)
         yield slice(first, end), carried.view(images.shape[0], end - first, *rows.shape)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -46,6 +47,44 @@ def test_frames_are_taken_back_to_where_they_may_be_wrong(rms: float, moved: flo
     held = Restraint(start, error_of(rms), never).held(start + moved)
     expected = math.copysign(min(abs(moved), 1.35 * rms), moved)
     torch.testing.assert_close(held - start, torch.full_like(start, expected), atol=2e-6, rtol=1e-4)
+
+
+def test_what_stands_still_is_held_closer() -> None:
+    start, rms = torch.zeros(P, B, H, 8 * W), 0.02
+    moves = torch.zeros(P, H, 8 * W)
+    moves[..., 4 * W :] = 1.0
+    error = StartError(torch.full((P, H, 8 * W), rms**2), torch.tensor(rms**2), moves, torch.tensor(0.5))
+    held = Restraint(start, error, never).held(start + 0.1)
+    torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.5 * rms))
+    torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 1.35 * rms))
+    across = held[0, 0, 0].diff()
+    assert float(across.min()) >= -1e-6, "it passes from the one to the other without a seam"
+    assert float(across.max()) < 0.2 * rms
+
+
+def test_motion_seen_at_a_third_of_the_pixels_is_motion() -> None:
+    start, rms = torch.zeros(P, B, H, W), 0.02
+    moves = torch.zeros(P, H, W)
+    moves[..., ::2] = 1.0
+    held = Restraint(start, error_of(rms)._replace(moves=moves), never).held(start + 0.1)
+    torch.testing.assert_close(held, torch.full_like(held, 1.35 * rms))
+
+
+@given(ratio=st.floats(0.0, 1.5), moved=st.floats(0.0, 0.02))
+@settings(max_examples=40, deadline=None)
+def test_of_each_change_a_warm_start_stands_with_what_it_is_better_by(ratio: float, moved: float) -> None:
+    start, cold = started(), error_of(0.1)
+    error = error_of(0.1 * ratio**0.5).of_warm(cold)
+    held = Restraint(start, error._replace(around=cold.around), never).held(start + moved)
+    share = 1 - 0.6 * (1 - min(ratio, 1.0))
+    torch.testing.assert_close(held - start, torch.full_like(start, moved * share), atol=2e-6, rtol=1e-4)
+
+
+def test_where_nothing_is_measured_warm_and_cold_are_the_same() -> None:
+    unknown = error_of(0.1)._replace(around=torch.full((P, H, W), math.inf))
+    beside = unknown.of_warm(unknown).beside_cold
+    assert beside is not None
+    assert torch.equal(beside, torch.ones(P, H, W))
 
 
 def test_each_place_is_held_by_its_own_error() -> None:
@@ -158,6 +197,35 @@ def solved(video: np.ndarray, how: SolverSettings, iterations: int) -> float:
     )
     assert report.psnr_db is not None
     return report.psnr_db
+
+
+def test_what_a_warm_start_knows_of_texture_is_not_denoised_away() -> None:
+    rng = np.random.default_rng(3)
+    photo = cv2.GaussianBlur(rng.standard_normal((96, 160)).astype(np.float32), (0, 0), 0.8)
+    photo = (0.5 + 0.25 * photo / photo.std()).clip(0, 1)
+    frames = np.stack([photo[16:80, 8 + t : 72 + t] for t in range(40)])  # panned by a pixel a frame
+    phi = (rng.random((8, 64, 64)) < 0.5).astype(np.float32)
+    calibration = Calibration(phi, dark=0.0, full_scale_dn=1.0)
+    gains = {}
+    for restrain in (True, False):
+        engine = Engine(
+            calibration,
+            make_denoiser("ffdnet-lite", CPU),
+            CPU,
+            dataclasses.replace(DEFAULT, warm_start=True, restrain=restrain),
+        )
+        psnr_db = []
+        for n in range(5):
+            truth = np.ascontiguousarray(frames[8 * n : 8 * n + 8])
+            counts = (phi * truth).sum(0)
+            _, report = engine.reconstruct(
+                Snapshot(SnapshotId("test", 0, n), counts, calibration.hash, 8, 0, truth=truth), Budget(8)
+            )
+            assert report.psnr_db is not None
+            psnr_db.append(report.psnr_db)
+        gains[restrain] = psnr_db[-1] - psnr_db[0]
+    assert gains[True] > gains[False] + 0.5
+    assert gains[True] > 1.0, "it gathers from snapshot to snapshot"
 
 
 def test_fine_texture_is_kept() -> None:
