@@ -23,8 +23,8 @@ import numpy as np
 
 from sci_stream.errors import FileFormatError
 from sci_stream.files.hdf5 import check_mark, open_for_reading
-from sci_stream.files.recording_layout import FORMAT, SCHEMA_VERSION
-from sci_stream.files.recording_rows import CHUNK_PREFIX, COLUMNS, Column
+from sci_stream.files.recording_layout import FORMAT, SCHEMA_VERSION, RowState
+from sci_stream.files.recording_rows import CHUNK_PREFIX, COLUMNS, OUTCOME_CODES, Column
 from sci_stream.model import Array
 
 _FRAMES = {"raw": 3, "video": 4}
@@ -63,14 +63,29 @@ class RecordingFile:
             # State first: whatever it speaks of was written before it, and is opened after it.
             state = self._read(self._dataset("rows/state", 1), ())
             rows = {column.name: self._column(column, len(state)) for column in COLUMNS}
-            rows |= self._chunk_columns()
-            self.rows = {name: values[: len(state)] for name, values in rows.items()} | {"state": state}
+            rows |= self._chunk_columns() | {"state": state}
+            shortest = min(len(values) for values in rows.values())
+            self.rows = {name: values[:shortest] for name, values in rows.items()}
             self._frames = self._find_frames()
+            self._settle_torn_rows()
             self._dtypes = {name: np.dtype(node.dtype) for name, node in self._frames.items()}
             self._ledger = self._dataset("ledger", 1)
         except BaseException:
             self._hdf5.close()
             raise
+
+    def _settle_torn_rows(self) -> None:
+        """Have outcomes agree with states: a kill may come between the two, and a live reader look between them.
+
+        Where video is stored, a snapshot is reconstructed if, and only if, its video is there. A row that says so
+        without, as kills left some while outcomes were not written last, would have it counted and never sent again.
+        """
+        if "video" not in self._frames or "segments" in self._hdf5.attrs:  # of several files, some may store none
+            return
+        outcome, reconstructed = self.rows["outcome"], OUTCOME_CODES["reconstructed"]
+        has_video = (self.rows["state"] & RowState.VIDEO) != 0
+        outcome[~has_video & (outcome == reconstructed)] = 0
+        outcome[has_video] = reconstructed
 
     def _find_frames(self) -> dict[str, h5py.Dataset]:
         return {name: self._dataset(name, ndim) for name, ndim in _FRAMES.items() if name in self._hdf5}

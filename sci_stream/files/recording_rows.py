@@ -69,9 +69,12 @@ COLUMNS = (
     *_HEALTH_COLUMNS,
     Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
     Column("masks_at", f"S{TOLD_LENGTH}", b"", "where masks were taken to be, empty as calibrated", later=True),
-    # Last, because a row is believed by its state: all else is on its way to the disk before.
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
+
+_WRITTEN_LAST = {"state": 1, "outcome": 2}
+"""Columns that come after all others, in this order: a kill may come between any two. A row is believed to hold what
+its state says, and to be done with once it has an outcome: what they speak of has to be in the file before them."""
 
 CHUNK_PREFIX = "chunk_"
 """Begins the names of columns of chunk data, as in ``chunk_ExposureTime``."""
@@ -185,7 +188,7 @@ class RowTable:
     """
 
     def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
-        self._columns = columns_of(info)
+        self._columns = sorted(columns_of(info), key=lambda column: _WRITTEN_LAST.get(column.name, 0))
         self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in self._columns}
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._dirty: set[int] = set()
@@ -227,10 +230,13 @@ class RowTable:
         if not self._dirty:
             return
         extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS
-        for column in self._columns:
-            node = self._datasets[column.name]
+        # All grow before any is written: where a kill leaves one shorter than others, there is nothing beyond its end.
+        for node in self._datasets.values():
             if node.shape[0] < extent:
                 node.resize(extent, 0)
+                node.flush()
+        for column in self._columns:
+            node = self._datasets[column.name]
             for index in sorted(self._dirty):
                 # A block is a chunk: written whole and past HDF5's cache, in one system call.
                 node.id.write_direct_chunk((index * BLOCK_ROWS,), self._blocks[index][column.name])

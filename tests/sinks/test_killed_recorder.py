@@ -16,6 +16,7 @@ import pytest
 
 from sci_stream.files.inspection import inspect_recording
 from sci_stream.files.recording import Recording, RowState
+from sci_stream.files.recording_rows import OUTCOME_CODES
 from sci_stream.files.recording_segments import existing_segments
 from sci_stream.files.repair import repair_recording
 
@@ -96,8 +97,12 @@ def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
     for path in existing_segments(folder / "run.h5"):
         with h5py.File(path, "r", swmr=True) as file:
             first_seq = int(file.attrs["first_seq"])
+            outcomes = file["rows/outcome"][:].tolist()
             for row, state in enumerate(file["rows/state"][:].tolist()):
                 seq = row + first_seq
+                # Whoever takes the series up believes an outcome, and has nothing of that snapshot sent again.
+                if row < len(outcomes) and outcomes[row] == OUTCOME_CODES["reconstructed"]:
+                    assert state & RowState.VIDEO
                 if state & RowState.RAW:
                     assert (file["raw"][row] == seq).all()
                     assert file["rows/host_time_ns"][row] == seq + 1
