@@ -21,13 +21,19 @@ BUSY = {
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_a_reconstruct_node_killed_in_mid_run_costs_nothing(tmp_path: Path, policy: str) -> None:
-    changes = {**BUSY, "policy": {"mode": policy}}
+    # A heartbeat so slow that nobody is given up for standing still: its death alone takes snapshots from a node.
+    changes = {**BUSY, "policy": {"mode": policy}, "network": {"heartbeat_s": 4.0}}
     with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
         rig.wait_for_count("reconstructed", 4)
         # It stands still until its hands are sure to be full: the other node alone cannot keep up with the camera.
         rig.nodes()["reconstruct-0"].suspend()
         rig.wait_for_count("acquired", SNAPSHOTS)
-        rig.kill("reconstruct-0")
+        # So does the other, until it is back: what is left may be so little that the series is over before it could be.
+        killed, other = rig.nodes()["reconstruct-0"], rig.nodes()["reconstruct-1"]
+        other.suspend()
+        killed.kill()
+        wait_for(lambda: rig.nodes().get("reconstruct-0", killed) != killed, "it is started again")
+        other.resume()
         summary = rig.finish()
 
         ledger = assert_accounted_for(summary)
