@@ -99,6 +99,7 @@ class CameraPump:
         self.finished = False
         self.lost = ""
         self.counts: Counter[str] = Counter()
+        """What was noticed of the camera. Never changed, always replaced: other threads go through it meanwhile."""
         self.driver_counts: Counter[str] = Counter()
         """What the driver counted in this series, also before it was opened again."""
         self._driver_before: Counter[str] = Counter()
@@ -121,7 +122,7 @@ class CameraPump:
     def resume(self, seq: int, epoch: int, missed: int) -> None:
         """Go on with a series that an earlier process began; before `start`."""
         self._seq, self._epoch = seq, epoch
-        self.counts["missed"] = missed
+        self.counts = Counter(missed=missed)
 
     def start(self) -> None:
         """Let frames come."""
@@ -204,7 +205,7 @@ class CameraPump:
                 frame = self._camera.read(self._read_timeout_s)
             except CameraLost as error:
                 log.warning("camera lost: %s", error)
-                self.counts["lost"] += 1
+                self._note("lost")
                 self.lost = str(error)
                 self._reopen()
                 continue
@@ -253,6 +254,10 @@ class CameraPump:
         counted.update(self._camera.counters())
         self.driver_counts = counted
 
+    def _note(self, what: str) -> None:
+        """Count something."""
+        self.counts = self.counts + Counter({what: 1})
+
     def _take_in(self, frame: CameraFrame) -> None:
         assert self.opened is not None
         missed = 0
@@ -260,12 +265,11 @@ class CameraPump:
             if self._previous_id is not None:
                 missed = self.opened.capabilities.frame_ids.missed(self._previous_id, frame.frame_id)
             if missed < 0:
-                self.counts["repeated"] += 1
+                self._note("repeated")
                 return
             self._previous_id = frame.frame_id
-        self.counts["missed"] += missed
         self._triggers.see(frame, missed)
-        self.counts |= self._triggers.counts
+        self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
         self.chunks = frame.chunks
         kept = self._ring.take(frame_bytes(frame))
         self._captured.append(self.keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
@@ -296,7 +300,7 @@ class CameraPump:
             self._epoch += 1
             self._previous_id = None
             self._triggers.restart()
-            self.counts["reopened"] += 1
+            self._note("reopened")
             self.lost = ""
             log.warning("camera is back: epoch %d", self._epoch)
             return

@@ -124,6 +124,20 @@ def test_a_repeated_frame_gets_no_number(pump: Pump) -> None:
     assert new.counts["repeated"] == 1
 
 
+def test_counts_that_another_thread_goes_through_do_not_change_under_it(pump: Pump) -> None:
+    read = []
+    new = pump(ScriptedCamera([0, 2, 2, 3, CameraLost("unplugged"), 0]))
+    new.keep = lambda captured: read.append(new.counts) or captured
+    new.resume(5, 1, 4)
+    run_to_the_end(new)
+    assert read == [
+        {"missed": 4},
+        {"missed": 5},
+        {"missed": 5, "repeated": 1},
+        {"missed": 5, "repeated": 1, "lost": 1, "reopened": 1},
+    ]
+
+
 def test_it_stops_after_as_many_as_were_asked_for(pump: Pump) -> None:
     assert len(run_to_the_end(pump(ScriptedCamera(list(range(10))), most=4))) == 4
 
