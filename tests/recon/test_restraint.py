@@ -62,7 +62,7 @@ def test_what_stands_still_is_held_closer() -> None:
     assert float(across.max()) < 0.2 * rms
 
 
-def test_motion_seen_at_a_third_of_the_pixels_is_motion() -> None:
+def test_motion_seen_at_half_of_the_pixels_is_motion() -> None:
     start, rms = torch.zeros(P, B, H, W), 0.02
     moves = torch.zeros(P, H, W)
     moves[..., ::2] = 1.0
