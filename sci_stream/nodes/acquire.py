@@ -405,7 +405,7 @@ class AcquireNode:
         self._link.dealer.status = {**status, **declared(self._pump.settings, self._offered)}
         self._watched.tell(
             report.not_ready(self._phase, self._rig.network.results),
-            status,
+            {**status, **self._link.dealer.clock.status()},
             acquire_figures(status, self._dispatcher.queue_figures, report.wire_errors),
             progress=self._pump.acquired + self._holdings.released,
             idle=not report.must_progress(self._phase),

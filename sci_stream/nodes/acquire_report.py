@@ -85,7 +85,6 @@ class AcquireReport:
             "redelivered": self._dispatcher.redelivered,
             "epoch": self._pump.epoch,
             "health": health_url,
-            **self._link.dealer.clock.status(),
             "wire_errors": self.wire_errors.total(),
             **{f"chunk_{name}": value for name, value in self._pump.chunks.items()},
             **{f"camera_{name}": count for name, count in self._pump.counts.items()},

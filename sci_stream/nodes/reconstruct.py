@@ -31,11 +31,9 @@ from sci_stream.wire import (
     CalibrationRequest,
     Control,
     Done,
-    Heartbeat,
     Hello,
     Limits,
     Message,
-    encode,
 )
 
 log = logging.getLogger(__name__)
@@ -171,7 +169,7 @@ class ReconstructNode:
     def _tell_sink(self) -> None:
         """Say how snapshots are solved from now on before the first of them comes."""
         self._tell()
-        self._link.dealer.send(encode(Heartbeat(node=self._link.dealer.hello.node, status=self._link.dealer.status)))
+        self._link.dealer.beat()
 
     def _tell(self) -> None:
         """Say how it goes: to the other nodes, and to whoever watches this one."""
@@ -180,7 +178,6 @@ class ReconstructNode:
             "in_hand": len(self._doing),
             "resent": self._link.outbox.resent,
             "health": self._watched.url,
-            **self._link.dealer.clock.status(),
             **self._solver.status(),
         }
         self._dispatch.status = status
@@ -191,7 +188,7 @@ class ReconstructNode:
         waits_for_sink = len(self._link.outbox) >= len(self._doing)
         self._watched.tell(
             self._not_ready(),
-            status,
+            {**status, **self._link.dealer.clock.status()},
             reconstruct_figures(status, wire_errors),
             progress=progress,
             idle=waits_for_sink,

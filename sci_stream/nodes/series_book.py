@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,37 +46,31 @@ def _percentiles(values: deque[float]) -> dict[str, float]:
     return {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
 
 
-def by_sink_clock(times: StageTimes, acquire_ns: int, node_ns: int) -> StageTimes:
-    """Return times as the sink's clock would have had them.
+def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | None = 0) -> dict[str, float]:
+    """Return how long a snapshot that the sink has accepted spent in each stage, and from camera to sink, s.
 
     Parameters
     ----------
     acquire_ns, node_ns
-        The sink's clock less those of the acquire and the reconstruct node's hosts, ns.
+        The sink's clock less those of the acquire and the reconstruct node's hosts, ns; None where it is not known
+        (yet): stages that begin by that clock and end by another one cannot be told then, and are left out.
     """
-    return StageTimes(
-        acquired_ns=times.acquired_ns + acquire_ns,
-        dispatched_ns=times.dispatched_ns + acquire_ns,
-        received_ns=times.received_ns + node_ns,
-        started_ns=times.started_ns + node_ns,
-        finished_ns=times.finished_ns + node_ns,
-        accepted_ns=times.accepted_ns,
-    )
-
-
-def stage_seconds(times: StageTimes) -> Iterator[tuple[str, float]]:
-    """Yield how long a snapshot that the sink has accepted spent in each stage, and from camera to sink, s."""
     stamps = (
-        times.acquired_ns,
-        times.dispatched_ns,
-        times.received_ns,
-        times.started_ns,
-        times.finished_ns,
-        times.accepted_ns,
+        (times.acquired_ns, "acquire", acquire_ns),
+        (times.dispatched_ns, "acquire", acquire_ns),
+        (times.received_ns, "node", node_ns),
+        (times.started_ns, "node", node_ns),
+        (times.finished_ns, "node", node_ns),
+        (times.accepted_ns, "sink", 0),
     )
-    for stage, earlier, later in zip(STAGES, stamps, stamps[1:], strict=False):
-        yield stage, (later - earlier) / 1e9
-    yield "total", (times.accepted_ns - times.acquired_ns) / 1e9
+    stages = {}
+    for stage, earlier, later in (*zip(STAGES, stamps, stamps[1:], strict=False), ("total", stamps[0], stamps[-1])):
+        (begun_ns, clock, ahead_ns), (ended_ns, other_clock, other_ahead_ns) = earlier, later
+        if clock == other_clock:
+            stages[stage] = (ended_ns - begun_ns) / 1e9
+        elif ahead_ns is not None and other_ahead_ns is not None:
+            stages[stage] = (ended_ns + other_ahead_ns - begun_ns - ahead_ns) / 1e9
+    return stages
 
 
 class SeriesBook:
@@ -102,8 +96,8 @@ class SeriesBook:
         self.changes: list[dict[str, Any]] = []
         """What operators changed; those of before the series that are still in force come first."""
 
-    def take(self, reconstruction: Reconstruction, times: StageTimes, now_s: float) -> None:
-        """Add a reconstruction that the sink has accepted, and when it passed each stage by the sink's clock."""
+    def take(self, reconstruction: Reconstruction, stages: Mapping[str, float], now_s: float) -> None:
+        """Add a reconstruction that the sink has accepted, and what `stage_seconds` says of it."""
         self.last = reconstruction
         self._taken += 1
         self.rate.update(now_s, self._taken)
@@ -111,7 +105,7 @@ class SeriesBook:
         self.add_figures(
             reconstruction.id.seq, reconstruction.report, reconstruction.node, redelivered=reconstruction.redelivered
         )
-        for stage, seconds in stage_seconds(times):
+        for stage, seconds in stages.items():
             self._latency_ms[stage].append(seconds * 1e3)
 
     def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:

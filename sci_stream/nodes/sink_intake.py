@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Callable
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.clock import significant_ns
 from sci_stream.model import Reconstruction, Snapshot
 from sci_stream.nodes.open_series import OpenSeries
-from sci_stream.nodes.series_book import by_sink_clock, stage_seconds
+from sci_stream.nodes.series_book import stage_seconds
 from sci_stream.nodes.sink_status import solvers
 from sci_stream.nodes.watched import Watched
 from sci_stream.transport.results import ResultsServer
@@ -82,9 +81,10 @@ class Intake:
         accepted = dataclasses.replace(
             reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=unix_ns())
         )
-        times = by_sink_clock(accepted.times, self._clock_of("acquire"), self._clock_of(accepted.node))
-        series.book.take(accepted, times, now_s)
-        for stage, seconds in stage_seconds(times):
+        clocks = self._server.clock_of("acquire"), self._server.clock_of(accepted.node)
+        stages = stage_seconds(accepted.times, *clocks)
+        series.book.take(accepted, stages, now_s)
+        for stage, seconds in stages.items():
             self._watched.figures.observe("latency_seconds", seconds, stage)
         self._show(series, series.reorder.push(seq, accepted, now_s))
 
@@ -147,8 +147,3 @@ class Intake:
     def _confirm(self, series: OpenSeries, kind: Acceptable, seq: int) -> None:
         for identity in series.waiting_for.pop((kind, seq), ()):
             self._server.reply(identity, Accepted(series=series.name, seq=seq, of=kind))
-
-    def _clock_of(self, node: str) -> int:
-        """Return this host's clock less that of a node's host, ns; 0 where it may be the same."""
-        status = next((peer.status for peer in self._server.peers.values() if peer.hello.node == node), {})
-        return significant_ns(float(status.get("clock_offset_ms", 0.0)), float(status.get("clock_uncertainty_ms", 0.0)))

@@ -59,13 +59,10 @@ def stand_by(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], st
                     obedient.take(message, (), actions)
             dealer.tick(now_s)
             if watched.due(now_s):
-                status: dict[str, int | float | str] = {
-                    "phase": "standby",
-                    "health": watched.url,
-                    **dealer.clock.status(),
-                }
+                status: dict[str, int | float | str] = {"phase": "standby", "health": watched.url}
                 dealer.status = {**status, **declared((), actions)}
-                watched.tell("no series is asked for", status, {}, progress=0, idle=True)
+                told = {**status, **dealer.clock.status()}
+                watched.tell("no series is asked for", told, {}, progress=0, idle=True)
     finally:
         dealer.close()
         watched.close()

@@ -96,6 +96,7 @@ class Dealer:
         self.endpoint = endpoint
         self.hello = hello
         self.status: dict[str, int | float | str] = {}
+        """How it goes, as heartbeats tell the peer; how far the clocks are apart comes on top."""
         self.wire_errors: Counter[str] = Counter()
         self.clock = ClockOffset()
         self._heartbeat_s = heartbeat_s
@@ -221,7 +222,10 @@ class Dealer:
                 self._learn_to_read(can=False)
             return None
         if isinstance(message, Pong):
+            first = self.clock.offset_ns is None
             self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, unix_ns())
+            if first:
+                self.beat()  # what is sent from now on is stamped by a clock that the peer knows
             return None
         if isinstance(message, Welcome):
             self._lends = message.reads
@@ -247,6 +251,8 @@ class Dealer:
             if known != message.incarnation:
                 # What was said to another process means nothing to this one, except who speaks.
                 self._unsaid = deque(said for said in self._unsaid if isinstance(said, Hello))
+                self.clock = ClockOffset()
+                self.send(encode(Ping(sent_ns=unix_ns())))
                 return PeerEvent.NEW
             return PeerEvent.BACK if interrupted else None
         return None
@@ -281,9 +287,14 @@ class Dealer:
             self._said_s = now_s
             if self.connected:
                 self.send(encode(Ping(sent_ns=unix_ns())))
-            said = self._introduction if not self.connected else Heartbeat(node=self.hello.node, status=self.status)
-            self.send(encode(said))
+                self.beat()
+            else:
+                self.send(encode(self._introduction))
         return events
+
+    def beat(self) -> None:
+        """Say how it goes, and how far the peer's clock is off this one's."""
+        self.send(encode(Heartbeat(node=self.hello.node, status={**self.status, **self.clock.status()})))
 
     def _look_at_line(self, now_s: float) -> None:
         """Take bytes that move for a sign of life: a long message on a slow link takes longer than any patience."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from sci_stream.delivery.clock import significant_ns
 from sci_stream.transport.curve import Dress, plain
 from sci_stream.transport.dealer import UNKNOWN_PEER, answer
 from sci_stream.transport.lending import welcoming
@@ -54,6 +55,7 @@ class ResultsServer:
         self._said_s = float("-inf")
         self._standstill = Standstill(heartbeat_s)
         self.peers: dict[bytes, Peer] = {}
+        self._clocks: dict[str, int] = {}
         self._replaced: deque[bytes] = deque(maxlen=MOST_PEERS)
         self.socket = make_socket(
             context,
@@ -97,6 +99,7 @@ class ResultsServer:
                     self.reply(identity, UNKNOWN_PEER)
                 else:
                     peer.status = dict(message.status)
+                    self._note_clock(peer)
                 return False
             case Ping():
                 self.reply(identity, answer(message))
@@ -132,8 +135,24 @@ class ResultsServer:
             for old in same:
                 self._replaced.append(old)
                 del self.peers[old]
+            self._clocks.pop(hello.node, None)
         self.peers[identity] = Peer(hello, now_s, status=peer.status if peer else {})
         self.reply(identity, welcoming(self._welcome, parcel, hello))
+
+    def _note_clock(self, peer: Peer) -> None:
+        offset_ms, uncertainty_ms = (peer.status.get(f"clock_{word}_ms") for word in ("offset", "uncertainty"))
+        if isinstance(offset_ms, int | float) and isinstance(uncertainty_ms, int | float):
+            self._clocks.pop(peer.hello.node, None)
+            self._clocks[peer.hello.node] = significant_ns(offset_ms, uncertainty_ms)
+            if len(self._clocks) > 2 * MOST_PEERS:
+                del self._clocks[next(iter(self._clocks))]
+
+    def clock_of(self, node: str) -> int | None:
+        """Return this host's clock less that of a node's host, ns; None as long as the node has not told it.
+
+        0 where it may be the same. Of a node that has left, what it last said.
+        """
+        return self._clocks.get(node)
 
     def tick(self, now_s: float) -> list[Peer]:
         """Send heartbeats when due; return the peers that have just been found lost."""

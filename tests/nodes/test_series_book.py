@@ -19,7 +19,7 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.nodes.run import last_words
-from sci_stream.nodes.series_book import SeriesBook, by_sink_clock, stage_seconds
+from sci_stream.nodes.series_book import SeriesBook, stage_seconds
 
 INFO = SeriesInfo("s-1", 1, "rig", Policy.LIVE, "camera", "7", 4, 6, "Mono12", 12, 2, "0" * 32)
 MS = 1_000_000
@@ -52,7 +52,7 @@ def reconstruction(
 def book_of(*taken: Reconstruction) -> SeriesBook:
     book = SeriesBook(INFO)
     for number, each in enumerate(taken):
-        book.take(each, each.times, float(number))
+        book.take(each, stage_seconds(each.times), float(number))
         book.ledger.settle(each.id.seq, Outcome.RECONSTRUCTED)
     book.ledger.end(len(taken))
     return book
@@ -108,7 +108,10 @@ def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
     hour = 3_600_000_000_000
     true = StageTimes(hour, hour + 1_000_000, hour + 3_000_000, hour + 4_000_000, hour + 9_000_000, hour + 10_000_000)
     told = replace(true, received_ns=3_000_000, started_ns=4_000_000, finished_ns=9_000_000)
-    by_stage = dict(stage_seconds(by_sink_clock(told, 0, hour)))
-    assert by_stage == pytest.approx(
+    assert stage_seconds(told, 0, hour) == pytest.approx(
         {"queue": 0.001, "transfer": 0.002, "wait": 0.001, "solve": 0.005, "deliver": 0.001, "total": 0.01}
+    )
+    assert stage_seconds(told, 0, None) == pytest.approx({"queue": 0.001, "wait": 0.001, "solve": 0.005, "total": 0.01})
+    assert set(stage_seconds(told, None, hour)) == {"queue", "wait", "solve", "deliver"}, (
+        "what is not known is not told"
     )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import zmq
 
 from sci_stream.errors import TransportError
 from sci_stream.model import Reconstruction
-from sci_stream.transport.dealer import PeerEvent
+from sci_stream.transport.dealer import PeerEvent, answer
 from sci_stream.transport.results import ResultsServer
 from sci_stream.transport.sink_link import Key, SinkLink
-from sci_stream.wire import Accepted, Limits, Message
+from sci_stream.wire import Accepted, Limits, Message, Ping, Pong
 from tests.hostile import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, send_until_counted, until
 
@@ -21,10 +22,10 @@ from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, se
 class Bench:
     """A link and a server, turned by the test's thread."""
 
-    def __init__(self, context: zmq.Context, endpoint: str) -> None:
+    def __init__(self, context: zmq.Context, endpoint: str, *, node_heartbeat_s: float = HEARTBEAT_S) -> None:
         self.context = context
         self.endpoint = endpoint
-        self.link = SinkLink(context, endpoint, hello(), heartbeat_s=HEARTBEAT_S, limits=Limits())
+        self.link = SinkLink(context, endpoint, hello(), heartbeat_s=node_heartbeat_s, limits=Limits())
         self.server: ResultsServer | None = None
         self.accepting = True
         self.got: list[tuple[bytes, Message]] = []
@@ -131,6 +132,34 @@ def test_the_sink_knows_who_reports_and_notices_who_falls_silent(bench: Bench) -
         lambda: lost == ["reconstruct-0"],
         lambda: lost.extend(peer.hello.node for peer in server.tick(time.monotonic())),
     )
+
+
+def test_the_sink_knows_a_nodes_clock_before_its_next_heartbeat_and_of_no_process_the_one_before(
+    context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first results of a node that was started anew would be told by a clock that nobody knows."""
+    hour_ns = 3_600_000_000_000
+
+    def an_hour_ahead(ping: Ping) -> Pong:
+        by_now = answer(ping)
+        return replace(by_now, received_ns=by_now.received_ns + hour_ns, answered_ns=by_now.answered_ns + hour_ns)
+
+    bench = Bench(context, free_endpoint(), node_heartbeat_s=60.0)
+    bench.serve("s1")
+    assert bench.server is not None
+    until(lambda: bench.server.clock_of("reconstruct-0") is not None, bench.turn)
+    assert bench.server.clock_of("reconstruct-0") == 0, "one process has one clock"
+    bench.kill_server()
+    monkeypatch.setattr("sci_stream.transport.results.answer", an_hour_ahead)
+    bench.serve("s2")
+    seen: list[int | None] = []
+    until(
+        lambda: seen and seen[-1] is not None,
+        lambda: (bench.turn(), seen.append(bench.server.clock_of("reconstruct-0"))),
+    )
+    assert {None, seen[-1]} == set(seen), "what held against the sink before is not said of this one"
+    assert seen[-1] == pytest.approx(hour_ns, abs=10**9)
+    bench.close()
 
 
 def test_no_hostile_message_stops_the_sink_and_each_is_counted(bench: Bench) -> None:
