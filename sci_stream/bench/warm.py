@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -217,9 +218,10 @@ def _mean(shots: list[dict[str, Any]], key: str) -> float:
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
     """Print a table; write everything as JSON if asked to."""
-    table = Table(title=f"{figures['settings']['denoiser']} on {figures['device']}: warm against cold starts")
-    signs = ("gain", "worst", "cut", "drift", "equal time")
-    for column in ("set", "shots", "iter.", "ȳ dB", "cold dB", "warm dB", *signs, "start %", "warm"):
+    title = f"{figures['settings']['denoiser']} on {figures['device']}: warm against cold starts"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # a hundred columns hold it
+    signs = ("gain", "worst", "cut", "drift", "equal\ntime")
+    for column in ("set", "shots", "iter.", "ȳ\ndB", "cold\ndB", "warm\ndB", *signs, "start\n%", "warm"):
         table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
     for row in figures["sets"]:
         for run in row["runs"]:

@@ -53,35 +53,53 @@ def gradient(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return down.reshape(images.shape), right.reshape(images.shape)
 
 
-def pixel_grid(image: torch.Tensor, stride: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return row and column number of every ``stride``-th pixel of (…, H, W), each (H', W')."""
-    height, width = image.shape[-2:]
-    rows = torch.arange(0, height, stride, dtype=image.dtype, device=image.device)
-    columns = torch.arange(0, width, stride, dtype=image.dtype, device=image.device)
-    return rows.unsqueeze(1).expand(-1, len(columns)), columns.unsqueeze(0).expand(len(rows), -1)
+def carried(
+    images: torch.Tensor, flow: torch.Tensor, times: torch.Tensor, *, stride: int = 1, cubic: bool = False
+) -> torch.Tensor:
+    """Carry images along a velocity, image(p − t·flow(p)), to the pixels p that are asked for.
 
-
-def sample(images: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
-    """Read images between their pixels, beyond the border its nearest pixel.
+    Beyond the border an image is its nearest pixel; between pixels it is interpolated.
 
     Parameters
     ----------
     images
-        (N, C, H, W).
-    rows, columns
-        (N, H', W'), where to read, in pixels from the centre of the first one.
+        (N, C, H, W): one image for all times, or one for each.
+    flow
+        (2, h, w), at the pixels that are asked for, every ``stride``-th one.
+    times
+        (T,), t.
     cubic
         Interpolate by cubic polynomials of four pixels each way, which keeps more of fine texture for three times the
         work; else linearly.
 
     Returns
     -------
-    (N, C, H', W'), a new tensor.
+    (T, C, h, w), a new tensor.
     """
-    height, width = images.shape[-2:]
-    grid = torch.stack((columns * (2 / max(width - 1, 1)) - 1, rows * (2 / max(height - 1, 1)) - 1), dim=-1)
-    mode = "bicubic" if cubic else "bilinear"
-    return F.grid_sample(images, grid, mode=mode, padding_mode="border", align_corners=True)
+    pixels, per_pixel = _pixels(images.shape[-2:], flow.shape[-2:], stride, flow.device)
+    moved = (flow.flip(0) * per_pixel.view(2, 1, 1)).permute(1, 2, 0).contiguous()
+    places = torch.addcmul(pixels, times.view(-1, 1, 1, 1), moved, value=-1)
+    # One image is not copied for each time; and with times for a batch, a CPU reads them in parallel.
+    return F.grid_sample(
+        images.expand(len(times), -1, -1, -1),
+        places,
+        mode="bicubic" if cubic else "bilinear",
+        padding_mode="border",
+        align_corners=True,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _pixels(
+    image: tuple[int, int], asked: tuple[int, int], stride: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return column and row of every ``stride``-th pixel, (h, w, 2), and the distance of two neighbours, (2,).
+
+    As the library counts them: the centres of an image's outermost pixels are at −1 and 1.
+    """
+    per_pixel = 2 / torch.tensor([max(size - 1, 1) for size in reversed(image)], device=device)
+    rows, columns = (torch.arange(0, size * stride, stride, device=device) for size in asked)
+    return torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1) * per_pixel - 1, per_pixel
 
 
 def enlarged(field: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -114,8 +132,7 @@ def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
 
 def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
     """Shorten steps (2, H, W) longer than ``longest`` to it, then smooth them a little."""
-    length = torch.linalg.vector_norm(step, dim=0).clamp_min(1e-9)
-    return box_mean(step * (longest / length).clamp_max(1.0), 1)
+    return box_mean(step * (longest / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0), 1)
 
 
 def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.Tensor:
@@ -157,20 +174,13 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
     for level in reversed(levels[min(finest, len(levels) - 1) :]):
         flow = _rescaled(flow, level.shape[-2], level.shape[-1])
         for _ in range(rounds):
-            aligned = _aligned(level.unsqueeze(1), flow, time).squeeze(1)
+            aligned = carried(level.unsqueeze(1), flow, -time).squeeze(1)
             mean = aligned.mean(0)
             slope = torch.tensordot(slope_weights, aligned, dims=1)
             a, b = gradient(mean)
             step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, _WINDOW_PX)
             flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
     return _rescaled(flow, height, width)
-
-
-def _aligned(frames: torch.Tensor, flow: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-    """Shift frames (B, C, H, W), taken at ``time`` (B,), along the flow to time 0."""
-    rows, columns = pixel_grid(frames)
-    t = time.view(-1, 1, 1)
-    return sample(frames, rows + t * flow[0], columns + t * flow[1])
 
 
 def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:

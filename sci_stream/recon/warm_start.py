@@ -17,11 +17,10 @@ import torch
 from sci_stream.recon.linear_start import Evidence, Guess
 from sci_stream.recon.motion import (
     box_mean,
+    carried,
     enlarged,
     gradient,
     limited,
-    pixel_grid,
-    sample,
     solve_2x2,
     velocity,
 )
@@ -64,6 +63,11 @@ class Coded:
     phi: torch.Tensor
     r_inv: torch.Tensor
     noise: torch.Tensor | None = None
+
+    def thinned(self, stride: int) -> Coded:
+        """Return every so manieth pixel of it along rows and columns, without the noise."""
+        lattice = (..., slice(None, None, stride), slice(None, None, stride))
+        return Coded(*(image[lattice].contiguous() for image in (self.y, self.phi, self.r_inv)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,24 +119,25 @@ def predict(past: torch.Tensor, cold: Guess, coded: Coded, evidence: Evidence) -
     -------
     The prediction. All on the device of the arguments, none of which is modified; the two figures are fetched from it.
     """
-    flow = velocity(past.mean(0), finest=2, rounds=2)
     last = past[:, -1]
-    flow = _believable(flow, last, coded)
+    with_slopes = torch.cat((last, *gradient(last)))
+    thinned = {stride: coded.thinned(stride) for stride in {stride for stride, _ in _STEPS}}
+    flow = velocity(past.mean(0), finest=2, rounds=2)
+    flow = _believable(flow, last, thinned[2], stride=2)
     for stride, radius in _STEPS:
-        flow = refine(flow, last, coded, stride=stride, radius=radius)
-    moved = box_mean((flow.norm(dim=0, keepdim=True) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), _MOVED_PX)
+        flow = refine(flow, with_slopes, thinned[stride], stride=stride, radius=radius)
+    moved = box_mean((torch.hypot(*flow).unsqueeze(0) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), _MOVED_PX)
     return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence, moved)
 
 
 def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
     """Carry a frame forward, x_b(p) = last(p − (b + 1)·flow(p)), (P, h, w) → (P, B, h, w), b = 0 … B − 1."""
-    frames = [image for _, image in _carried(last, flow, n_frames, stride=1, cubic=True)]
-    return torch.cat(frames, dim=1)
+    return torch.cat([image for _, image in _carried(last, flow, n_frames, stride=1, cubic=True)], dim=1)
 
 
 def refine(
     flow: torch.Tensor,
-    last: torch.Tensor,
+    with_slopes: torch.Tensor,
     coded: Coded,
     *,
     stride: int,
@@ -148,12 +153,12 @@ def refine(
     ----------
     flow
         (2, h, w), the velocity so far, pixels per frame.
-    last
-        (P, h, w), the frame that is carried forward.
+    with_slopes
+        (3P, h, w), the frame that is carried forward, its gradient along rows, and along columns.
     coded
-        The new measurement.
+        The new measurement, thinned by the stride.
     stride
-        Use every so manieth pixel along rows and columns.
+        Every so manieth pixel along rows and columns is used.
     radius
         Of the window, in such pixels.
 
@@ -161,35 +166,33 @@ def refine(
     -------
     (2, h, w), a new tensor.
     """
-    lattice = (..., slice(None, None, stride), slice(None, None, stride))
-    masks, weight = coded.phi[lattice], coded.r_inv[lattice].sqrt()
-    residual = coded.y[lattice].clone()
+    residual, weight = coded.y.clone(), coded.r_inv.sqrt()
     rows, columns = torch.zeros_like(residual), torch.zeros_like(residual)
-    images = torch.cat((last, *gradient(last)))
-    for frames, carried in _carried(images, flow, masks.shape[1], stride=stride):
-        image, down, right = carried.chunk(3)
-        part = masks[:, frames]
-        age = torch.arange(frames.start + 1, frames.stop + 1, dtype=part.dtype, device=part.device).view(-1, 1, 1)
-        residual -= (part * image).sum(1)
-        rows -= (part * down * age).sum(1)
-        columns -= (part * right * age).sum(1)
+    for frames, images in _carried(with_slopes, flow, coded.phi.shape[1], stride=stride):
+        image, down, right = images.chunk(3)
+        masks = coded.phi[:, frames]
+        residual -= (masks * image).sum(1)
+        masks = masks * torch.arange(frames.start + 1, frames.stop + 1, device=masks.device).view(-1, 1, 1)
+        rows -= (masks * down).sum(1)
+        columns -= (masks * right).sum(1)
     residual, rows, columns = residual * weight, rows * weight, columns * weight
     products = (rows * rows, rows * columns, columns * columns, rows * residual, columns * residual)
     step = limited(solve_2x2(torch.stack([product.sum(0) for product in products]), _DAMPING, radius), 1.0)
     return flow + (enlarged(step, *flow.shape[-2:]) if stride > 1 else step)
 
 
-def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Coded, stride: int = 2) -> torch.Tensor:
-    """Keep of the velocity, pixel by pixel, the share that explains the measurement around it best."""
-    lattice = (..., slice(None, None, stride), slice(None, None, stride))
-    masks = coded.phi[lattice]
+def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Coded, *, stride: int) -> torch.Tensor:
+    """Keep of the velocity, pixel by pixel, the share that explains the measurement around it best.
+
+    ``coded`` is thinned by the stride.
+    """
     misfits = []
     for share in _SHARES:
-        residual = coded.y[lattice].clone()
-        for frames, carried in _carried(last, share * flow, masks.shape[1], stride=stride):
-            residual -= (masks[:, frames] * carried).sum(1)
-        misfits.append((residual.square() * coded.r_inv[lattice]).sum(0))
-    best = box_mean(torch.stack(misfits), 4).argmin(0)
+        residual = coded.y.clone()
+        for frames, image in _carried(last, share * flow, coded.phi.shape[1], stride=stride):
+            residual -= (coded.phi[:, frames] * image).sum(1)
+        misfits.append((residual.square_() * coded.r_inv).sum(0))
+    best = box_mean(torch.stack(misfits), 4).min(0).indices  # a tenth of the time that argmin takes
     share_of = flow.new_tensor(_SHARES)[best]
     return flow * enlarged(box_mean(share_of.unsqueeze(0), 1), *flow.shape[-2:])
 
@@ -198,19 +201,14 @@ def _carried(
     images: torch.Tensor, flow: torch.Tensor, n_frames: int, *, stride: int, cubic: bool = False
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield images (C, h, w) carried forward to the next frames, as (which frames, (C, frames, h', w'))."""
-    rows, columns = pixel_grid(images, stride)
     at = flow[:, ::stride, ::stride]
     most = _PIXELS_AT_ONCE.get(images.device.type, 2**20)
-    chunk = max(1, most // (images.shape[0] * rows.numel()))
+    chunk = max(1, most // (images.shape[0] * at[0].numel()))
     for first in range(0, n_frames, chunk):
         end = min(first + chunk, n_frames)
-        age = torch.arange(first + 1, end + 1, dtype=images.dtype, device=images.device).view(-1, 1, 1)
-        # Frames one above the other: one image read at many places, not many copies of it.
-        where = [
-            (start - age * speed).flatten(0, 1).unsqueeze(0) for start, speed in zip((rows, columns), at, strict=True)
-        ]
-        carried = sample(images.unsqueeze(0), *where, cubic=cubic).squeeze(0)
-        yield slice(first, end), carried.view(images.shape[0], end - first, *rows.shape)
+        ages = torch.arange(first + 1, end + 1, dtype=images.dtype, device=images.device)
+        moved = carried(images.unsqueeze(0), at, ages, stride=stride, cubic=cubic)
+        yield slice(first, end), moved.transpose(0, 1)
 
 
 def _blend(predicted: torch.Tensor, cold: Guess, evidence: Evidence, moved: torch.Tensor) -> Prediction:
