@@ -327,8 +327,9 @@ class Engine:
         self, measured: _Measured, beginning: Beginning, budget: Budget, began_s: float, watch: Watch | None
     ) -> _Solved:
         """Run the solver from where to begin until the budget is spent."""
-        sigma_last = min(self.settings.sigma_last, beginning.sigma)
-        settings = dataclasses.replace(self.settings, sigma_first=beginning.sigma, sigma_last=sigma_last)
+        settings = dataclasses.replace(
+            self.settings, sigma_first=beginning.sigma_first, sigma_last=beginning.sigma_last
+        )
         y, r_inv = measured.y, measured.r_inv
         rule, observe = make_rule(settings, y, self._phi, r_inv)
         ladder = AnytimeLadder(

@@ -61,12 +61,14 @@ _TINY = 1e-12
 class StartError(NamedTuple):
     """How far a start is from the truth: e_p² (P, H, W), infinite where nothing is measured, and e² over all, ().
 
-    ``moves``, (P, H, W), 0–1: where something moves; ``of_motion``, (): the share of e² that is there. ``beside_cold``,
-    of a warm start: e_p² as a fraction of the cold start's, ρ_p², (P, H, W), 0–1.
+    ``where_wrong``, (): the root of the mean of e_p⁴, which tells how large errors are where there are any. ``moves``,
+    (P, H, W), 0–1: where something moves; ``of_motion``, (): the share of e² that is there. ``beside_cold``, of a warm
+    start: e_p² as a fraction of the cold start's, ρ_p², (P, H, W), 0–1.
     """
 
     around: torch.Tensor
     everywhere: torch.Tensor
+    where_wrong: torch.Tensor
     moves: torch.Tensor
     of_motion: torch.Tensor
     beside_cold: torch.Tensor | None = None
@@ -94,10 +96,13 @@ def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor, moves: torch
     """
     near = box_mean(exposure, _AROUND_PX)
     known = near > _TINY
-    around = torch.where(known, box_mean(mispredicted, _AROUND_PX) / torch.where(known, near, 1.0), math.inf)
+    around = box_mean(mispredicted, _AROUND_PX) / torch.where(known, near, 1.0)
+    where_wrong = ((around * known).square().sum() / known.sum().clamp_min(1)).sqrt()
     total = mispredicted.sum()
     of_motion = (mispredicted * moves).sum() / total.clamp_min(_TINY)
-    return StartError(around, total / exposure.sum().clamp_min(_TINY), moves, of_motion)
+    return StartError(
+        torch.where(known, around, math.inf), total / exposure.sum().clamp_min(_TINY), where_wrong, moves, of_motion
+    )
 
 
 def round_to_end_after(n_priors: int, iterations: int) -> int:

@@ -17,24 +17,29 @@ _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 """Most of α and β after a warm start. Its ladder is low, and there stronger acceleration diverges: of four scenes with
 α = 1.86 and β = 0.2 two end at 8 and 13 dB after 24 iterations, where from a cold start they end at 22 and 25."""
 
-_SIGMA_PER_ERROR = {Start.COLD: 2.3, Start.WARM: 1.5}
-"""First σ in units of the error that the cold start is estimated to have; a warm start lowers it by its share of that.
-See docs/results/first-sigma.md and correlated-errors.md."""
+_SIGMA_PER_ERROR = {Start.COLD: 2.0, Start.WARM: 1.3}
+"""First σ in units of the error that the cold start is estimated to have where it is wrong; a warm start lowers it by
+its share of that. See docs/results/first-sigma.md."""
 
 _LEAST_FIRST_SIGMA = 4 / 255
 """What no solve begins below, however good its start is taken to be."""
 
+_ENDS_LOW_AFTER = 16
+"""Iterations from which on σ falls all the way: fewer, K, end at √(16/K) times its last value. Smooth motion takes the
+reach of a high σ to mend; by the time a longer solve is at a low one it is mended."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beginning:
-    """The start v⁰ of a solve, its first σ, what kind of start it is and why, (P, B, h, w); and ȳ, (P, 1, h, w).
+    """The start v⁰ of a solve, (P, B, h, w), its first and last σ, what kind of start it is and why; ȳ, (P, 1, h, w).
 
     ``error`` is how far v⁰ is from the truth; None where that was not looked at.
     """
 
     v: torch.Tensor
     error: StartError | None
-    sigma: float
+    sigma_first: float
+    sigma_last: float
     start: Start
     reason: str
     still: torch.Tensor
@@ -110,22 +115,25 @@ class Starter:
         settings = self._settings
         past, reason = self._before(snapshot)
         if past is None and not settings.linear_start:
-            return Beginning(still, None, settings.sigma_first, Start.COLD, reason, still[:, :1].clone())
+            sigmas = settings.sigma_first, settings.sigma_last
+            return Beginning(still, None, *sigmas, Start.COLD, reason, still[:, :1].clone())
         image = still[:, :1].clone()  # not all its frames, which are alike: it is kept for the whole solve
         evidence = linear.evidence(coded.y, coded.r_inv, coded.noise)
         cold = evidence.cold(still, linear=settings.linear_start)
         moves = evidence.moving(cold)
         cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
-        error = float(cold_error.everywhere) ** 0.5
+        error = float(cold_error.where_wrong) ** 0.5
         if past is not None:
             prediction = predict(past, cold, coded, evidence)
             reason = prediction.refusal or "warm"
             if reason == "warm":
-                sigma = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
+                first = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
                 left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
                 known = self._known(left.of_warm(cold_error))
-                return Beginning(prediction.start.video, known, self._within(sigma), Start.WARM, reason, image)
-        return Beginning(cold.video, self._known(cold_error), self._sigma(Start.COLD, error), Start.COLD, reason, image)
+                sigmas = self._falling(first, iterations)
+                return Beginning(prediction.start.video, known, *sigmas, Start.WARM, reason, image)
+        sigmas = self._falling(self._sigma(Start.COLD, error), iterations)
+        return Beginning(cold.video, self._known(cold_error), *sigmas, Start.COLD, reason, image)
 
     def _known(self, error: StartError) -> StartError | None:
         """Return the error if it is one: where ȳ alone was looked at, nothing tells what moves from texture."""
@@ -135,6 +143,13 @@ class Starter:
         """Return the first σ for a cold start of this error; from ȳ the settings' own, as in the paper."""
         settings = self._settings
         return self._within(_SIGMA_PER_ERROR[start] * error) if settings.linear_start else settings.sigma_first
+
+    def _falling(self, first: float, iterations: int) -> tuple[float, float]:
+        """Return the first and the last σ of so many iterations."""
+        first, last = self._within(first), self._settings.sigma_last
+        if self._settings.linear_start:
+            last *= max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5
+        return first, min(first, last)
 
     def _within(self, sigma: float) -> float:
         """Return the nearest σ that a solve may begin with."""

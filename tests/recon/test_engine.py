@@ -256,21 +256,38 @@ def test_no_time_at_all_gives_the_minimum_of_iterations(
     assert np.isfinite(video).all()
 
 
-def test_the_ladder_ends_at_its_lowest_sigma_however_short_the_budget(
+class Noting(IdentityDenoiser):
+    """Changes nothing, and notes the σ that it was asked for."""
+
+    def __init__(self) -> None:
+        self.sigmas: list[float] = []
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        self.sigmas.append(sigma)
+        return super().__call__(x, sigma)
+
+
+@pytest.mark.parametrize(
+    ("budget", "higher"),
+    [(Budget(16), 1.0), (Budget(40, time_s=0.0), 1.0), (Budget(7), (16 / 7) ** 0.5), (Budget(1), 4.0)],
+)
+def test_sigma_ends_at_its_lowest_and_higher_where_iterations_are_few(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, budget: Budget, higher: float
+) -> None:
+    calibration, noting = make_calibration(), Noting()
+    settings = dataclasses.replace(TV, restrain=False, along_time=False, sigma_last=0.005)
+    _engine(calibration, settings, noting).reconstruct(expose(calibration, make_video()), budget)
+    assert noting.sigmas[-1] == pytest.approx(higher * settings.sigma_last)
+
+
+def test_from_a_still_image_sigma_ends_at_its_lowest_however_few_iterations(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    sigmas: list[float] = []
-
-    class Noting(IdentityDenoiser):
-        def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-            sigmas.append(sigma)
-            return super().__call__(x, sigma)
-
-    calibration = make_calibration()
-    engine = _engine(calibration, dataclasses.replace(TV, restrain=False), Noting())
-    for budget in (Budget(1), Budget(7), Budget(12, time_s=0.0)):
-        engine.reconstruct(expose(calibration, make_video()), budget)
-        assert sigmas[-1] == TV.sigma_last
+    """As in the paper."""
+    calibration, noting = make_calibration(), Noting()
+    engine = _engine(calibration, dataclasses.replace(TV, linear_start=False), noting)
+    engine.reconstruct(expose(calibration, make_video()), Budget(4))
+    assert noting.sigmas[-1] == TV.sigma_last
 
 
 def test_a_denoiser_that_breaks_gives_the_still_image_and_says_so(

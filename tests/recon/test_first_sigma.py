@@ -69,7 +69,7 @@ def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tupl
 
 @pytest.mark.parametrize("video", [smooth(0.5), smooth(3), textured()], ids=["slow", "fast", "texture"])
 def test_sigma_falls_from_no_more_than_the_first_to_no_more_than_the_last(video: np.ndarray) -> None:
-    _, sigmas = solved(video, FRAMES_ONLY, 6)
+    _, sigmas = solved(video, FRAMES_ONLY, 16)
     assert 4 / 255 <= sigmas[0] <= SETTINGS.sigma_first + 1e-9
     assert sigmas[-1] <= SETTINGS.sigma_last + 1e-9
     assert all(after <= before + 1e-9 for before, after in itertools.pairwise(sigmas))

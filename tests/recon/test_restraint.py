@@ -29,7 +29,8 @@ FREE = dataclasses.replace(DEFAULT, restrain=False)
 
 def error_of(rms: float, of_motion: float = 1.0) -> StartError:
     """Return the error of a start that is wrong by so much everywhere, so much of it where something moves."""
-    return StartError(torch.full((P, H, W), rms**2), torch.tensor(rms**2), torch.ones(P, H, W), torch.tensor(of_motion))
+    mean = torch.tensor(rms**2)
+    return StartError(torch.full((P, H, W), rms**2), mean, mean, torch.ones(P, H, W), torch.tensor(of_motion))
 
 
 def never() -> None:
@@ -53,7 +54,7 @@ def test_what_stands_still_is_held_closer() -> None:
     start, rms = torch.zeros(P, B, H, 8 * W), 0.02
     moves = torch.zeros(P, H, 8 * W)
     moves[..., 4 * W :] = 1.0
-    error = StartError(torch.full((P, H, 8 * W), rms**2), torch.tensor(rms**2), moves, torch.tensor(0.5))
+    error = error_of(rms)._replace(around=torch.full((P, H, 8 * W), rms**2), moves=moves)
     held = Restraint(start, error, never).held(start + 0.1)
     torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.5 * rms))
     torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 1.35 * rms))
@@ -91,9 +92,7 @@ def test_each_place_is_held_by_its_own_error() -> None:
     start = torch.zeros(P, B, H, W)
     around = torch.full((P, H, W), 0.01**2)
     around[..., W // 2 :] = 0.1**2
-    held = Restraint(start, StartError(around, around.mean(), torch.ones(P, H, W), torch.tensor(1.0)), never).held(
-        start + 0.1
-    )
+    held = Restraint(start, error_of(0.05)._replace(around=around), never).held(start + 0.1)
     torch.testing.assert_close(held[..., 0], torch.full((P, B, H), 0.0135))
     torch.testing.assert_close(held[..., -1], torch.full((P, B, H), 0.1))
 
@@ -113,6 +112,21 @@ def test_prediction_errors_are_weighed_by_the_exposure() -> None:
     error = start_error(0.02**2 * exposure, exposure, torch.ones_like(exposure))
     torch.testing.assert_close(error.around.sqrt(), torch.full((P, H, W), 0.02))
     assert float(error.everywhere) == pytest.approx(0.02**2)
+    assert float(error.where_wrong) == pytest.approx(0.02**2)
+
+
+def test_errors_are_as_large_where_something_is_wrong_however_little_that_is() -> None:
+    """A drop that falls before a still wall is not to be taken for a scene that is nearly right all over."""
+    exposure = torch.ones(1, 96, 96)
+    mispredicted = torch.zeros(1, 96, 96)
+    mispredicted[:, 32:64, 32:64] = 0.1**2
+    error = start_error(mispredicted, exposure, torch.ones_like(exposure))
+    assert float(error.everywhere) == pytest.approx(0.1**2 / 9)
+    assert 0.2 * 0.1**2 < float(error.where_wrong) < 0.1**2 / 3
+    unmeasured = exposure.clone()
+    unmeasured[:, :, 80:] = 0.0
+    cut = start_error(mispredicted * unmeasured, unmeasured, torch.ones_like(exposure))
+    assert float(cut.where_wrong) > float(error.where_wrong), "what is not measured is not taken for right"
 
 
 def sigmas_after(first_moves: float, planned: list[float]) -> list[float]:
