@@ -71,7 +71,8 @@ class ReconstructSection(Section):
         default=None,
         gt=0,
         le=1,
-        description="Most noise level σ at the last iteration, on the 0–1 scale; unset: as above.",
+        description="Most noise level σ at the last of 16 or more iterations, on the 0–1 scale; K fewer end at "
+        "√(16/K) of it (not where linear_start is false); unset: as above.",
         examples=[0.03],
     )
     sigma_shape: Shape | None = Field(

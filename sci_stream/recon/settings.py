@@ -32,8 +32,9 @@ class SolverSettings:
     iterations, min_iterations
         What a snapshot is given if there is time, and what it is given however short time is; 1 ≤ min ≤ iterations.
     sigma_first, sigma_last
-        Most noise level handed to the denoiser in the first and the last iteration, 0–1 scale. With a linear start, and
-        after a warm one, both are lower where the start is nearer than that; see `sci_stream.recon.starter`.
+        Most noise level handed to the denoiser in the first and the last iteration, 0–1 scale. With a linear start
+        both are lower where the start is nearer than that, and solves of few iterations end higher than
+        ``sigma_last``, see `sci_stream.recon.starter`.
     sigma_shape
         How σ falls between them.
     lambda_rule, xi, eta
