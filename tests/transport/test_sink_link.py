@@ -126,7 +126,7 @@ def test_the_sink_knows_who_reports_and_notices_who_falls_silent(bench: Bench) -
     bench.link.dealer.status = {"in_hand": 3}
     server = bench.server
     assert server is not None
-    until(lambda: any(peer.status == {"in_hand": 3} for peer in server.peers.values()), bench.turn)
+    until(lambda: any(peer.status.get("in_hand") == 3 for peer in server.peers.values()), bench.turn)
     lost: list[str] = []
     until(
         lambda: lost == ["reconstruct-0"],
