@@ -35,7 +35,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningR
     with RunningRig(tmp_path_factory.mktemp("watched"), {"health": health}) as rig:
         urls = {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
         wait_for(lambda: all(is_ready(url) for url in urls.values()), "every node is ready")
+        wait_for(lambda: has_results(urls), "the first snapshots are through, in the figures of both nodes")
         yield rig, urls
+
+
+def has_results(urls: dict[str, str]) -> bool:
+    """Return whether what comes with a result is told: a histogram at its first value, a count at the next turn."""
+    timed = figures(urls["sink"]).get("sci_stream_latency_seconds_count", {})
+    return "total" in timed and figures(urls["reconstruct"])["sci_stream_solver_busy_seconds_total"][""] > 0
 
 
 def is_ready(url: str) -> bool:
@@ -55,7 +62,7 @@ def test_the_ledger_that_prometheus_reads_adds_up_and_grows(watched: Watched) ->
         found = figures(urls["sink"])
         settled = sum(found["sci_stream_snapshots_total"].values())
         assert found["sci_stream_ledger_acquired_total"][""] == settled + found["sci_stream_ledger_in_flight"][""]
-        return settled, found["sci_stream_latency_seconds_count"].get("total", 0.0)
+        return settled, found["sci_stream_latency_seconds_count"]["total"]
 
     before, timed = ledger()
     wait_for(lambda: ledger()[0] >= before + 3, "three more snapshots are in the ledger")
