@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,24 @@ def wait_until_both_work(rig: NetworkRig) -> None:
     other is held.
     """
     for host, other in (("solver0", "solver1"), ("solver1", "solver0")):
-        least = reconstructed_by(rig, host) + 1
-        rig.nodes[other].send_signal(signal.SIGSTOP)
-        try:
-            wait_for(lambda: reconstructed_by(rig, host) >= least, f"{host} works\n{rig.output}", PATIENCE_S)  # noqa: B023 - used at once
-        finally:
-            rig.nodes[other].send_signal(signal.SIGCONT)
+        with held(rig, other):
+            wait_until_works(rig, host)
+
+
+@contextlib.contextmanager
+def held(rig: NetworkRig, host: str) -> Iterator[None]:
+    """Have the node of a host do nothing for a while."""
+    rig.nodes[host].send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        rig.nodes[host].send_signal(signal.SIGCONT)
+
+
+def wait_until_works(rig: NetworkRig, host: str) -> None:
+    """Wait until the reconstruct node of a host has reconstructed something more."""
+    least = reconstructed_by(rig, host) + 1
+    wait_for(lambda: reconstructed_by(rig, host) >= least, f"{host} works\n{rig.output}", PATIENCE_S)
 
 
 def reconstructed_by(rig: NetworkRig, host: str) -> int:
@@ -44,7 +58,10 @@ def test_a_cable_that_is_cut_and_mended_costs_nothing_on_a_long_and_lossy_networ
         for host in rig.hosts.values():
             host.cable.delay_s, host.cable.loss = 0.01, 0.005
         rig.wait_for_count("reconstructed", 4, timeout_s=3 * PATIENCE_S)  # four processes load at once
-        rig.hosts["solver0"].cable.cut = True
+        with held(rig, "solver1"):
+            wait_until_works(rig, "solver0")
+            rig.hosts["solver0"].cable.cut = True
+            wait_for_acquired(rig, 2)  # which are given to the one that seems to be there
         rig.wait_for_words("camera", "is gone: it was silent for too long")
         rig.wait_for_count("reconstructed", rig.count("reconstructed") + 4)
         rig.hosts["solver0"].cable.cut = False
@@ -53,7 +70,8 @@ def test_a_cable_that_is_cut_and_mended_costs_nothing_on_a_long_and_lossy_networ
         rig.stop()
         ledger = rig.assert_complete(rig.finish())
         assert ledger["reconstructed"] == ledger["acquired"]
-        assert ledger["redelivered"] >= 1
+        # Had the result just reached the sink, the second one was let go.
+        assert ledger["redelivered"] + ledger["duplicates"] >= 1
 
 
 def acquired(rig: NetworkRig) -> int:
