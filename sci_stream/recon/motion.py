@@ -140,8 +140,10 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
 
     From coarse to fine: frames are shifted by the velocity so far to the time of the last one. Where it is right they
     agree; where it is not their brightness has a slope over time, found by linear regression over all of them, which a
-    further step of motion removes: slope + ∇m·step = 0, m their mean. Using all frames at once averages the errors that
-    a reconstruction's frames have each for themselves.
+    further step of motion removes: slope + ∇m·step = 0, m their mean. The first step looks at the last two frames and
+    every further one at twice as many, as far as they go: what is small and fast is somewhere else altogether a few
+    frames earlier, and is found there once its velocity is known roughly. Using many frames averages the errors that a
+    reconstruction's frames have each for themselves.
 
     Parameters
     ----------
@@ -167,19 +169,21 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
     while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
         halved = F.avg_pool2d(levels[-1].unsqueeze(1), 2, ceil_mode=True, count_include_pad=False)
         levels.append(halved.squeeze(1))
-    time = torch.arange(1 - n_frames, 1, dtype=video.dtype, device=video.device)
-    centred = time - time.mean()
-    slope_weights = centred / centred.square().sum()
+    frames = 2
     flow = video.new_zeros(2, *levels[-1].shape[-2:])
     for level in reversed(levels[min(finest, len(levels) - 1) :]):
         flow = _rescaled(flow, level.shape[-2], level.shape[-1])
         for _ in range(rounds):
-            aligned = carried(level.unsqueeze(1), flow, -time).squeeze(1)
+            latest = level[-frames:]
+            time = torch.arange(1 - len(latest), 1, dtype=video.dtype, device=video.device)
+            aligned = carried(latest.unsqueeze(1), flow, -time).squeeze(1)
             mean = aligned.mean(0)
-            slope = torch.tensordot(slope_weights, aligned, dims=1)
+            centred = time - time.mean()
+            slope = torch.tensordot(centred / centred.square().sum(), aligned, dims=1)
             a, b = gradient(mean)
             step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, _WINDOW_PX)
             flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
+            frames *= 2
     return _rescaled(flow, height, width)
 
 

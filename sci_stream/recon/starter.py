@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,15 +12,20 @@ from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.linear_start import LinearStart
 from sci_stream.recon.restraint import StartError
 from sci_stream.recon.settings import SolverSettings
-from sci_stream.recon.warm_start import Coded, first_sigma, predict
+from sci_stream.recon.warm_start import Coded, predict
 
 _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 0.1
 """Most of α and β after a warm start. Its ladder is low, and there stronger acceleration diverges: of four scenes with
 α = 1.86 and β = 0.2 two end at 8 and 13 dB after 24 iterations, where from a cold start they end at 22 and 25."""
 
-_SIGMA_PER_ERROR = {Start.COLD: 2.0, Start.WARM: 1.3}
-"""First σ in units of the error that the cold start is estimated to have where it is wrong; a warm start lowers it by
-its share of that. See docs/results/first-sigma.md."""
+_SIGMA_PER_ERROR = 2.0
+"""First σ in units of the error that a start is estimated to have where it is wrong: docs/results/first-sigma.md."""
+
+_WARM_SIGMA_PER_ERROR, _FAR_BETTER = 1.1, 0.87
+"""The same of a warm start whose error is at most this share of the cold one's; between that and 1, in between."""
+
+_WARM_POWER = 1.5
+"""Of ρ, by which a warm start lowers the paper's first σ."""
 
 _LEAST_FIRST_SIGMA = 4 / 255
 """What no solve begins below, however good its start is taken to be."""
@@ -52,6 +58,19 @@ def gentle(settings: SolverSettings) -> SolverSettings:
         relaxation=min(settings.relaxation, _WARM_RELAXATION),
         momentum=min(settings.momentum, _WARM_MOMENTUM),
     )
+
+
+def sigma_per_error(ratio: float) -> float:
+    """Return the first σ in units of the start's error, where a warm start's is this share ρ of the cold one's.
+
+    A warm start's errors are a few that are large, where what moves was mispredicted, and its σ need not be as high to
+    mend them. The less it gains, the more it is to be treated as the cold start that it nearly is.
+
+    >>> sigma_per_error(1.0), sigma_per_error(0.5)
+    (2.0, 1.1)
+    """
+    nearly_cold = min(1.0, max(0.0, (ratio - _FAR_BETTER) / (1.0 - _FAR_BETTER)))
+    return _WARM_SIGMA_PER_ERROR + (_SIGMA_PER_ERROR - _WARM_SIGMA_PER_ERROR) * nearly_cold
 
 
 class Starter:
@@ -122,27 +141,26 @@ class Starter:
         cold = evidence.cold(still, linear=settings.linear_start)
         moves = evidence.moving(cold)
         cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
-        error = float(cold_error.where_wrong) ** 0.5
         if past is not None:
             prediction = predict(past, cold, coded, evidence)
             reason = prediction.refusal or "warm"
             if reason == "warm":
-                first = first_sigma(self._sigma(Start.WARM, error), prediction.error_ratio, iterations)
                 left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
                 known = self._known(left.of_warm(cold_error))
-                sigmas = self._falling(first, iterations)
+                sigmas = self._falling(self._first_sigma(left, prediction.error_ratio), iterations)
                 return Beginning(prediction.start.video, known, *sigmas, Start.WARM, reason, image)
-        sigmas = self._falling(self._sigma(Start.COLD, error), iterations)
+        sigmas = self._falling(self._first_sigma(cold_error), iterations)
         return Beginning(cold.video, self._known(cold_error), *sigmas, Start.COLD, reason, image)
 
     def _known(self, error: StartError) -> StartError | None:
         """Return the error if it is one: where ȳ alone was looked at, nothing tells what moves from texture."""
         return error if self._settings.linear_start else None
 
-    def _sigma(self, start: Start, error: float) -> float:
-        """Return the first σ for a cold start of this error; from ȳ the settings' own, as in the paper."""
-        settings = self._settings
-        return self._within(_SIGMA_PER_ERROR[start] * error) if settings.linear_start else settings.sigma_first
+    def _first_sigma(self, error: StartError, ratio: float = 1.0) -> float:
+        """Return the first σ after a start of this error, for a warm one with ρ; from ȳ the settings' own."""
+        if not self._settings.linear_start:
+            return self._settings.sigma_first * math.pow(ratio, _WARM_POWER)
+        return sigma_per_error(ratio) * math.sqrt(float(error.where_wrong))
 
     def _falling(self, first: float, iterations: int) -> tuple[float, float]:
         """Return the first and the last σ of so many iterations."""

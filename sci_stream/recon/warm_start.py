@@ -229,21 +229,3 @@ def _blend(predicted: torch.Tensor, cold: Guess, evidence: Evidence, moved: torc
         )
     ).tolist()
     return Prediction(start, *told)
-
-
-def first_sigma(cold: float, error_ratio: float, iterations: int) -> float:
-    r"""Return the noise level to begin with: the cold one, lowered as far as the start's error is.
-
-    σ₁ = σ_cold·ρ^p, p = 1.5·min(1, 8/K): with few iterations K the upper end of the ladder is what can be spared; with
-    many, little is gained by leaving it out, and where the motion was misjudged it is what mends that.
-
-    Parameters
-    ----------
-    cold
-        σ that an error as large as the cold start's asks for.
-    error_ratio
-        ρ of `Prediction`.
-    iterations
-        K, at most so many.
-    """
-    return cold * float(error_ratio ** (1.5 * min(1.0, 8.0 / iterations)))

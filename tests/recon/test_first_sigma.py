@@ -8,6 +8,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -15,6 +17,7 @@ from sci_stream.recon.denoisers import make_denoiser
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.recon.schedule import LambdaRule
 from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream.recon.starter import sigma_per_error
 
 B, SIZE = 8, 64
 CPU = torch.device("cpu")
@@ -100,3 +103,11 @@ def test_a_first_sigma_that_is_set_lower_is_kept() -> None:
 def test_from_the_still_image_it_is_as_set() -> None:
     plain = dataclasses.replace(FRAMES_ONLY, linear_start=False)
     assert solved(smooth(0.5), plain, 3)[1][0] == pytest.approx(SETTINGS.sigma_first)
+
+
+@given(ratio=st.floats(0, 1), better=st.floats(0, 1))
+def test_the_less_a_warm_start_gains_the_more_it_is_treated_as_a_cold_one(ratio: float, better: float) -> None:
+    better = min(ratio, better)
+    assert sigma_per_error(better) <= sigma_per_error(ratio) <= sigma_per_error(1.0)
+    # No step: one that is about as good as the cold start is treated about the same, on either side of a refusal.
+    assert sigma_per_error(ratio) - sigma_per_error(better) <= 7 * (ratio - better) + 1e-9

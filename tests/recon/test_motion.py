@@ -90,6 +90,16 @@ def test_it_is_found_in_noise_too() -> None:
     torch.testing.assert_close(found.flatten(1).median(1).values, torch.tensor([0.8, -0.5]), atol=0.1, rtol=0)
 
 
+@pytest.mark.parametrize(("dy", "dx"), [(8.0, 0.0), (4.0, -6.0)])
+def test_a_small_thing_is_found_that_moves_by_more_than_its_size_within_the_video(dy: float, dx: float) -> None:
+    rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
+    last = torch.tensor([64.0, 40.0])
+    away = [torch.hypot(rows - last[0] + dy * age, columns - last[1] + dx * age) for age in range(7, -1, -1)]
+    video = 0.1 + 0.6 * torch.stack([torch.sigmoid(7 - distance) for distance in away])
+    found = velocity(video, finest=2, rounds=2)[:, away[-1] < 6]
+    torch.testing.assert_close(found.mean(1), torch.tensor([dy, dx]), atol=0.8, rtol=0)
+
+
 def test_two_halves_may_move_apart() -> None:
     video = torch.cat((moving(0.0, 0.8, width=64)[..., :64], moving(0.0, -0.8, width=64)[..., :64]), dim=-1)
     found = velocity(video)[1, 14:-14]

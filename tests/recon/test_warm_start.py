@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon import warm_start
@@ -13,7 +11,7 @@ from sci_stream.recon.gap import cold_start
 from sci_stream.recon.linear_start import Evidence, Guess, LinearStart
 from sci_stream.recon.metrics import psnr
 from sci_stream.recon.motion import box_mean, gradient
-from sci_stream.recon.warm_start import Coded, Prediction, extrapolate, first_sigma, predict, refine
+from sci_stream.recon.warm_start import Coded, Prediction, extrapolate, predict, refine
 
 B, H, W = 8, 64, 72
 VELOCITY = (0.7, -0.5)
@@ -179,17 +177,3 @@ def test_any_number_of_frames_and_any_size_works(shape: tuple[int, int, int]) ->
     assert prediction.start.video.shape == video.shape
     assert bool(prediction.start.video.isfinite().all())
     assert 0 <= prediction.error_ratio <= 1
-
-
-@given(
-    cold=st.floats(0.02, 0.4),
-    ratio=st.floats(0, 1),
-    worse=st.floats(0, 1),
-    iterations=st.integers(1, 100),
-)
-def test_the_first_sigma_falls_with_the_error(cold: float, ratio: float, worse: float, iterations: int) -> None:
-    sigma = first_sigma(cold, ratio, iterations)
-    assert 0 <= sigma <= cold
-    assert first_sigma(cold, 1.0, iterations) == cold
-    assert sigma <= first_sigma(cold, max(ratio, worse), iterations)
-    assert sigma <= first_sigma(cold, ratio, iterations + 1)
