@@ -170,8 +170,9 @@ class ReconstructSection(Section):
     momentum: float | None = Field(
         default=None,
         ge=0,
-        lt=1,
-        description="β of accelerated GAP: how far the estimate is carried on; unset: what suits the denoiser.",
+        le=10,
+        description="μ of accelerated GAP: how far the estimate is carried on, in units of σ on the 0–1 scale, "
+        "at most by a third of its last change; unset: what suits the denoiser.",
         examples=[0.0],
     )
     adapt_budget: bool = Field(

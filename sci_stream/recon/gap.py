@@ -85,8 +85,21 @@ def gap_step(state: State, sigma: float, problem: Problem) -> State:
     if (correlated := problem.explained(turn)) is not None:
         x = explained(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
     d = problem.denoise(turn)(x, sigma)
-    v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + momentum)
+    v = d if d_previous is None or not momentum else torch.lerp(d_previous, d, 1.0 + carried_on(momentum, sigma, d))
     return State(v, y_acc, d, x if observed else None, turn + 1)
+
+
+_MOST_CARRIED_ON = 0.35
+"""β at most: with more, errors of rounding grow at high σ and nothing else is gained."""
+
+
+def carried_on(momentum: float, sigma: float, like: torch.Tensor) -> torch.Tensor:
+    """Return β = min(μσ, 0.35), (), on the device and in the dtype of ``like``.
+
+    While σ is high, what an iteration changed is half of what the next ones will change too; when it is low, changes
+    are what the denoisers disagree in.
+    """
+    return (momentum * on_device(sigma, like)).clamp_max_(_MOST_CARRIED_ON)
 
 
 def in_time(correlated: Correlated | None, turn: int) -> Correlated | None:
@@ -129,11 +142,11 @@ def gap(
 
         y_acc ← y_acc + α (y − Φv)
         x ← v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv)
-        d ← D_σ(x);  v ← d + β (d − d_previous)
+        d ← D_σ(x);  v ← d + β (d − d_previous),  β = min(μσ, 0.35)
 
-    With α = 0 and β = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 and a little β
-    save iterations at high σ and oscillate at low σ: 1.86 and 0.2 gain half a decibel in the first ten iterations with
-    FFDNet, and lose seven with total variation as σ falls below 20/255; 1.5 and 0.1 hold with both down to 10/255.
+    With α = 0 and μ = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 saves iterations
+    at high σ and oscillates at low σ: 1.86 gains in the first ten iterations with FFDNet, and loses seven decibels with
+    total variation as σ falls below 20/255; 1.5 holds down to 10/255. Likewise β; it falls with σ.
 
     Where the noise of y is known, x is not to reproduce it, and y_acc not to gather it: both steps are taken by the
     share of what v leaves unexplained that is likely an error of v (`belief`)::
@@ -168,7 +181,7 @@ def gap(
     sigmas
         σ_k of each iteration, asked for one at a time.
     relaxation, momentum
-        α ≥ 0 and β ≥ 0.
+        α ≥ 0 and μ ≥ 0.
     noise
         n², (…, H, W): the variance of y's noise. None, as in the paper, where y is to be explained exactly.
     correlated

@@ -24,9 +24,9 @@ class SolverSettings:
     solver
         Name of the algorithm: ``"gap"``, or ``"admm"`` for noisy measurements.
     accelerate
-        Accumulate the measurement's residual; False for the plain algorithm, which α and β then do not change.
+        Accumulate the measurement's residual; False for the plain algorithm, which α and μ then do not change.
     relaxation, momentum
-        α and β of `sci_stream.recon.gap.gap`, 0 ≤ α < 2, 0 ≤ β < 1.
+        α and μ of `sci_stream.recon.gap.gap`, 0 ≤ α < 2, 0 ≤ μ ≤ 10.
     gamma
         γ of `sci_stream.recon.admm.admm`, ≥ 0, in units of Σφ²: how far the measurement is to be doubted.
     iterations, min_iterations
@@ -95,10 +95,10 @@ class SolverSettings:
                 expected="1 <= min_iterations <= iterations",
                 got=f"min_iterations = {self.min_iterations}, iterations = {self.iterations}",
             )
-        if not (0 <= self.relaxation < 2 and 0 <= self.momentum < 1):
+        if not (0 <= self.relaxation < 2 and 0 <= self.momentum <= 10):
             raise ConfigError(
                 "The acceleration of the solver is out of its range",
-                expected="0 <= relaxation < 2 and 0 <= momentum < 1",
+                expected="0 <= relaxation < 2 and 0 <= momentum <= 10",
                 got=f"relaxation = {self.relaxation}, momentum = {self.momentum}",
             )
         if self.correlated < 0:

@@ -79,7 +79,7 @@ def test_a_solve_takes_the_memory_that_is_planned_for_it(
     settings = SolverSettings(
         iterations=6,
         relaxation=1.5,
-        momentum=0.1,
+        momentum=4.0,
         lambda_rule=LambdaRule.RESIDUAL,
         along_time=along_time,
         linear_start=from_linear,

@@ -413,7 +413,7 @@ def test_solves_begun_one_ahead_come_out_as_if_alone(
     time_s: float | None,
 ) -> None:
     calibration = make_calibration(bayer=BayerPhase.RGGB)
-    settings = dataclasses.replace(TV, relaxation=1.5, momentum=0.1)
+    settings = dataclasses.replace(TV, relaxation=1.5, momentum=4.0)
     denoiser = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), device, Precision.AUTO)
     snapshots = [expose(calibration, make_video() * (1 - 0.1 * n), seq=n) for n in range(5)]
     engines = [Engine(calibration, denoiser, device, settings, video_dtype=torch.float16) for _ in range(2)]

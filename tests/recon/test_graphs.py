@@ -52,7 +52,7 @@ def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -
 
 @pytest.mark.parametrize("make", [TvDenoiser, IdentityDenoiser, lite])
 @pytest.mark.parametrize(
-    "how", [{}, {"relaxation": 1.5, "momentum": 0.1}, {"relaxation": 0.0}, {"noise": torch.full((18, 15), 0.01)}]
+    "how", [{}, {"relaxation": 1.5, "momentum": 4.0}, {"relaxation": 0.0}, {"noise": torch.full((18, 15), 0.01)}]
 )
 def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
     make: Callable[[], RecordableDenoiser], how: dict[str, Any]
@@ -100,8 +100,8 @@ def test_one_recording_serves_all_snapshots_of_a_calibration() -> None:
     recorded, phi = RecordedStep(denoise, by_hand), Problem().phi
     for seed in range(4):
         problem = Problem(seed)
-        got = problem.solve(denoise, recorded, phi, momentum=0.1)[-1]
-        torch.testing.assert_close(got, problem.solve(denoise, gap_step, phi, momentum=0.1)[-1])
+        got = problem.solve(denoise, recorded, phi, momentum=4.0)[-1]
+        torch.testing.assert_close(got, problem.solve(denoise, gap_step, phi, momentum=4.0)[-1])
     assert recorded.recordings == 1
 
 
@@ -109,7 +109,7 @@ def test_each_acceleration_and_each_form_of_a_denoiser_has_a_recording_of_its_ow
     denoise = lite(precision=Precision.HALF)
     denoise.half_from_sigma = 0.1
     recorded, problem = RecordedStep(denoise, by_hand), Problem()
-    for how in ({"momentum": 0.1}, {"momentum": 0.0}, {"momentum": 0.1}):
+    for how in ({"momentum": 4.0}, {"momentum": 0.0}, {"momentum": 4.0}):
         got = problem.solve(denoise, recorded, problem.phi, **how)
         for mine, wanted in zip(got, problem.solve(denoise, gap_step, problem.phi, **how), strict=True):
             torch.testing.assert_close(mine, wanted)
@@ -124,7 +124,7 @@ def test_an_observer_is_told_the_same() -> None:
         start = cold_start(problem.y, problem.phi, problem.r_inv)
         iterates = gap(
             start, problem.y, problem.phi, problem.r_inv,
-            denoise=denoise, sigmas=SIGMAS, momentum=0.1, step=step,
+            denoise=denoise, sigmas=SIGMAS, momentum=4.0, step=step,
             observe=lambda x, d, pairs=pairs: pairs.append((x, d)),
         )  # fmt: skip
         copies = [d.clone() for d in iterates]
@@ -197,8 +197,8 @@ def test_a_cuda_graph_replays_the_iteration(precision: Precision) -> None:
             recorded, phi = RecordedStep(denoise, record_cuda_graph(cuda)), Problem(device=cuda).phi
             for seed in range(3):
                 problem = Problem(seed, cuda)
-                got = problem.solve(denoise, recorded, phi, relaxation=1.5, momentum=0.1)
-                wanted = problem.solve(denoise, gap_step, phi, relaxation=1.5, momentum=0.1)
+                got = problem.solve(denoise, recorded, phi, relaxation=1.5, momentum=4.0)
+                wanted = problem.solve(denoise, gap_step, phi, relaxation=1.5, momentum=4.0)
                 for mine, other in zip(got, wanted, strict=True):
                     torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
             assert recorded.fault == ""

@@ -34,9 +34,9 @@ def _run(settings: SolverSettings) -> torch.Tensor:
 
 
 def test_gap_gets_its_acceleration_and_admm_its_doubt() -> None:
-    settings = SolverSettings(relaxation=1.4, momentum=0.2, gamma=0.7)
+    settings = SolverSettings(relaxation=1.4, momentum=2.0, gamma=0.7)
     tv = TvDenoiser()
-    *_, accelerated = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=1.4, momentum=0.2)
+    *_, accelerated = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=1.4, momentum=2.0)
     *_, plain = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=0.0)
     *_, doubting = admm(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, gamma=0.7)
     assert torch.equal(_run(settings), accelerated)

@@ -55,7 +55,7 @@ class DenoiserSpec:
     that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it, and
     ``sigma_still`` where it begins if solves begin with ȳ everywhere, which is further from the truth;
     ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
-    takes to see something; ``relaxation`` and ``momentum`` are GAP's α and β; ``lambda_rule`` decides how σ falls;
+    takes to see something; ``relaxation`` and ``momentum`` are GAP's α and μ; ``lambda_rule`` decides how σ falls;
     ``along_time`` whether it is put to work along time too, ``linear_start`` whether it gains by a start that costs
     about an iteration of a small network.
     """
@@ -87,6 +87,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         sigma_last=6 / 255,
         iterations={"cpu": 12, "cuda": 24},
         min_iterations=4,
+        momentum=4.0,
         along_time=True,
         linear_start=True,
     ),
@@ -99,7 +100,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         iterations={"cpu": 20, "cuda": 40},
         min_iterations=4,
         relaxation=1.5,
-        momentum=0.1,
+        momentum=4.0,
         along_time=True,
         linear_start=True,
     ),
@@ -112,7 +113,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         iterations={"cpu": 20},
         min_iterations=4,
         relaxation=1.5,
-        momentum=0.1,
+        momentum=4.0,
         along_time=True,
         linear_start=True,
     ),
