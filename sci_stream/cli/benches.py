@@ -50,7 +50,7 @@ def bench_quality(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any other key of [reconstruct], as in a rig file; repeatable."
+            "--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig file; repeatable."
         ),
     ] = None,
     device: Device = "auto",

@@ -14,7 +14,7 @@ from sci_stream.cli.common import app
 keys_app = typer.Typer(help="Keys by which the hosts of a rig know each other.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
-KeyFile = Annotated[Path | None, typer.Option("--file", help="Where this host's key is; [security] key of the rig.")]
+KeyFile = Annotated[Path | None, typer.Option("--file", help="Where this host's key is; \\[security] key of the rig.")]
 
 
 def _key_file(given: Path | None) -> Path:
@@ -50,7 +50,7 @@ def allow(
     key: Annotated[str, typer.Argument(help="Public key of another host, as its `keys show` prints it.")],
     name: Annotated[str, typer.Argument(help="Whose it is, for people.")],
     allowed: Annotated[
-        Path | None, typer.Option("--list", help="The list of allowed keys; [security] allowed of the rig.")
+        Path | None, typer.Option("--list", help="The list of allowed keys; \\[security] allowed of the rig.")
     ] = None,
 ) -> None:
     """Let the nodes of another host connect to this one's. Takes effect at once, without a restart."""

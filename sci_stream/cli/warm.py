@@ -30,7 +30,7 @@ def bench_warm(
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of [reconstruct], as in a rig; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig; repeatable."),
     ] = None,
     device: Device = "auto",
     json_path: JsonPath = None,

@@ -1,0 +1,36 @@
+"""What commands say of themselves comes out as it was written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from sci_stream.cli import app
+
+ROOT = typer.main.get_command(app)
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command with the words that call it."""
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+ALL = dict(commands(ROOT))
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_help_shows_names_in_brackets(path: tuple[str, ...]) -> None:
+    """Sections of a rig, ``[reconstruct]``: the library that prints help takes words in brackets for styles."""
+    command = ALL[path]
+    told = [getattr(parameter, "help", None) or "" for parameter in command.params]
+    written = " ".join((command.help or "", *told)).replace("\\[", "[")
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "400"})
+    assert shown.exit_code == 0, shown.output
+    assert set(re.findall(r"\[[a-z_]+\]", written)) <= set(re.findall(r"\[[a-z_]+\]", shown.output))
