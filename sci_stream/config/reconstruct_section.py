@@ -171,8 +171,8 @@ class ReconstructSection(Section):
         default=None,
         ge=0,
         le=10,
-        description="μ of accelerated GAP: how far the estimate is carried on, in units of σ on the 0–1 scale, "
-        "at most by a third of its last change; unset: what suits the denoiser.",
+        description="μ of accelerated GAP: how far the estimate is carried on from those before it, in units of σ on "
+        "the 0–1 scale, at most 0.35; unset: what suits the denoiser.",
         examples=[0.0],
     )
     adapt_budget: bool = Field(

@@ -2,7 +2,7 @@
 
 A GPU runs the kernels of an iteration on a small video in less time than the host takes to launch them one by one. A
 CUDA graph holds them all, with the addresses they read and write. So whatever changes from one iteration to the next
-lives in tensors that stay where they are: the state v, y_acc and d, the measurement, and σ as a scalar on the device.
+lives in tensors that stay where they are: the state v, y_acc and m, the measurement, and σ as a scalar on the device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Recorder = Callable[[Callable[[], None]], Replay]
 
 MOST_PIXELS = 2**26
 """Pixels of a video above which nothing is recorded: its iterations take so long that launching them costs nothing,
-and a recording holds three more videos."""
+and a recording holds four more videos."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +32,7 @@ class _Recording:
 
     v: torch.Tensor
     y_acc: torch.Tensor
+    mean: torch.Tensor | None
     d: torch.Tensor
     y: torch.Tensor
     r_inv: torch.Tensor
@@ -42,11 +43,11 @@ class _Recording:
     x: torch.Tensor | None
     replay: Replay = lambda: None
     loaded: list[torch.Tensor | None] = field(default_factory=list)
-    """What v, y_acc, d, y, r_inv, doubt and where were last filled from, or handed out as."""
+    """What v, y_acc, m, y, r_inv, doubt and where were last filled from, or handed out as."""
 
     def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
         """Fill the inputs, passing over those that hold their value already."""
-        own = (self.v, self.y_acc, self.d, self.y, self.r_inv, self.doubt, self.where)
+        own = (self.v, self.y_acc, self.mean, self.y, self.r_inv, self.doubt, self.where)
         for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
             if self.loaded[n] is not value and target is not None and value is not None:
                 target.copy_(value)
@@ -117,28 +118,27 @@ class RecordedStep:
                 return gap_step(state, sigma, problem)
         recording = self._recordings[key]
         where = None if correlated is None else correlated.where
-        recording.load((state.v, state.y_acc, state.d, problem.y, problem.r_inv, problem.doubt, where))
+        recording.load((state.v, state.y_acc, state.mean, problem.y, problem.r_inv, problem.doubt, where))
         recording.sigma.fill_(sigma)
         recording.replay()
-        estimate = recording.d.clone()
-        recording.loaded[:3] = [recording.v, recording.y_acc, estimate]
+        recording.loaded[:3] = [recording.v, recording.y_acc, recording.mean]
         x = recording.x.clone() if recording.x is not None else None
-        return State(recording.v, recording.y_acc, estimate, x, state.turn + 1)
+        return State(recording.v, recording.y_acc, recording.d.clone(), recording.mean, x, state.turn + 1)
 
 
 def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) -> _Recording:
     """Record an iteration on copies of its inputs, which the state after it is written back to."""
-    assert state.d is not None
-    inputs = (state.v, state.y_acc, state.d, problem.y, problem.r_inv)
-    v, y_acc, d, y, r_inv = (value.clone(memory_format=torch.contiguous_format) for value in inputs)
-    doubt = None if problem.doubt is None else problem.doubt.clone(memory_format=torch.contiguous_format)
+    v, y_acc, y, r_inv = map(_own, (state.v, state.y_acc, problem.y, problem.r_inv))
+    mean = None if state.mean is None else _own(state.mean)
+    doubt = None if problem.doubt is None else _own(problem.doubt)
     correlated = problem.explained(state.turn)
-    where = None if correlated is None else correlated.where.clone(memory_format=torch.contiguous_format)
+    where = None if correlated is None else _own(correlated.where)
+    d = torch.empty_like(v)
     recording = _Recording(
-        *(v, y_acc, d, y, r_inv, problem.phi, doubt, where),
+        *(v, y_acc, mean, d, y, r_inv, problem.phi, doubt, where),
         sigma=problem.y.new_full((), sigma),
         x=torch.empty_like(v) if problem.observed else None,
-        loaded=[None] * (len(inputs) + 2),
+        loaded=[None] * 7,
     )
     own_problem = problem._replace(
         y=y,
@@ -150,16 +150,23 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     level = Level(sigma, recording.sigma)
 
     def once() -> None:
-        after = gap_step(State(v, y_acc, d), level, own_problem)
+        after = gap_step(State(v, y_acc, None, mean), level, own_problem)
         assert after.d is not None
         v.copy_(after.v)
         y_acc.copy_(after.y_acc)
         d.copy_(after.d)
+        if mean is not None and after.mean is not None:
+            mean.copy_(after.mean)
         if recording.x is not None and after.x is not None:
             recording.x.copy_(after.x)
 
     recording.replay = recorder(once)
     return recording
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a recording's own, contiguous."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def record_cuda_graph(device: torch.device) -> Recorder:

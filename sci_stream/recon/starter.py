@@ -14,7 +14,7 @@ from sci_stream.recon.restraint import StartError
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_start import Coded, predict
 
-_WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 4.0
+_WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 2.0
 """Most of α and μ after a warm start. Its ladder is low, and there stronger acceleration diverges: of four scenes with
 α = 1.86 and β = 0.2 at any σ two end at 8 and 13 dB after 24 iterations; from a cold start they end at 22 and 25."""
 

@@ -94,7 +94,7 @@ def test_a_solve_takes_the_memory_that_is_planned_for_it(
 
 
 def test_the_largest_published_measurement_fits_into_24_gigabytes() -> None:
-    assert solve_bytes(48, 3840, 1644, pixels_per_chunk=PIXELS_PER_CHUNK["cuda"]) < 0.5 * 24e9
+    assert solve_bytes(48, 3840, 1644, pixels_per_chunk=PIXELS_PER_CHUNK["cuda"]) < 0.6 * 24e9
 
 
 @pytest.mark.gpu

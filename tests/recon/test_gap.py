@@ -41,13 +41,13 @@ def test_the_iteration_agrees_with_the_equations_written_with_matrices(relaxatio
     sigmas = [0.3, 0.2, 0.1, 0.05]
 
     v = cold_start(y, phi, inverse_gram(gram_diag(phi))).flatten()
-    y_acc, d_previous, expected = y.flatten(), None, []
+    y_acc, mean, expected = y.flatten(), None, []
     for sigma in sigmas:
         y_acc = y_acc + relaxation * (y.flatten() - matrix @ v)
         x = v + matrix.T @ gram_inverse @ (y_acc - matrix @ v)
         d = shrink(x.view(3, 2, 4), sigma).flatten()
-        v = d if d_previous is None else d + min(momentum * sigma, 0.35) * (d - d_previous)
-        d_previous = d
+        v = d if mean is None else d + min(momentum * sigma, 0.35) * (d - mean)
+        mean = d if mean is None else (mean + d) / 2
         expected.append(d.view(3, 2, 4))
 
     start = cold_start(y, phi, inverse_gram(gram_diag(phi)))
