@@ -248,7 +248,7 @@ def test_it_can_be_given_more_iterations(recorded: Path) -> None:
 
 def test_a_better_prior_makes_it_better(recorded: Path) -> None:
     other = replay(recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite")))
-    assert quality_db(other.path) > quality_db(recorded) + 1.0
+    assert quality_db(other.path) > quality_db(recorded) + 0.5
     with sci_stream.open(other.path) as again:
         assert [told["denoiser"] for told in again.notes["solvers"].values()] == ["ffdnet-lite"]
         assert set(again.table["iterations"].tolist()) == {20}, "what suits the prior, not what suited the other"
