@@ -71,7 +71,7 @@ def bench(
     with ``iterations``, ``still_db``, ``cold_db``, ``warm_db``, ``gain_db`` and ``gain_over_still_db`` (means over the
     snapshots that have one before them), ``worst_gain_db`` (of a snapshot), ``cut_gain_db`` (the first after a cut),
     ``drift_db`` (gain over the last quarter minus that over the first), ``equal_time_gain_db``, ``start_share`` (of the
-    warm solves' time), ``starts`` and ``per_shot``.
+    warm solves' time), ``warm_share`` (of it, what it takes more than the cold start), ``starts`` and ``per_shot``.
 
     Raises
     ------
@@ -179,6 +179,7 @@ def _run(footage: Footage, engines: _Engines, count: int) -> dict[str, Any]:
         "drift_db": float(gains[-quarter:].mean() - gains[:quarter].mean()),
         "equal_time_gain_db": _mean(followed, "warm_db") - _mean(followed, "equal_time_db"),
         "start_share": sum(shot["start_s"] for shot in followed) / solve_s,
+        "warm_share": sum(shot["start_s"] - shot["cold_start_s"] for shot in followed) / solve_s,
         "starts": dict(Counter(shot["start"] for shot in pairs)),
         "per_shot": shots,
         "after_cut": after_cut,
@@ -189,6 +190,7 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> dict[str, Any]:
     still, cold, warm = engines
     _, still_report = still.reconstruct(snapshot, Budget(count))
     _, cold_report = cold.reconstruct(snapshot, Budget(count))
+    cold_start_s = cold.start_s
     _, warm_report = warm.reconstruct(snapshot, Budget(count))
     warm_s = warm_report.solve_ns / 1e9
     equal_report = cold_report
@@ -202,6 +204,7 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> dict[str, Any]:
         "equal_time_iterations": equal_report.iterations,
         "start": f"{warm_report.start.value}: {warm_report.start_reason}",
         "start_s": warm.start_s,
+        "cold_start_s": cold_start_s,
         "cold_s": cold_report.solve_ns / 1e9,
         "warm_s": warm_s,
     }
@@ -221,7 +224,7 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
     title = f"{figures['settings']['denoiser']} on {figures['device']}: warm against cold starts"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # a hundred columns hold it
     signs = ("gain", "worst", "cut", "drift", "equal\ntime")
-    for column in ("set", "shots", "iter.", "ȳ\ndB", "cold\ndB", "warm\ndB", *signs, "start\n%", "warm"):
+    for column in ("set", "shots", "iter.", "ȳ\ndB", "cold\ndB", "warm\ndB", *signs, "start\n%", "warm's\n%", "warm"):
         table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
     for row in figures["sets"]:
         for run in row["runs"]:
@@ -236,6 +239,7 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
                 f"{run['warm_db']:.2f}",
                 *(f"{run[key]:+.2f}" for key in signed),
                 f"{100 * run['start_share']:.0f}",
+                f"{100 * run['warm_share']:.0f}",
                 str(warm),
             )
     console.print(table)

