@@ -224,7 +224,7 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
     title = f"{figures['settings']['denoiser']} on {figures['device']}: warm against cold starts"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # a hundred columns hold it
     signs = ("gain", "worst", "cut", "drift", "equal\ntime")
-    for column in ("set", "shots", "iter.", "ȳ\ndB", "cold\ndB", "warm\ndB", *signs, "start\n%", "warm's\n%", "warm"):
+    for column in ("set", "shots", "iter.", "ȳ\ndB", "cold\ndB", "warm\ndB", *signs, "start %\n(own)", "warm"):
         table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
     for row in figures["sets"]:
         for run in row["runs"]:
@@ -238,8 +238,7 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
                 f"{run['cold_db']:.2f}",
                 f"{run['warm_db']:.2f}",
                 *(f"{run[key]:+.2f}" for key in signed),
-                f"{100 * run['start_share']:.0f}",
-                f"{100 * run['warm_share']:.0f}",
+                f"{100 * run['start_share']:.0f} ({100 * run['warm_share']:.0f})",
                 str(warm),
             )
     console.print(table)
