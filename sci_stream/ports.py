@@ -152,7 +152,8 @@ class Denoiser(Protocol):
         x
             (N, H, W) on the denoiser's device and in its dtype, nominally 0–1. Not modified.
         sigma
-            Noise standard deviation on the 0–1 scale, > 0.
+            Noise standard deviation on the 0–1 scale, > 0; a `sci_stream.recon.level.Level` where it differs from place
+            to place, which a denoiser may take for the same everywhere.
 
         Returns
         -------

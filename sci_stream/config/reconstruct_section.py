@@ -137,6 +137,11 @@ class ReconstructSection(Section):
         description="How many iterations explain, where something moves, what is left unexplained as errors that "
         "neighbours share (not where linear_start is false); 0: every pixel for itself, as in the paper.",
     )
+    local_sigma: bool = Field(
+        default=True,
+        description="Where it is known how far a start is from the truth, denoise each place by how wrong it is, with "
+        "a denoiser that can tell places apart (FFDNet's); false: by the same σ everywhere.",
+    )
     restrain: bool = Field(
         default=True,
         description="Where it is known how far a start is from the truth, lower σ if the first denoising takes away "

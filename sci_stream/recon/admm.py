@@ -13,6 +13,7 @@ import torch
 
 from sci_stream.optics.forward import forward
 from sci_stream.recon.gap import Correlated, Denoise, Observe, doubt_of, explained, in_time, in_turn
+from sci_stream.recon.level import placed
 
 
 def admm(
@@ -26,6 +27,7 @@ def admm(
     gamma: float = 0.01,
     noise: torch.Tensor | None = None,
     correlated: Correlated | None = None,
+    relative: torch.Tensor | None = None,
     observe: Observe | None = None,
 ) -> Iterator[torch.Tensor]:
     r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
@@ -50,6 +52,8 @@ def admm(
         As for `gap`.
     correlated
         How the first iterations explain what v − u leaves, as for `gap`; γ takes no part in that.
+    relative
+        The level to denoise with at each pixel as a multiple of σ, as for `gap`.
     gamma
         γ ≥ 0, in units of Σφ². With γ = 0, x explains the measurement exactly, as GAP's does.
 
@@ -73,7 +77,7 @@ def admm(
         projected = torch.addcmul(x, phi, (residual * ridge_inv).unsqueeze(-3))
         first = in_time(correlated, turn)
         x = projected if first is None else explained(x, projected, residual, r_inv, first)
-        v = prior(x + u, sigma)
+        v = prior(x + u, placed(sigma, relative))
         u = u + (x - v)
         if observe is not None:
             observe(x, v)

@@ -354,6 +354,7 @@ class Engine:
             sigmas=self._watched(ladder, restraint),
             noise=measured.noise,
             correlated=self._correlated(beginning),
+            relative=self._levels(beginning),
             observe=observe,
         )
         if restraint is not None:
@@ -374,6 +375,10 @@ class Engine:
         if beginning.error is None or not self.settings.correlated:
             return None
         return Correlated(self._linear.first_iterations.explain, beginning.error.moves, self.settings.correlated)
+
+    def _levels(self, beginning: Beginning) -> torch.Tensor | None:
+        """Return σ at each pixel as a multiple of σ; from ȳ it is the same everywhere, as in the paper."""
+        return beginning.error.levels() if self.settings.local_sigma and beginning.error is not None else None
 
     def _watched(self, sigmas: Iterable[float], restraint: Restraint | None) -> Iterator[float]:
         """Hand σ on, restrained, calling `between` before each iteration."""

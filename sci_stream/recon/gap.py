@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.optics.forward import accumulate_and_project, forward
-from sci_stream.recon.level import on_device
+from sci_stream.recon.level import on_device, placed
 
 Denoise = Callable[[torch.Tensor, float], torch.Tensor]
 """D_σ on whole videos: (…, B, H, W), σ on the 0–1 scale → the same shape, not aliasing its input."""
@@ -49,6 +49,8 @@ class Problem(NamedTuple):
     doubt: torch.Tensor | None = None
     """As `doubt_of` returns it; None where y is to be explained exactly."""
     correlated: Correlated | None = None
+    relative: torch.Tensor | None = None
+    """σ at each pixel as a multiple of σ, (…, H, W); None where it is the same everywhere."""
 
     def explained(self, turn: int) -> Correlated | None:
         """Return how the iteration with this number, from 0, explains what is left; None for the projection alone."""
@@ -81,12 +83,12 @@ Step = Callable[[State, float, Problem], State]
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
     v, y_acc, _, mean, _, turn = state
-    y, phi, r_inv, _, relaxation, momentum, observed, doubt, _ = problem
+    y, phi, r_inv, _, relaxation, momentum, observed, doubt, *_ = problem
     weight = None if doubt is None else belief(doubt, sigma)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
     if (correlated := problem.explained(turn)) is not None:
         x = explained(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
-    d = problem.denoise(turn)(x, sigma)
+    d = problem.denoise(turn)(x, placed(sigma, problem.relative))
     v = d
     if momentum:
         v = d if mean is None else torch.lerp(mean, d, 1.0 + carried_on(momentum, sigma, d))
@@ -139,6 +141,7 @@ def gap(
     momentum: float = 0.0,
     noise: torch.Tensor | None = None,
     correlated: Correlated | None = None,
+    relative: torch.Tensor | None = None,
     observe: Observe | None = None,
     step: Step = gap_step,
 ) -> Iterator[torch.Tensor]:
@@ -195,6 +198,9 @@ def gap(
         n², (…, H, W): the variance of y's noise. None, as in the paper, where y is to be explained exactly.
     correlated
         How the first iterations explain what is left. None, as in the paper, where all of them project.
+    relative
+        The level to denoise with at each pixel as a multiple of σ, (…, H, W), for a prior that can tell places apart.
+        None, as in the paper, for σ everywhere.
     observe
         Told x and d of every iteration, before d is yielded.
     step
@@ -214,6 +220,7 @@ def gap(
         observed=observe is not None,
         doubt=doubt_of(noise, r_inv),
         correlated=correlated,
+        relative=relative,
     )
     state = State(v, y_acc=y, d=None)
     for sigma in sigmas:

@@ -39,15 +39,16 @@ class _Recording:
     phi: torch.Tensor
     doubt: torch.Tensor | None
     where: torch.Tensor | None
+    relative: torch.Tensor | None
     sigma: torch.Tensor
     x: torch.Tensor | None
     replay: Replay = lambda: None
     loaded: list[torch.Tensor | None] = field(default_factory=list)
-    """What v, y_acc, m, y, r_inv, doubt and where were last filled from, or handed out as."""
+    """What v, y_acc, m, y, r_inv, doubt, where and relative were last filled from, or handed out as."""
 
     def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
         """Fill the inputs, passing over those that hold their value already."""
-        own = (self.v, self.y_acc, self.mean, self.y, self.r_inv, self.doubt, self.where)
+        own = (self.v, self.y_acc, self.mean, self.y, self.r_inv, self.doubt, self.where, self.relative)
         for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
             if self.loaded[n] is not value and target is not None and value is not None:
                 target.copy_(value)
@@ -108,6 +109,7 @@ class RecordedStep:
             problem.momentum,
             problem.observed,
             problem.doubt is None,
+            problem.relative is None,
             explain,
         )
         if key not in self._recordings:
@@ -118,7 +120,8 @@ class RecordedStep:
                 return gap_step(state, sigma, problem)
         recording = self._recordings[key]
         where = None if correlated is None else correlated.where
-        recording.load((state.v, state.y_acc, state.mean, problem.y, problem.r_inv, problem.doubt, where))
+        now = problem.y, problem.r_inv, problem.doubt, where, problem.relative
+        recording.load((state.v, state.y_acc, state.mean, *now))
         recording.sigma.fill_(sigma)
         recording.replay()
         recording.loaded[:3] = [recording.v, recording.y_acc, recording.mean]
@@ -130,20 +133,21 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     """Record an iteration on copies of its inputs, which the state after it is written back to."""
     v, y_acc, y, r_inv = map(_own, (state.v, state.y_acc, problem.y, problem.r_inv))
     mean = None if state.mean is None else _own(state.mean)
-    doubt = None if problem.doubt is None else _own(problem.doubt)
+    doubt, relative = (None if image is None else _own(image) for image in (problem.doubt, problem.relative))
     correlated = problem.explained(state.turn)
     where = None if correlated is None else _own(correlated.where)
     d = torch.empty_like(v)
     recording = _Recording(
-        *(v, y_acc, mean, d, y, r_inv, problem.phi, doubt, where),
+        *(v, y_acc, mean, d, y, r_inv, problem.phi, doubt, where, relative),
         sigma=problem.y.new_full((), sigma),
         x=torch.empty_like(v) if problem.observed else None,
-        loaded=[None] * 7,
+        loaded=[None] * 8,
     )
     own_problem = problem._replace(
         y=y,
         r_inv=r_inv,
         doubt=doubt,
+        relative=relative,
         priors=(problem.denoise(state.turn),),
         correlated=None if correlated is None or where is None else Correlated(correlated.explain, where, 1),
     )

@@ -1,4 +1,4 @@
-"""A noise level that the host and the device both know."""
+"""A noise level that the host and the device both know, and that may differ from place to place."""
 
 from __future__ import annotations
 
@@ -6,27 +6,56 @@ import torch
 
 
 class Level(float):
-    """σ as a number, with the device's own copy of it in `tensor`, a scalar.
+    """σ as a number, with what else is known of it.
 
-    A recorded iteration is replayed with another σ by writing to that scalar. So a denoiser that can be recorded
-    computes with `on_device`, and decides with the number.
+    A recorded iteration is replayed with another σ by writing to a scalar on the device. So a denoiser that can be
+    recorded computes with `on_device`, and decides with the number.
+
+    Parameters
+    ----------
+    sigma
+        σ on the 0–1 scale.
+    tensor
+        The device's own copy of it, (); None if there is none.
+    relative
+        The level at each pixel as a multiple of σ, (P, H, W): the same for all images of a plane, of which a batch
+        holds as many as of the next one. A denoiser that can tell places apart computes with `in_places`; others take
+        σ for all of them. None where it is the same everywhere.
     """
 
-    __slots__ = ("tensor",)
-    tensor: torch.Tensor
+    __slots__ = ("relative", "tensor")
+    relative: torch.Tensor | None
+    tensor: torch.Tensor | None
 
-    def __new__(cls, sigma: float, tensor: torch.Tensor) -> Level:
-        """Join a number and the scalar tensor that holds it."""
+    def __new__(cls, sigma: float, tensor: torch.Tensor | None = None, relative: torch.Tensor | None = None) -> Level:
+        """Join a number and what is known of it."""
         level = super().__new__(cls, sigma)
-        level.tensor = tensor
+        level.tensor, level.relative = tensor, relative
         return level
 
 
 def scaled(sigma: float, factor: float) -> float:
     """Return σ times a fixed factor; with a copy on the device, computed there, if σ has one."""
-    return Level(sigma * factor, sigma.tensor * factor) if isinstance(sigma, Level) else sigma * factor
+    if not isinstance(sigma, Level):
+        return sigma * factor
+    return Level(sigma * factor, None if sigma.tensor is None else sigma.tensor * factor, sigma.relative)
+
+
+def placed(sigma: float, relative: torch.Tensor | None) -> float:
+    """Return σ as a level that is this multiple of σ at each pixel, (P, H, W); as it is for None."""
+    if relative is None:
+        return sigma
+    return Level(sigma, sigma.tensor if isinstance(sigma, Level) else None, relative)
 
 
 def on_device(sigma: float, like: torch.Tensor) -> torch.Tensor:
     """Return σ as a scalar tensor on the device and in the dtype of ``like``: its own copy if it has one."""
-    return sigma.tensor if isinstance(sigma, Level) else like.new_full((), sigma)
+    known = sigma.tensor if isinstance(sigma, Level) else None
+    return like.new_full((), sigma) if known is None else known
+
+
+def in_places(sigma: float, like: torch.Tensor) -> torch.Tensor:
+    """Return the level at each pixel, (P, H, W), on the device of ``like``; () where it is the same everywhere."""
+    level = on_device(sigma, like)
+    relative = sigma.relative if isinstance(sigma, Level) else None
+    return level if relative is None else level * relative

@@ -5,8 +5,8 @@ iteration and every step that σ is too high. How far the start v⁰ is from the
 pixel is mispredicted by the others (`sci_stream.recon.linear_start`): e_p² around a pixel p, e² in all. What moves much
 further than that from its start moves away from the truth. So a solve is restrained three times:
 
-- σ. The first denoising moves the frames by m e. Where it mends, m is about a half; from m₀ = 0.6 on it takes away more
-  than is wrong, and σ is lowered by (m/m₀)^−2 for the rest of the solve.
+- σ. The first denoising moves the frames by m e. Where it mends, m is about a half; from m₀ = 0.55 on it takes away
+  more than is wrong, and σ is lowered by (m/m₀)^−2 for the rest of the solve.
 - The number of iterations. If m > m₀, and less than half of e² is where anything moves, there is little to mend and
   much to lose: the solve ends after one round of the priors that take turns.
 - The end. Where frames have moved around p by d_p > c e_p they are taken back: v ← v⁰ + (c e_p/d_p)(v − v⁰). Nothing
@@ -27,7 +27,7 @@ import torch
 
 from sci_stream.recon.motion import box_mean
 
-_MENDING = 0.6
+_MENDING = 0.55
 """m₀."""
 
 _LESS_SIGMA = 2.0
@@ -58,6 +58,14 @@ _AROUND_PX = 6
 _TINY = 1e-12
 
 
+_UNEVEN = 0.5
+"""g: how much σ follows the error from place to place, of not at all, 0, and all the way, 1. What is wrong in one place
+is mended with what its surroundings tell."""
+
+_LEAST_LEVEL, _MOST_LEVEL = 0.5, 2.0
+"""Between what σ at a place may lie, in units of σ."""
+
+
 class StartError(NamedTuple):
     """How far a start is from the truth: e_p² (P, H, W), infinite where nothing is measured, and e² over all, ().
 
@@ -72,6 +80,14 @@ class StartError(NamedTuple):
     moves: torch.Tensor
     of_motion: torch.Tensor
     beside_cold: torch.Tensor | None = None
+
+    def levels(self) -> torch.Tensor:
+        """Return at which multiple of σ each pixel is to be denoised, (P, H, W), a new tensor: (e_p/ê)^g.
+
+        ê is `where_wrong`, which σ is chosen by. Where nothing is measured, 1.
+        """
+        ratio = torch.where(self.around.isfinite(), self.around, self.where_wrong) / self.where_wrong.clamp_min(_TINY)
+        return ratio.pow_(_UNEVEN / 2).clamp_(_LEAST_LEVEL, _MOST_LEVEL)
 
     def of_warm(self, cold: StartError) -> StartError:
         """Return the error of a warm start beside the cold one's; where nothing is measured they are the same."""

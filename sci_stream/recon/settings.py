@@ -54,6 +54,9 @@ class SolverSettings:
     correlated
         With a linear start, how many iterations, ≥ 0, explain what is left as errors that neighbours share; see
         `sci_stream.recon.gap.Correlated`. 0: all of them project, as in the paper.
+    local_sigma
+        Where it is known how far the start is from the truth, denoise each place by how wrong it is, if the prior can
+        tell places apart; see `sci_stream.recon.restraint.StartError.levels`. False: σ is the same everywhere.
     restrain
         Where it is known how far the start is from the truth, lower σ if the first denoising takes away more than that,
         end early where there is little to mend, and let no pixel end much further from its start; see
@@ -85,6 +88,7 @@ class SolverSettings:
     along_time: bool = False
     linear_start: bool = False
     correlated: int = 0
+    local_sigma: bool = False
     restrain: bool = False
     warm_start: bool = False
 
@@ -153,5 +157,6 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
         along_time=spec.along_time,
         linear_start=linear,
         correlated=_CORRELATED_ITERATIONS,
+        local_sigma=True,
         restrain=True,
     )

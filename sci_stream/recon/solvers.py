@@ -30,6 +30,7 @@ class Solve(Protocol):
         sigmas: Iterable[float],
         noise: torch.Tensor | None = None,
         correlated: Correlated | None = None,
+        relative: torch.Tensor | None = None,
         observe: Observe | None = None,
     ) -> Iterator[torch.Tensor]:
         """Start at ``v`` and iterate as long as there is a σ."""

@@ -21,7 +21,7 @@ from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.gap import Correlated, Explain, Step, cold_start, gap, gap_step
 from sci_stream.recon.graphs import MOST_PIXELS, RecordedStep, Replay, record_cuda_graph
-from sci_stream.recon.level import Level, on_device
+from sci_stream.recon.level import Level, in_places, on_device, placed, scaled
 from sci_stream.recon.variants import shipped_weights
 from sci_stream.recon.weights import load_ffdnet
 
@@ -52,7 +52,14 @@ def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -
 
 @pytest.mark.parametrize("make", [TvDenoiser, IdentityDenoiser, lite])
 @pytest.mark.parametrize(
-    "how", [{}, {"relaxation": 1.5, "momentum": 4.0}, {"relaxation": 0.0}, {"noise": torch.full((18, 15), 0.01)}]
+    "how",
+    [
+        {},
+        {"relaxation": 1.5, "momentum": 4.0},
+        {"relaxation": 0.0},
+        {"noise": torch.full((18, 15), 0.01)},
+        {"relative": torch.linspace(0.5, 2.0, 15).expand(18, 15)},
+    ],
 )
 def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
     make: Callable[[], RecordableDenoiser], how: dict[str, Any]
@@ -185,6 +192,16 @@ def test_a_level_is_a_number_with_a_copy_on_the_device() -> None:
     assert level * 4 == 1.0
     assert on_device(level, torch.zeros(2)) is tensor
     assert torch.equal(on_device(0.25, torch.zeros(2, dtype=torch.float64)), torch.tensor(0.25, dtype=torch.float64))
+
+
+def test_a_level_may_differ_from_place_to_place() -> None:
+    relative, tensor, like = torch.tensor([[[0.5, 2.0]]]), torch.tensor(0.1), torch.zeros(3, 1, 2)
+    level = placed(Level(0.1, tensor), relative)
+    assert (level, on_device(level, like)) == (0.1, tensor)
+    torch.testing.assert_close(in_places(level, like), torch.tensor([[[0.05, 0.2]]]))
+    torch.testing.assert_close(in_places(scaled(placed(0.1, relative), 2.0), like), torch.tensor([[[0.1, 0.4]]]))
+    assert in_places(level * 1.0, like).ndim == 0, "a mere number is the same everywhere"
+    assert placed(0.1, None) == 0.1
 
 
 @pytest.mark.gpu

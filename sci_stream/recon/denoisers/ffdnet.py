@@ -13,11 +13,14 @@ from sci_stream.recon.chunks import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.denoisers.convolution import Convolve, convolve, convolve_mixed, fastest_on_gpu, pad_channels
 from sci_stream.recon.denoisers.rounding import Precision, round_network, scale_to_exact_biases
 from sci_stream.recon.device import half_dtype, prepare_libraries
-from sci_stream.recon.level import on_device
+from sci_stream.recon.level import in_places
 from sci_stream.recon.weights import FfdnetWeights
 
 _ERROR_PER_SIGMA = 0.02
 """Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012)."""
+
+_MOST_TRAINED = 75 / 255
+"""Level up to which networks are trained, FFDNet's paper, Section IV."""
 
 _PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.5))
 _INPUT_LIMIT = 16.0
@@ -41,9 +44,9 @@ class _Network:
 class FfdnetDenoiser:
     """Grey FFDNet, of any number of layers and channels, on a batch of frames.
 
-    Each frame is split into four sub-pixel images of half the size, stacked with a constant map of σ, passed through
-    the convolutions and put together again. 242 kFLOP a pixel for the published network of 15 layers and 64 channels,
-    24 for ``ffdnet-lite``.
+    Each frame is split into four sub-pixel images of half the size, stacked with a map of σ, which may differ from
+    place to place, passed through the convolutions and put together again. 242 kFLOP a pixel for the published network
+    of 15 layers and 64 channels, 24 for ``ffdnet-lite``.
 
     Parameters
     ----------
@@ -98,12 +101,13 @@ class FfdnetDenoiser:
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
         network = self._half if self.form(sigma) == "half" else self._full
-        level = on_device(sigma, x)
+        level = _map_of(in_places(sigma, x), x.shape[0])
         out = torch.empty_like(x)
         self._frame_pixels = x.shape[1] * x.shape[2]
         sizes = plan_chunks(x.shape[0], self._frame_pixels, self._pixels_per_chunk)
-        for chunk, result in zip(torch.split(x, sizes), torch.split(out, sizes), strict=True):
-            result.copy_(self._denoise(chunk, level, network))
+        levels = torch.split(level, sizes) if level.ndim else [level] * len(sizes)
+        for chunk, at, result in zip(torch.split(x, sizes), levels, torch.split(out, sizes), strict=True):
+            result.copy_(self._denoise(chunk, at, network))
         return out
 
     def spare_memory(self) -> bool:
@@ -166,7 +170,8 @@ def run_network(
     x
         (N, 1, H, W) with even H and W, 0–1.
     sigma
-        Noise level on the 0–1 scale, of all frames, (), or of each, (N, 1, 1, 1).
+        Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2 pixels of each,
+        (N, 1, H/2, W/2).
     kernels, biases, gives_noise
         As in `FfdnetWeights`, on the device of ``x``.
     convolve
@@ -225,6 +230,16 @@ def _test_picture(size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     edges = 0.2 + 0.6 * ((rows // 16 + columns // 24) % 2) * (columns / size)
     generator = torch.Generator().manual_seed(0)
     return torch.stack([waves, edges]), torch.randn(2, size, size, generator=generator)
+
+
+def _map_of(level: torch.Tensor, n_images: int) -> torch.Tensor:
+    """Return levels at each pixel, (P, H, W), as a network takes them for N images, (N, 1, ⌈H/2⌉, ⌈W/2⌉); () as ()."""
+    if not level.ndim:
+        return level
+    planes = level.reshape(-1, 1, *level.shape[-2:])
+    halved = F.avg_pool2d(_padded_to_even(planes), 2).clamp_max_(_MOST_TRAINED)
+    each = n_images // len(halved)
+    return halved.expand(each, -1, -1, -1) if len(halved) == 1 else halved.repeat_interleave(each, 0)
 
 
 def _padded_to_even(x: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from sci_stream.recon.denoisers import ffdnet
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.rounding import Precision
+from sci_stream.recon.level import placed
 from sci_stream.recon.metrics import psnr
 from sci_stream.recon.variants import shipped_weights
 from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
@@ -45,6 +46,19 @@ def test_sigma_matters() -> None:
     denoise = FfdnetDenoiser(_weights(gives_noise=False), CPU)
     x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert not torch.allclose(denoise(x, 0.1), denoise(x, 0.2))
+
+
+@pytest.mark.parametrize("chunk", [None, 2 * 12 * 15])
+def test_sigma_may_differ_from_place_to_place_and_from_plane_to_plane(chunk: int | None) -> None:
+    """Where it is one for many pixels around, it is as if it were that everywhere; three frames of two planes each."""
+    denoise = FfdnetDenoiser(_weights(gives_noise=False), CPU, pixels_per_chunk=chunk)
+    x = torch.rand(6, 12, 31, generator=torch.Generator().manual_seed(0))
+    relative = torch.tensor([[1.0, 2.0], [0.5, 4.0]]).repeat_interleave(16, 1)[:, :31].view(2, 1, 31).expand(2, 12, 31)
+    found = denoise(x, placed(0.1, relative))
+    for plane, left, right in ((0, 0.1, 0.2), (1, 0.05, 75 / 255)):  # no more than it was trained for
+        frames = slice(3 * plane, 3 * plane + 3)
+        torch.testing.assert_close(found[frames, :, :12], denoise(x[frames], left)[..., :12])
+        torch.testing.assert_close(found[frames, :, 20:], denoise(x[frames], right)[..., 20:])
 
 
 def test_an_odd_size_is_mirrored_to_an_even_one() -> None:
