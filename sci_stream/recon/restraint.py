@@ -5,7 +5,7 @@ iteration and every step that σ is too high. How far the start v⁰ is from the
 pixel is mispredicted by the others (`sci_stream.recon.linear_start`): e_p² around a pixel p, e² in all. What moves much
 further than that from its start moves away from the truth. So a solve is restrained three times:
 
-- σ. The first denoising moves the frames by m e. Where it mends, m is about a half; from m₀ = 0.55 on it takes away
+- σ. The first denoising moves the frames by m e. Where it mends, m is about a half; from m₀ = 0.6 on it takes away
   more than is wrong, and σ is lowered by (m/m₀)^−2 for the rest of the solve.
 - The number of iterations. If m > m₀, and less than half of e² is where anything moves, there is little to mend and
   much to lose: the solve ends after one round of the priors that take turns.
@@ -27,7 +27,7 @@ import torch
 
 from sci_stream.recon.motion import box_mean
 
-_MENDING = 0.55
+_MENDING = 0.6
 """m₀."""
 
 _LESS_SIGMA = 2.0
