@@ -25,8 +25,8 @@ imports: install
 	$(BIN)/lint-imports
 
 gentl: install  ## Build the simulated camera that any GenICam program opens, and render what it films
-	$(BIN)/python -m drivers.gentl_sim build
-	$(BIN)/python -m drivers.gentl_sim render --rig deploy/rigs/simulated-live.toml
+	$(BIN)/python -m sci_stream_drivers.gentl_sim build
+	$(BIN)/python -m sci_stream_drivers.gentl_sim render --rig deploy/rigs/simulated-live.toml
 
 install: $(VENV)/.installed
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sci_stream.files.recording_series import open_recording as open
-    from sci_stream.transport.control_client import control
-    from sci_stream.transport.taps import subscribe
+    from sci_stream.control_client import control
+    from sci_stream.storage.recording.series import open_recording as open
+    from sci_stream.transport.pubsub import subscribe
 
 __all__ = ["control", "open", "subscribe"]
 
@@ -28,15 +28,15 @@ __all__ = ["control", "open", "subscribe"]
 def __getattr__(name: str) -> object:
     # On demand: most of this package is used by processes that must not load ZeroMQ for it.
     if name == "subscribe":
-        from sci_stream.transport.taps import subscribe
+        from sci_stream.transport.pubsub import subscribe
 
         return subscribe
     if name == "control":
-        from sci_stream.transport.control_client import control
+        from sci_stream.control_client import control
 
         return control
     if name == "open":
-        from sci_stream.files.recording_series import open_recording
+        from sci_stream.storage.recording.series import open_recording
 
         return open_recording
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

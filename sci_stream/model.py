@@ -224,12 +224,12 @@ class SolveReport:
     """How one snapshot was solved: what the engine says beside the video.
 
     ``start_reason`` says in a word why the start was what it was (``"first"``, ``"gap"``, ``"cut"``, …, see
-    `sci_stream.recon.starter.Starter`);
+    `sci_stream.recon.initialization.initializer.Initializer`);
     ``budget_limited`` that fewer iterations were spent than asked for because time was short; ``residual`` is
     ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection;
     ``health`` tells of the calibration, on those snapshots on which it was looked at; ``solver`` names the settings it
     was solved with, which its node tells in full, ``""`` if it does not; ``masks_at`` where the masks were taken to be,
-    as `sci_stream.optics.displacement.Displacement.told` says it, ``""`` for where they were calibrated.
+    as `sci_stream.optics.mask_shift.Displacement.told` says it, ``""`` for where they were calibrated.
     """
 
     iterations: int

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from drivers.gentl_sim.build import build, find_compiler
+from sci_stream_drivers.gentl_sim.build import build, find_compiler
 
 BUILT = Path(__file__).parents[1] / "build" / "gentl"
 SIM_VARIABLE = "SCI_STREAM_GENTL_SIM"

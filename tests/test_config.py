@@ -375,9 +375,9 @@ def test_an_example_rig_loads_with_options_that_its_driver_takes(path: Path) -> 
     rig = load_rig(path, {})
     assert rig.rig.name == path.stem
     classes = {
-        "simulated": ("drivers.simulated", "SimulatedCamera"),
-        "replay": ("drivers.replay", "ReplayCamera"),
-        "harvesters": ("drivers.harvesters", "HarvestersCamera"),
+        "simulated": ("sci_stream_drivers.simulated", "SimulatedCamera"),
+        "replay": ("sci_stream_drivers.replay", "ReplayCamera"),
+        "harvesters": ("sci_stream_drivers.harvesters", "HarvestersCamera"),
     }
     module, name = classes[rig.camera.driver]
     driver = getattr(importlib.import_module(module), name)

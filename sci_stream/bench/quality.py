@@ -13,15 +13,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.machine import circumstances
+from sci_stream.bench.environment import circumstances
 from sci_stream.bench.plots import Example, plot_quality, require_matplotlib
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
-from sci_stream.nodes.drivers import load_driver
-from sci_stream.nodes.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.device import describe_device, pick_device
+from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.recon.metrics import psnr, ssim
 

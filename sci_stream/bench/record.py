@@ -11,10 +11,10 @@ from sci_stream.bench.stream import LoopCamera, bench_rig, neighbours, part_figu
 from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError
-from sci_stream.files.recording import Compression
-from sci_stream.files.recording_series import RecordedSeries
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.sinks.recorder import Recorder, RecorderOptions
+from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions
+from sci_stream.storage.recording import Compression
+from sci_stream.storage.recording.series import RecordedSeries
 
 
 def bench_record(

@@ -18,13 +18,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.machine import circumstances
+from sci_stream.bench.environment import circumstances
 from sci_stream.bench.scale_node import SLEEPING
-from sci_stream.bench.supervised import SupervisedRig, small_rig, supervised
+from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
 from sci_stream.clock import unix_ns
 from sci_stream.errors import EnvironmentFault, TransportError
-from sci_stream.files.recording import Recording
-from sci_stream.transport.taps import subscribe
+from sci_stream.storage.recording import Recording
+from sci_stream.transport.pubsub import subscribe
 
 _SIZE_PX = 32
 _CREDIT = 2

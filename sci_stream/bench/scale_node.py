@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from sci_stream.config import load_rig
-from sci_stream.nodes.logs import set_up_logging
-from sci_stream.nodes.reconstruct import ReconstructNode
-from sci_stream.nodes.runner import stop_on_signals
-from sci_stream.nodes.solver_thread import SolverThread
-from sci_stream.recon.denoisers import DENOISERS
+from sci_stream.nodes.reconstruct.node import ReconstructNode
+from sci_stream.nodes.reconstruct.solver_thread import SolverThread
+from sci_stream.nodes.runtime.logs import set_up_logging
+from sci_stream.nodes.runtime.process import stop_on_signals
+from sci_stream.recon.denoisers.registry import DENOISERS
 
 SLEEPING = "sleeping"
 """The denoiser's name, known to these processes only."""

@@ -14,9 +14,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.machine import circumstances
-from sci_stream.bench.supervised import SupervisedRig, small_rig, supervised
-from sci_stream.files.extras import need
+from sci_stream.bench.environment import circumstances
+from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
+from sci_stream.optional import need
 
 _SIZE_PX = 32
 _SAMPLE_S = 1.0

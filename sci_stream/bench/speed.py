@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from sci_stream.bench.machine import circumstances, matrix_rate
+from sci_stream.bench.environment import circumstances, matrix_rate
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
+from sci_stream.recon.backend.device import describe_device
+from sci_stream.recon.backend.transfers import Stopwatch
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.device import describe_device
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.engine import Budget, Engine, SolverSettings
-from sci_stream.recon.transfers import Stopwatch
-from sci_stream.recon.weights import FfdnetWeights
 
 _SIZE = re.compile(r"(?P<height>\d+)x(?P<width>\d+)x(?P<frames>\d+)(?P<bayer>:bayer)?")
 

@@ -21,21 +21,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.bare import WINDOW, bare_hops
-from sci_stream.bench.machine import circumstances
-from sci_stream.bench.processor import ProcessorMeter
+from sci_stream.bench.environment import ProcessorMeter, circumstances
+from sci_stream.bench.zmq_baseline import WINDOW, bare_hops
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
-from sci_stream.nodes.acquire import AcquireNode
-from sci_stream.nodes.demo import free_port
-from sci_stream.nodes.reconstruct import ReconstructNode
-from sci_stream.nodes.runner import StopRequest, stop_on_signals
-from sci_stream.nodes.sink import SinkNode
-from sci_stream.nodes.solver import Ready, Result, Solved
+from sci_stream.nodes.acquire.node import AcquireNode
+from sci_stream.nodes.launcher.demo import free_port
+from sci_stream.nodes.reconstruct.node import ReconstructNode
+from sci_stream.nodes.reconstruct.solver import Ready, Result, Solved
+from sci_stream.nodes.runtime.process import StopRequest, stop_on_signals
+from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
-from sci_stream.transport.neighbours import FOLDER_VARIABLE
+from sci_stream.transport.local_sockets import FOLDER_VARIABLE
 
 BARE = ", bare ZeroMQ"
 """Behind the name of a part: its yardstick."""

@@ -22,15 +22,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.footage import Footage
-from sci_stream.bench.machine import circumstances
+from sci_stream.bench.datasets import Footage
+from sci_stream.bench.environment import circumstances
 from sci_stream.bench.plots import require_matplotlib
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot, SolveReport, Start
-from sci_stream.nodes.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.ports import Denoiser
-from sci_stream.recon.device import describe_device, pick_device
+from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, Engine, SolverSettings
 
 _AS_GOOD_DB = 0.1

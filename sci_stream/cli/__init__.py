@@ -9,38 +9,30 @@ from rich.console import Console
 from rich.markup import escape
 
 from sci_stream.cli import (
-    bench_speed,
-    benches,
+    bench,
     calibration,
     cameras,
     control,
-    faults,
     keys,
     recordings,
     rigs,
     training,
-    warm,
-    window,
 )
 from sci_stream.cli.common import app
 from sci_stream.errors import SciStreamError
-from sci_stream.nodes.logs import logs_json
+from sci_stream.nodes.runtime.logs import logs_json
 
 __all__ = [
     "app",
-    "bench_speed",
-    "benches",
+    "bench",
     "calibration",
     "cameras",
     "control",
-    "faults",
     "keys",
     "main",
     "recordings",
     "rigs",
     "training",
-    "warm",
-    "window",
 ]
 
 

@@ -15,9 +15,9 @@ from sci_stream.errors import CalibrationError, ConfigError, StorageError
 from sci_stream.model import BayerPhase
 
 if TYPE_CHECKING:
+    from sci_stream.calibration.measurement import Measured
+    from sci_stream.calibration.quality import Figure
     from sci_stream.optics.calibration import Calibration
-    from sci_stream.optics.calibration_check import Figure
-    from sci_stream.optics.measuring import Measured
 
 calibration_app = typer.Typer(help="Calibration files: brought in, judged, shown.", no_args_is_help=True)
 app.add_typer(calibration_app, name="calibration")
@@ -53,15 +53,15 @@ def calibrate(
     force: Force = False,
 ) -> None:
     """Measure the masks of a rig: darkness, white, and each pattern in turn."""
+    from sci_stream.calibration.measurement import Field
+    from sci_stream.calibration.quality import judge
     from sci_stream.config import load_rig
-    from sci_stream.files.calibration_file import save_calibration
-    from sci_stream.nodes.calibrate import Plan
-    from sci_stream.nodes.calibrate import calibrate as take
-    from sci_stream.nodes.drivers import make_camera
-    from sci_stream.nodes.logs import set_up_logging
-    from sci_stream.optics.calibration_check import judge
-    from sci_stream.optics.measuring import Field
+    from sci_stream.nodes.runtime.camera_drivers import make_camera
+    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.ports import PatternCamera
+    from sci_stream.storage.calibration_file import save_calibration
+    from sci_stream.tools.calibrate import Plan
+    from sci_stream.tools.calibrate import calibrate as take
 
     set_up_logging("calibrate", verbose=state["verbose"])
     if white_field not in set(Field):
@@ -164,9 +164,9 @@ def calibration_import(
     force: Force = False,
 ) -> None:
     """Make a calibration of masks that were published, or measured otherwise."""
-    from sci_stream.files.calibration_file import save_calibration
-    from sci_stream.files.mask_import import ImportOptions, import_masks
-    from sci_stream.optics.calibration_check import judge
+    from sci_stream.calibration.quality import judge
+    from sci_stream.storage.calibration_file import save_calibration
+    from sci_stream.storage.calibration_import import ImportOptions, import_masks
 
     if bayer.upper() not in {*BayerPhase, "NONE"}:
         raise ConfigError("Unknown --bayer", expected=f"{', '.join(BayerPhase)} or none", got=repr(bayer))
@@ -197,7 +197,7 @@ def calibration_check(
     json_path: JsonPath = None,
 ) -> None:
     """Judge a calibration; exit status 2 if it is not fit for use."""
-    from sci_stream.optics.calibration_check import Verdict, judge, worst
+    from sci_stream.calibration.quality import Verdict, judge, worst
 
     calibration, measured = _load(path)
     figures = judge(calibration, measured)
@@ -220,7 +220,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
     """Print what a calibration is, and draw it."""
     from rich.table import Table
 
-    from sci_stream.optics.calibration_check import judge
+    from sci_stream.calibration.quality import judge
 
     calibration, measured = _load(path)
     height, width = calibration.shape
@@ -246,7 +246,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
 
 
 def _load(path: Path) -> tuple[Calibration, Measured | None]:
-    from sci_stream.files.calibration_file import load_calibration, load_measured
+    from sci_stream.storage.calibration_file import load_calibration, load_measured
 
     return load_calibration(path), load_measured(path)
 
@@ -269,7 +269,7 @@ def _finish(
     wrote: bool = True,
 ) -> None:
     """Say how good it is, and draw it."""
-    from sci_stream.files.calibration_report import write_report
+    from sci_stream.tools.calibration_report import write_report
 
     _print(figures)
     picture = report or path.with_suffix(".png")

@@ -18,9 +18,9 @@ from sci_stream.errors import CameraError, ConfigError, StorageError
 
 if TYPE_CHECKING:
     from sci_stream.model import CameraCapabilities, Feature
-    from sci_stream.nodes.finding import Found
-    from sci_stream.nodes.grab import ChunkValues, GrabReport, Intervals
     from sci_stream.ports import Camera
+    from sci_stream.tools.discovery import Found
+    from sci_stream.tools.grab import ChunkValues, GrabReport, Intervals
 
 cameras_app = typer.Typer(help="Cameras: which there are, what can be set on them, how their frames come.")
 app.add_typer(cameras_app, name="cameras")
@@ -52,7 +52,7 @@ def _cameras(context: typer.Context, cti: Cti = None, driver: Driver = "", as_js
 @cameras_app.command("list")
 def list_cameras(cti: Cti = None, driver: Driver = "", as_json: AsJson = False) -> None:
     """List the cameras there are, with the interfaces and the producers through which they are reached."""
-    from sci_stream.nodes.finding import find_cameras
+    from sci_stream.tools.discovery import find_cameras
 
     _set_up()
     found = find_cameras(cti or [], driver)
@@ -100,8 +100,8 @@ def grab(
     as_json: AsJson = False,
 ) -> None:
     """Take frames from a camera by itself, and say how they come: rate, gaps, incomplete ones, jitter."""
-    from sci_stream.files.frames import write_frames
-    from sci_stream.nodes.grab import grab as take
+    from sci_stream.storage.frame_files import write_frames
+    from sci_stream.tools.grab import grab as take
 
     _set_up()
     if form not in ("npy", "tiff", "png"):
@@ -128,7 +128,7 @@ def grab(
 
 
 def _set_up() -> None:
-    from sci_stream.nodes.logs import set_up_logging
+    from sci_stream.nodes.runtime.logs import set_up_logging
 
     set_up_logging("cameras", verbose=state["verbose"])
 
@@ -136,8 +136,8 @@ def _set_up() -> None:
 def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) -> tuple[str, Camera]:
     """Return the camera that is meant, not yet open, and its driver's name."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.drivers import make_camera
-    from sci_stream.nodes.finding import choose, find_cameras, make_found
+    from sci_stream.nodes.runtime.camera_drivers import make_camera
+    from sci_stream.tools.discovery import choose, find_cameras, make_found
 
     if (rig is None) == (not called):
         raise ConfigError(

@@ -26,7 +26,7 @@ def _key_file(given: Path | None) -> Path:
 @keys_app.command("new")
 def new(file: KeyFile = None) -> None:
     """Make this host's key pair and print the public key."""
-    from sci_stream.files.keys import make_key_pair
+    from sci_stream.security.keys import make_key_pair
 
     path = _key_file(file)
     public = make_key_pair(path)
@@ -40,7 +40,7 @@ def new(file: KeyFile = None) -> None:
 @keys_app.command("show")
 def show(file: KeyFile = None) -> None:
     """Print this host's public key."""
-    from sci_stream.files.keys import read_key_pair
+    from sci_stream.security.keys import read_key_pair
 
     typer.echo(read_key_pair(_key_file(file)).public.decode())
 
@@ -55,7 +55,7 @@ def allow(
 ) -> None:
     """Let the nodes of another host connect to this one's. Takes effect at once, without a restart."""
     from sci_stream.config.network_sections import SecuritySection
-    from sci_stream.files.keys import allow_key
+    from sci_stream.security.keys import allow_key
 
     path = (allowed or SecuritySection().allowed).expanduser()
     words = "may connect" if allow_key(path, key, name) else "was on the list already"

@@ -26,8 +26,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 @app.command()
 def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
     """Say what is in a recording: snapshots, ledger, gaps, rates, how it was solved, calibration."""
-    from sci_stream.cli.recording_words import describe
-    from sci_stream.files.inspection import inspect_recording
+    from sci_stream.cli.recording_tables import describe
+    from sci_stream.storage.recording.inspection import inspect_recording
 
     found = inspect_recording(file)
     if as_json:
@@ -59,11 +59,11 @@ def replay(
     device: Device = "auto",
 ) -> None:
     """Reconstruct a recording anew from its raw snapshots, into a new recording; Ctrl-C keeps what is done."""
-    from sci_stream.nodes.logs import set_up_logging
-    from sci_stream.nodes.replay import ReplayPlan
-    from sci_stream.nodes.replay import replay as replay_recording
-    from sci_stream.nodes.replay_solver import SolverChanges
-    from sci_stream.nodes.runner import stop_on_signals
+    from sci_stream.nodes.runtime.logs import set_up_logging
+    from sci_stream.nodes.runtime.process import stop_on_signals
+    from sci_stream.tools.replay.replay import ReplayPlan
+    from sci_stream.tools.replay.replay import replay as replay_recording
+    from sci_stream.tools.replay.solver import SolverChanges
 
     set_up_logging("replay", verbose=state["verbose"])
     plan = ReplayPlan(
@@ -108,9 +108,9 @@ def export(
     force: Annotated[bool, typer.Option(help="Replace what is there.")] = False,
 ) -> None:
     """Write a recording as MP4, Matroska (H.264 or lossless FFV1), OME-TIFF, OME-Zarr or PNG pictures."""
-    from sci_stream.sinks.export import ExportOptions, Form
-    from sci_stream.sinks.export import export as export_recording
-    from sci_stream.sinks.tone import ToneSettings
+    from sci_stream.imaging.tone import ToneSettings
+    from sci_stream.tools.export import ExportOptions, Form
+    from sci_stream.tools.export import export as export_recording
 
     if form and form not in set(Form):
         raise InputError(f"--as {form} is not known", expected="one of " + ", ".join(Form))
@@ -142,9 +142,9 @@ def export(
 @app.command()
 def repair(file: RecordingPath) -> None:
     """Make clean files of the segments that a crash left; the old ones are kept beside them."""
-    from sci_stream.files.recording_segments import existing_segments
-    from sci_stream.files.recording_whole import write_whole
-    from sci_stream.files.repair import repair_recording
+    from sci_stream.storage.recording.repair import repair_recording
+    from sci_stream.storage.recording.segments import existing_segments
+    from sci_stream.storage.recording.virtual_dataset import write_whole
 
     mended = 0
     segments = list(existing_segments(file)) or [file]
@@ -167,8 +167,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Say how alike the video of two recordings is: PSNR and SSIM, snapshot by snapshot."""
-    from sci_stream.cli.recording_words import comparison_figures, comparison_table
-    from sci_stream.files.comparison import compare_recordings
+    from sci_stream.cli.recording_tables import comparison_figures, comparison_table
+    from sci_stream.tools.compare import compare_recordings
 
     with _bar("compare") as tell:
         found = compare_recordings(reference, other, tell)

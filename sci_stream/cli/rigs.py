@@ -30,7 +30,7 @@ def demo(
     window: Window = False,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
-    from sci_stream.nodes.demo import demo_rig
+    from sci_stream.nodes.launcher.demo import demo_rig
 
     rig_path, why = demo_rig(
         scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser
@@ -52,10 +52,10 @@ def run(
 
 
 def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None, window: bool) -> None:
-    from sci_stream.nodes.run import run_rig
-    from sci_stream.nodes.window import window_beside
+    from sci_stream.nodes.launcher.run import run_rig
+    from sci_stream.tools.window import window_process
 
-    with window_beside(path, wanted=window):
+    with window_process(path, wanted=window):
         status = run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"])
     raise typer.Exit(status)
 
@@ -64,11 +64,11 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
     """Run the acquire node: the camera's host. SIGUSR1 ends the series and begins another, the camera stays open."""
     from sci_stream.config import load_rig
-    from sci_stream.files.calibration_file import load_calibration
-    from sci_stream.nodes.drivers import make_camera
-    from sci_stream.nodes.logs import set_up_logging
-    from sci_stream.nodes.runner import stop_on_signals
-    from sci_stream.nodes.series_loop import acquire_series
+    from sci_stream.nodes.acquire.series_loop import acquire_series
+    from sci_stream.nodes.runtime.camera_drivers import make_camera
+    from sci_stream.nodes.runtime.logs import set_up_logging
+    from sci_stream.nodes.runtime.process import stop_on_signals
+    from sci_stream.storage.calibration_file import load_calibration
 
     set_up_logging("acquire", verbose=state["verbose"])
     loaded = load_rig(rig)
@@ -84,13 +84,13 @@ def reconstruct(
     device: Annotated[str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
-    from sci_stream.nodes.logs import set_up_logging
-    from sci_stream.nodes.runner import share_the_cores, stop_on_signals
+    from sci_stream.nodes.runtime.logs import set_up_logging
+    from sci_stream.nodes.runtime.process import limit_threads, stop_on_signals
 
-    share_the_cores()
+    limit_threads()
     from sci_stream.config import load_rig
-    from sci_stream.nodes.reconstruct import ReconstructNode
-    from sci_stream.nodes.solver_thread import SolverThread
+    from sci_stream.nodes.reconstruct.node import ReconstructNode
+    from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 
     set_up_logging(f"reconstruct-{index}", verbose=state["verbose"])
     loaded = load_rig(rig)
@@ -104,14 +104,14 @@ def reconstruct(
 def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
     """Run the sink node: ledger, recording, live page."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.logs import set_up_logging
-    from sci_stream.nodes.runner import stop_on_signals
-    from sci_stream.nodes.sink import SinkNode
-    from sci_stream.nodes.window import window_beside
+    from sci_stream.nodes.runtime.logs import set_up_logging
+    from sci_stream.nodes.runtime.process import stop_on_signals
+    from sci_stream.nodes.sink.node import SinkNode
+    from sci_stream.tools.window import window_process
 
     set_up_logging("sink", verbose=state["verbose"])
     loaded = load_rig(rig)
-    with stop_on_signals() as stop, window_beside(rig, wanted=window):
+    with stop_on_signals() as stop, window_process(rig, wanted=window):
         SinkNode(loaded, stop, summary=summary).run()
 
 
@@ -122,7 +122,7 @@ def top(
 ) -> None:
     """Watch a running rig in the terminal: nodes, ledger, rates, latencies. Ctrl-C ends it, not the rig."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.top import watch
+    from sci_stream.tools.top import watch
 
     watch(load_rig(rig), Console(), once=once)
 
@@ -130,7 +130,7 @@ def top(
 @app.command()
 def check(rig: RigPath) -> None:
     """Check a rig before it runs: file, camera, calibration, device, weights, addresses, disk."""
-    from sci_stream.nodes.check import check_rig, print_findings
+    from sci_stream.tools.preflight import check_rig, print_findings
 
     findings = check_rig(rig)
     print_findings(findings, Console())
@@ -145,7 +145,7 @@ def config_init(
 ) -> None:
     """Write a commented example rig file."""
     from sci_stream.config import example_toml
-    from sci_stream.nodes.drivers import load_driver
+    from sci_stream.nodes.runtime.camera_drivers import load_driver
 
     options = load_driver(driver).Options
     if path.exists() and not force:
@@ -155,3 +155,17 @@ def config_init(
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
     Console().print(f"wrote {escape(str(path))}; next: sci-stream check {escape(str(path))}", highlight=False)
+
+
+@app.command()
+def window(rig: RigPath) -> None:
+    """Show a running rig's video in a window; `run`, `demo` and `sink` open it with --window."""
+    from sci_stream.config import load_rig
+    from sci_stream.nodes.runtime.logs import set_up_logging
+    from sci_stream.nodes.runtime.process import stop_on_signals
+    from sci_stream.tools.window import run_window
+
+    set_up_logging("window", verbose=state["verbose"])
+    loaded = load_rig(rig)
+    with stop_on_signals() as stop:
+        run_window(loaded, stop)

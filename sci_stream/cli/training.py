@@ -36,10 +36,10 @@ def train(
     device: Device = "auto",
 ) -> None:
     """Train a denoiser on a folder of photographs; Ctrl-C keeps a checkpoint to go on from."""
-    from sci_stream.nodes.logs import set_up_logging
-    from sci_stream.nodes.runner import stop_on_signals
-    from sci_stream.recon.device import pick_device
-    from sci_stream.recon.variants import variant_shape
+    from sci_stream.nodes.runtime.logs import set_up_logging
+    from sci_stream.nodes.runtime.process import stop_on_signals
+    from sci_stream.recon.backend.device import pick_device
+    from sci_stream.recon.denoisers.variants import variant_shape
     from sci_stream.training.settings import LEARNING_RATES, TrainingSettings, Until
     from sci_stream.training.train import train as train_network
 
@@ -86,7 +86,7 @@ def weights_export(
     device: Device = "auto",
 ) -> None:
     """Write a run's weights as safetensors, with their model card beside them."""
-    from sci_stream.recon.device import pick_device
+    from sci_stream.recon.backend.device import pick_device
     from sci_stream.training.export import TestPlan, export_weights
 
     plan = TestPlan(test_on, beside, pick_device(device))

@@ -4,11 +4,11 @@
 ``example_toml()`` writes a commented file; ``validate_options()`` does for a driver's options what is done here.
 """
 
+from sci_stream.config.error_messages import validate_options
 from sci_stream.config.example import example_toml
-from sci_stream.config.load import load_rig, parse_rig
+from sci_stream.config.loader import load_rig, parse_rig
 from sci_stream.config.network_sections import NetworkSection
 from sci_stream.config.overrides import PREFIX as OVERRIDE_PREFIX
-from sci_stream.config.problems import validate_options
 from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.rig import Rig
 from sci_stream.config.sections import (

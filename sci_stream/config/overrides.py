@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from sci_stream.config.problems import did_you_mean
+from sci_stream.config.error_messages import did_you_mean
 from sci_stream.config.rig import Rig
 from sci_stream.errors import ConfigError
 

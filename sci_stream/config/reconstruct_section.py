@@ -12,7 +12,7 @@ from sci_stream.config.fields import (
     OptionalPath,
     Section,
 )
-from sci_stream.recon.schedule import LambdaRule, Shape
+from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
 
 
 class ReconstructSection(Section):

@@ -6,7 +6,7 @@ import enum
 from collections import Counter
 from typing import Any
 
-from sci_stream.delivery.seqset import SeqSet
+from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import LedgerError
 
 
@@ -21,6 +21,27 @@ class Outcome(enum.StrEnum):
     """Neither; the reason is counted."""
 
 
+class DropReason(enum.StrEnum):
+    """Why a snapshot was neither reconstructed nor kept raw. These are all; the ledger counts each by itself."""
+
+    RING_FULL = "ring_full"
+    """The memory for unacknowledged snapshots was used up."""
+    QUEUE_FULL = "queue_full"
+    """The dispatch queue was full: under `live` the oldest queued snapshot is dropped."""
+    NODE_FAILURES = "node_failures"
+    """Every reconstruct node that received it failed or was lost."""
+    DRAIN_TIMEOUT = "drain_timeout"
+    """It was still queued when the time to drain ran out."""
+    ACQUIRE_LOST = "acquire_lost"
+    """It was lost in a crash of the acquire node, before it was in the spool."""
+    NOT_RECORDED = "not_recorded"
+    """It arrived, but could not be stored in the recording (disk full, or the recorder failed)."""
+    RECORDING_OFF = "recording_off"
+    """It was to be recorded raw, but arrived while the operator had switched the recording off."""
+    LOST_IN_CRASH = "lost_in_crash"
+    """`repair` found its row without an outcome: the sink crashed before the row was flushed."""
+
+
 class Ledger:
     """Account of one series, kept at the sink.
 
@@ -31,7 +52,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._settled = SeqSet()
+        self._settled = IntervalSet()
         self._counts: Counter[Outcome] = Counter()
         self._dropped: Counter[str] = Counter()
         self._highest = -1

@@ -1,6 +1,6 @@
 """What a node says of itself to whoever watches it: alive, ready, status, figures."""
 
-from sci_stream.health.figures import CATALOGUE, Figure, Figures, Kind
+from sci_stream.health.metrics import CATALOGUE, Figure, Figures, Kind
 from sci_stream.health.report import Health
 from sci_stream.health.server import HealthServer
 

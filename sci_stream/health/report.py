@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sci_stream.health.figures import Figures, Value
+from sci_stream.health.metrics import Figures, Value
 
 ALIVE_WITHIN_S = 5.0
 """A node whose loop has not turned for so long hangs: it turns tens of times a second."""

@@ -18,10 +18,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from sci_stream.clock import host_s
 from sci_stream.config.fields import is_loopback
-from sci_stream.delivery.rates import TokenBucket
-from sci_stream.delivery.turnstile import Admission, Turnstile
+from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import TransportError
 from sci_stream.health.report import Health
+from sci_stream.security.http_access import Admission, HttpAccessControl
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class HealthServer:
     def __init__(
         self, health: Health, host: str, port: int, token: str | None = None, expires_s: float = math.inf
     ) -> None:
-        self._turnstile = Turnstile(token, expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
+        self._turnstile = HttpAccessControl(token, expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
         try:
             self._server = _Server((host, port), _handler(health, self._turnstile, needs_token=token is not None))
         except OSError as error:
@@ -125,7 +125,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         log.debug("health request from %s broke off", client_address, exc_info=True)
 
 
-def _handler(health: Health, turnstile: Turnstile, *, needs_token: bool) -> type[BaseHTTPRequestHandler]:
+def _handler(health: Health, turnstile: HttpAccessControl, *, needs_token: bool) -> type[BaseHTTPRequestHandler]:
     """Return the handler class of one node."""
     lines = TokenBucket(0.1, 5)
     lock = threading.Lock()  # several clients are served at once, and the rules know no threads

@@ -173,7 +173,7 @@ def _fused(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tens
     y_acc, y, r_inv, w = (torch.rand((2, 5, 7), generator=generator).to(device) for _ in range(4))
     try:
         fused: Callable[..., tuple[torch.Tensor, torch.Tensor]] = importlib.import_module(
-            "sci_stream.optics.fused"
+            "sci_stream.optics.triton_kernels"
         ).accumulate_and_project
         found = [fused(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
     except Exception:  # absent, another version, no compiler: Triton has many ways to fail, and none of them matters

@@ -5,7 +5,7 @@ Before a snapshot is dropped, reconstruction gets coarser: that is the order in 
 
 from __future__ import annotations
 
-from sci_stream.recon.schedule import Budget
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.settings import SolverSettings
 
 _NS = 1e9

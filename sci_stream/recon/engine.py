@@ -14,29 +14,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, Start
-from sci_stream.optics import mosaic
+from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displaced import displace, unknown
-from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.ports import Denoiser, RecordableDenoiser, SparingDenoiser
-from sci_stream.recon.along_time import ending_in_full, priors_in_turn
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, displace, unknown
+from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Step, cold_start, gap_step
+from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget
+from sci_stream.recon.backend.async_solve import AsyncSolve
+from sci_stream.recon.backend.cuda_graph import CudaGraphStep, record_cuda_graph
+from sci_stream.recon.backend.device import describe_device
+from sci_stream.recon.backend.memory import within_memory
+from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.budget import BudgetController
-from sci_stream.recon.device import describe_device
-from sci_stream.recon.fit import check_fit
-from sci_stream.recon.gap import Correlated, Step, cold_start, gap_step
-from sci_stream.recon.graphs import RecordedStep, record_cuda_graph
-from sci_stream.recon.linear_start import LinearStart
-from sci_stream.recon.memory import within_memory
-from sci_stream.recon.pending import Pending
-from sci_stream.recon.restraint import Restraint, round_to_end_after
-from sci_stream.recon.schedule import AnytimeLadder, Budget
+from sci_stream.recon.denoisers.temporal import ending_in_full, priors_in_turn
+from sci_stream.recon.factory import SOLVERS, make_rule, make_solver
+from sci_stream.recon.initialization.initializer import Initializer, InitialState, gentle
+from sci_stream.recon.initialization.lmmse import LinearStart
+from sci_stream.recon.initialization.trust_region import TrustRegion, round_to_end_after
+from sci_stream.recon.initialization.warm_start import Coded
 from sci_stream.recon.settings import SolverSettings, default_settings
-from sci_stream.recon.solvers import SOLVERS, make_rule, make_solver
-from sci_stream.recon.starter import Beginning, Starter, gentle
-from sci_stream.recon.transfers import Stopwatch, Transfers, solve_clock
-from sci_stream.recon.warm_start import Coded
 
 __all__ = ["SOLVERS", "Budget", "BudgetController", "Engine", "SolverSettings", "default_settings"]
 
@@ -118,7 +117,7 @@ class Engine:
         self._priors = priors_in_turn(denoiser, calibration.n_frames, device, along_time=settings.along_time)
         self._step: Step = gap_step
         if device.type == "cuda" and isinstance(denoiser, RecordableDenoiser):
-            self._step = RecordedStep(denoiser, record_cuda_graph(device))
+            self._step = CudaGraphStep(denoiser, record_cuda_graph(device))
         self._solve = {
             Start.COLD: make_solver(settings, self._step),
             Start.WARM: make_solver(gentle(settings), self._step),
@@ -127,7 +126,7 @@ class Engine:
         self._video_dtype = video_dtype
         self._between = between
         self._iteration_s: float | None = None
-        self._starter = Starter(settings)
+        self._starter = Initializer(settings)
         self._start_s = 0.0
         self._phi = torch.empty(0)
         self._solving = False
@@ -171,9 +170,9 @@ class Engine:
         Whether there was anything to spare; may be asked again while there is.
         """
         spared = self._starter.forget("memory")
-        if isinstance(self._step, RecordedStep):
+        if isinstance(self._step, CudaGraphStep):
             spared |= self._step.give_up("memory ran out")
-        if isinstance(self._denoiser, SparingDenoiser):
+        if isinstance(self._denoiser, MemoryReducible):
             spared |= self._denoiser.spare_memory()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -187,7 +186,7 @@ class Engine:
     @property
     def fault(self) -> str:
         """What keeps the engine from its full speed; empty if nothing does."""
-        return self._step.fault if isinstance(self._step, RecordedStep) else ""
+        return self._step.fault if isinstance(self._step, CudaGraphStep) else ""
 
     @property
     def start_s(self) -> float:
@@ -249,7 +248,7 @@ class Engine:
         """
         return self.begin(snapshot, budget, watch=watch).finish()
 
-    def begin(self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None) -> Pending:
+    def begin(self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None) -> AsyncSolve:
         """Ask for a reconstruction: `reconstruct`, without waiting for the device where nothing needs to be waited for.
 
         On a GPU the next one may be begun before this one is finished: its snapshot is copied in while this one is
@@ -287,7 +286,7 @@ class Engine:
             saturated_fraction=measured.saturated_fraction,
             masks_at=self._masks_at,
         )
-        return Pending(arrival, report, snapshot.truth, stopwatch, self._learn)
+        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn)
 
     def _learn(self, solve_s: float, report: SolveReport) -> None:
         """Remember what an iteration takes, for planning the next solve."""
@@ -314,7 +313,7 @@ class Engine:
         noise = self.calibration.noise if self.settings.weigh_noise else None
         return None if noise is None else y.clamp_min(0.0).mul_(noise[1]).add_(noise[0])
 
-    def _beginning(self, snapshot: Snapshot, measured: _Measured, budget: Budget) -> Beginning:
+    def _beginning(self, snapshot: Snapshot, measured: _Measured, budget: Budget) -> InitialState:
         """Find where to begin, and note what that took."""
         began_s = time.perf_counter()
         still = cold_start(measured.y, self._phi, measured.start_r_inv)
@@ -324,7 +323,7 @@ class Engine:
         return beginning
 
     def _iterate(
-        self, measured: _Measured, beginning: Beginning, budget: Budget, began_s: float, watch: Watch | None
+        self, measured: _Measured, beginning: InitialState, budget: Budget, began_s: float, watch: Watch | None
     ) -> _Solved:
         """Run the solver from where to begin until the budget is spent."""
         settings = dataclasses.replace(
@@ -332,7 +331,7 @@ class Engine:
         )
         y, r_inv = measured.y, measured.r_inv
         rule, observe = make_rule(settings, y, self._phi, r_inv)
-        ladder = AnytimeLadder(
+        ladder = AnytimeSchedule(
             settings.schedule,
             budget,
             min_iterations=settings.min_iterations,
@@ -344,7 +343,7 @@ class Engine:
         restraint = None
         if settings.restrain and beginning.error is not None:
             enough = round_to_end_after(len(self._priors), budget.iterations)
-            restraint = Restraint(beginning.v, beginning.error, lambda: ladder.end_after(enough))
+            restraint = TrustRegion(beginning.v, beginning.error, lambda: ladder.end_after(enough))
         iterates = self._solve[beginning.start](
             beginning.v,
             y,
@@ -370,24 +369,26 @@ class Engine:
         ended_early = restraint is not None and restraint.ended_early
         return _Solved(estimate, self._residual(estimate, y, r_inv), finite, ladder.taken, ended_early)
 
-    def _correlated(self, beginning: Beginning) -> Correlated | None:
+    def _correlated(self, beginning: InitialState) -> CorrelatedResidual | None:
         """Return how the first iterations explain what is left; from ȳ they project, as in the paper."""
         if beginning.error is None or not self.settings.correlated:
             return None
-        return Correlated(self._linear.first_iterations.explain, beginning.error.moves, self.settings.correlated)
+        return CorrelatedResidual(
+            self._linear.first_iterations.explain, beginning.error.moves, self.settings.correlated
+        )
 
-    def _levels(self, beginning: Beginning) -> torch.Tensor | None:
+    def _levels(self, beginning: InitialState) -> torch.Tensor | None:
         """Return σ at each pixel as a multiple of σ; from ȳ it is the same everywhere, as in the paper."""
         return beginning.error.levels() if self.settings.local_sigma and beginning.error is not None else None
 
-    def _watched(self, sigmas: Iterable[float], restraint: Restraint | None) -> Iterator[float]:
+    def _watched(self, sigmas: Iterable[float], restraint: TrustRegion | None) -> Iterator[float]:
         """Hand σ on, restrained, calling `between` before each iteration."""
         for sigma in sigmas:
             self._between()
             yield sigma if restraint is None else restraint.sigma(sigma)
 
     def _shown(
-        self, iterates: Iterator[torch.Tensor], watch: Watch, restraint: Restraint | None
+        self, iterates: Iterator[torch.Tensor], watch: Watch, restraint: TrustRegion | None
     ) -> Iterator[torch.Tensor]:
         """Pass the iterates through, each shown on its way as it would be handed out if it were the last."""
         for estimate in iterates:
@@ -403,7 +404,48 @@ class Engine:
 
     def _planes(self, image: torch.Tensor) -> torch.Tensor:
         """Put the plane dimension first: four planes of a mosaic, or the one there is."""
-        return image.unsqueeze(0) if self.calibration.bayer is None else mosaic.split(image)
+        return image.unsqueeze(0) if self.calibration.bayer is None else bayer_planes.split(image)
 
     def _merged(self, planes: torch.Tensor) -> torch.Tensor:
-        return planes.squeeze(0) if self.calibration.bayer is None else mosaic.merge(planes)
+        return planes.squeeze(0) if self.calibration.bayer is None else bayer_planes.merge(planes)
+
+
+def check_fit(snapshot: Snapshot, calibration: Calibration) -> None:
+    """Raise if a snapshot, or the truth that it carries, is not of a calibration.
+
+    Raises
+    ------
+    CalibrationError
+        Saying what does not fit.
+    """
+    what = f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
+    if snapshot.counts.shape != calibration.shape:
+        raise CalibrationError(
+            what, expected=f"{calibration.shape} pixels, as its masks have", got=snapshot.counts.shape
+        )
+    if snapshot.n_frames != calibration.n_frames:
+        raise CalibrationError(
+            what,
+            expected=f"{calibration.n_frames} frames per snapshot, one for each of its masks",
+            got=f"{snapshot.n_frames} frames",
+        )
+    if snapshot.calibration_hash != calibration.hash:
+        raise CalibrationError(
+            what,
+            expected=f"hash {calibration.hash} (the engine's)",
+            got=f"hash {snapshot.calibration_hash} (the snapshot's)",
+            hint="Give the reconstruct node the calibration with which the snapshot was acquired.",
+        )
+    if snapshot.bayer is not None and snapshot.bayer is not calibration.bayer:
+        raise CalibrationError(
+            what,
+            expected=f"Bayer phase {calibration.bayer or 'none'} (the calibration's)",
+            got=f"{snapshot.bayer} (the snapshot's)",
+        )
+    video_shape = (calibration.n_frames, *calibration.shape)
+    if snapshot.truth is not None and snapshot.truth.shape != video_shape:
+        raise CalibrationError(
+            f"The truth of snapshot {snapshot.id.seq} has a wrong shape",
+            expected=video_shape,
+            got=snapshot.truth.shape,
+        )

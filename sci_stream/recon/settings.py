@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.denoisers import denoiser_spec
-from sci_stream.recon.schedule import LambdaRule, Shape, SigmaSchedule
+from sci_stream.recon.algorithms.schedule import LambdaRule, Shape, SigmaSchedule
+from sci_stream.recon.denoisers.registry import denoiser_spec
 
 _CORRELATED_ITERATIONS = 4
 """Iterations that explain what is left as errors that neighbours share, where nothing is said."""
@@ -26,15 +26,15 @@ class SolverSettings:
     accelerate
         Accumulate the measurement's residual; False for the plain algorithm, which α and μ then do not change.
     relaxation, momentum
-        α and μ of `sci_stream.recon.gap.gap`, 0 ≤ α < 2, 0 ≤ μ ≤ 10.
+        α and μ of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2, 0 ≤ μ ≤ 10.
     gamma
-        γ of `sci_stream.recon.admm.admm`, ≥ 0, in units of Σφ²: how far the measurement is to be doubted.
+        γ of `sci_stream.recon.algorithms.admm.admm`, ≥ 0, in units of Σφ²: how far the measurement is to be doubted.
     iterations, min_iterations
         What a snapshot is given if there is time, and what it is given however short time is; 1 ≤ min ≤ iterations.
     sigma_first, sigma_last
         Most noise level handed to the denoiser in the first and the last iteration, 0–1 scale. With a linear start
         both are lower where the start is nearer than that, and solves of few iterations end higher than
-        ``sigma_last``, see `sci_stream.recon.starter`.
+        ``sigma_last``, see `sci_stream.recon.initialization.initializer`.
     sigma_shape
         How σ falls between them.
     lambda_rule, xi, eta
@@ -44,23 +44,23 @@ class SolverSettings:
         Share of a solve, 0–1, that the first of two priors in sequence is given.
     weigh_noise
         Believe the measurement as far as the noise goes that the calibration tells of; see
-        `sci_stream.recon.gap.belief`. False: explain every measured pixel exactly.
+        `sci_stream.recon.algorithms.gap.belief`. False: explain every measured pixel exactly.
     along_time
         Denoise every other time the temporal frequencies of groups of frames instead of the frames; see
-        `sci_stream.recon.along_time`.
+        `sci_stream.recon.denoisers.temporal`.
     linear_start
         Begin a cold solve with the best linear estimate of the frames where they move, not with ȳ everywhere; see
-        `sci_stream.recon.linear_start`.
+        `sci_stream.recon.initialization.lmmse`.
     correlated
         With a linear start, how many iterations, ≥ 0, explain what is left as errors that neighbours share; see
-        `sci_stream.recon.gap.Correlated`. 0: all of them project, as in the paper.
+        `sci_stream.recon.algorithms.gap.CorrelatedResidual`. 0: all of them project, as in the paper.
     local_sigma
         Where it is known how far the start is from the truth, denoise each place by how wrong it is, if the prior can
-        tell places apart; see `sci_stream.recon.restraint.StartError.levels`. False: σ is the same everywhere.
+        tell places apart; see `sci_stream.recon.initialization.trust_region.InitialErrorMap.levels`. False: σ is the same everywhere.
     restrain
         Where it is known how far the start is from the truth, lower σ if the first denoising takes away more than that,
         end early where there is little to mend, and let no pixel end much further from its start; see
-        `sci_stream.recon.restraint`.
+        `sci_stream.recon.initialization.trust_region`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sci_stream.recon.variants import NetworkShape
+from sci_stream.recon.denoisers.variants import NetworkShape
 
 _POINTS_SHOWN = 16
 

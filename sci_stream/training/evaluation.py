@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.metrics import psnr
-from sci_stream.recon.weights import FfdnetWeights
 from sci_stream.training.images import ImageSet, load_images
 from sci_stream.training.patches import Plane, luminance
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from sci_stream.errors import ConfigError, FileFormatError, WeightsError
-from sci_stream.recon.variants import NetworkShape, variant_shape
-from sci_stream.recon.weights import FfdnetWeights
+from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.training.card import ModelCard
 from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, write_atomically
 from sci_stream.training.convert import file_sha256, read_any, write_own

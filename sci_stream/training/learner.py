@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
+from sci_stream.recon.backend.device import computes_bfloat16
 from sci_stream.recon.denoisers.ffdnet import run_network
-from sci_stream.recon.device import computes_bfloat16
-from sci_stream.recon.variants import NetworkShape
-from sci_stream.recon.weights import FfdnetWeights
+from sci_stream.recon.denoisers.variants import NetworkShape
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.training.muon import Muon
 
 _LAST_GAIN = 0.1

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.variants import variant_shape
+from sci_stream.recon.denoisers.variants import variant_shape
 
 LEARNING_RATES = {"ffdnet": 1e-3, "ffdnet-lite": 3e-3}
 """What suits each variant with batches of 16. Measured for ``ffdnet-lite``, PSNR at σ 25 on held-out photographs after
@@ -20,7 +20,7 @@ class TrainingSettings:
     Parameters
     ----------
     variant
-        A key of `sci_stream.recon.variants.VARIANTS`.
+        A key of `sci_stream.recon.denoisers.variants.VARIANTS`.
     seed
         Of the initial weights and of every patch and noise drawn.
     batch, patch_px

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from sci_stream.errors import ConfigError, FileFormatError
-from sci_stream.recon.device import describe_device
-from sci_stream.recon.variants import NetworkShape, variant_shape
-from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
+from sci_stream.recon.backend.device import describe_device
+from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
 from sci_stream.training.curve import read_curve, write_curve
 from sci_stream.training.evaluation import psnr_by_level, validation_planes

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import zmq
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.dispatch import DispatchQueue, Entry
+from sci_stream.delivery.dispatch_queue import DispatchQueue, Entry
+from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.transport.curve import Dress, plain
-from sci_stream.transport.dealer import UNKNOWN_PEER, answer
-from sci_stream.transport.lending import lend, welcoming
-from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
-from sci_stream.transport.reception import Reception
-from sci_stream.transport.sockets import Monitor, Parcel, bind_near, make_socket, receive, send_to
+from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.transport.client_connection import UNKNOWN_PEER, answer
+from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
+from sci_stream.transport.remote_memory import lend, welcoming
+from sci_stream.transport.router import RouterReceiver
+from sci_stream.transport.sockets import Monitor, ReceivedMessage, bind_near, make_socket, receive, send_to
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
@@ -73,11 +74,11 @@ class Dispatcher:
         incarnation: str,
         heartbeat_s: float,
         limits: Limits,
-        dress: Dress = plain,
+        dress: SocketConfig = plain,
     ) -> None:
         self._queue = queue
         self._heartbeat_s = heartbeat_s
-        self._reception = Reception("dispatch", limits, log)
+        self._reception = RouterReceiver("dispatch", limits, log)
         self.wire_errors = self._reception.wire_errors
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._peers: dict[bytes, _Peer] = {}
@@ -86,7 +87,7 @@ class Dispatcher:
         self._current = ""
         self._series = ""
         self._said_s = float("-inf")
-        self._standstill = Standstill(heartbeat_s)
+        self._standstill = PauseDetector(heartbeat_s)
         self.period_ns = 0
         self.socket = make_socket(
             context,
@@ -168,7 +169,7 @@ class Dispatcher:
                 settled += self._lose(identity, "it was silent for too long")
         return settled + self._hand_out()
 
-    def _handle(self, identity: bytes, parcel: Parcel, now_s: float) -> list[Settled]:
+    def _handle(self, identity: bytes, parcel: ReceivedMessage, now_s: float) -> list[Settled]:
         message = self._reception.read(identity, parcel, now_s, lambda said: self._send(identity, encode(said)))
         if message is None:
             return []
@@ -212,7 +213,7 @@ class Dispatcher:
                 self.wire_errors["unexpected_kind"] += 1
         return []
 
-    def _greet(self, identity: bytes, parcel: Parcel, hello: Hello, now_s: float) -> None:
+    def _greet(self, identity: bytes, parcel: ReceivedMessage, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self._peers.get(identity)
         if not self._reception.welcomes(
@@ -240,7 +241,7 @@ class Dispatcher:
             return []
         name = identity.decode(errors="replace")
         before = self._queue.redelivered
-        settled = self._given_up(self._queue.leave(name), "node_failures")
+        settled = self._given_up(self._queue.leave(name), DropReason.NODE_FAILURES)
         log.warning(
             "reconstruct node %s is gone: %s; %d snapshots go to others", name, why, self._queue.redelivered - before
         )

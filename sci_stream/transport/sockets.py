@@ -17,8 +17,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from sci_stream.config.fields import tcp_address
 from sci_stream.errors import TransportError
-from sci_stream.transport.line import Line
-from sci_stream.transport.neighbours import shortcut
+from sci_stream.transport.liveness import Line
+from sci_stream.transport.local_sockets import shortcut
 
 ZERO_COPY_FROM_BYTES = 65536
 """Frames from this size up are handed to ZeroMQ without a copy; below, the bookkeeping costs more than the copy."""
@@ -154,7 +154,7 @@ those behind it wait for the whole of it, and then has nothing to do itself unti
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class ReceivedMessage:
     """One multipart message as it came, as views on ZeroMQ's own buffers, and who is at the other end."""
 
     frames: list[memoryview]
@@ -170,7 +170,7 @@ class Parcel:
         return int(told[1]) if told is not None else 0
 
 
-def receive(socket: zmq.Socket[bytes]) -> Parcel | None:
+def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
     """Receive one multipart message, or None if there is none now."""
     # Asking costs a microsecond; finding out by an exception costs twenty.
     if not readable(socket):
@@ -179,7 +179,7 @@ def receive(socket: zmq.Socket[bytes]) -> Parcel | None:
         frames = socket.recv_multipart(flags=zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    return Parcel([frame.buffer for frame in frames], frames[0])
+    return ReceivedMessage([frame.buffer for frame in frames], frames[0])
 
 
 def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:

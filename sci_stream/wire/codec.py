@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from sci_stream.errors import CalibrationError
-from sci_stream.wire.checks import UnfitError
 from sci_stream.wire.header import Limits, Reason, pack_header, refuse, unpack_header
-from sci_stream.wire.kind import Kind
+from sci_stream.wire.message_spec import Kind
 from sci_stream.wire.payload import pack_payloads, unpack_payloads
 from sci_stream.wire.schema import KINDS
+from sci_stream.wire.validators import UnfitError
 
 if TYPE_CHECKING:
     from sci_stream.wire.messages import Message

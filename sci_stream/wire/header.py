@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NoReturn
 import msgpack
 
 from sci_stream.errors import WireError
-from sci_stream.wire.checks import shown
+from sci_stream.wire.validators import shown
 
 SCHEMA_VERSION: Final = 4
 """Version of the wire format. Any change of a field's name, type or meaning, or of the fields there are, raises it."""

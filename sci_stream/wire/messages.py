@@ -26,7 +26,7 @@ class Hello:
 
     ``node`` names it in the rig, ``incarnation`` tells this process from an earlier one of that name; ``credit`` is
     how many snapshots it may hold that are not done: 0 while it takes none. ``shows`` a few bytes of its memory to a
-    peer that may be able to read them; ``reads`` that it can read the peer's: see `sci_stream.transport.lending`.
+    peer that may be able to read them; ``reads`` that it can read the peer's: see `sci_stream.transport.remote_memory`.
     """
 
     node: str

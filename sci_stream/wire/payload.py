@@ -11,8 +11,8 @@ import numpy as np
 from isal import isal_zlib
 
 from sci_stream.model import Array
-from sci_stream.wire.checks import Integer, Text, UnfitError, shown
 from sci_stream.wire.header import Limits, refuse
+from sci_stream.wire.validators import Integer, Text, UnfitError, shown
 
 DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
 """What a payload's elements may be. Always little-endian on the wire."""

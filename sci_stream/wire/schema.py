@@ -6,9 +6,20 @@ from collections.abc import Callable
 from typing import Any, Final, get_args
 
 from sci_stream.wire import messages as msg
-from sci_stream.wire.checks import Check, Choice, Flag, Integer, Number, Prose, Record, Text, UnfitError
-from sci_stream.wire.kind import COUNT, ID_FIELDS, LABEL, NAME, PARAMETERS, VERSIONS, WORD, Kind, Status, StatusEntry
-from sci_stream.wire.values import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
+from sci_stream.wire.field_codecs import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
+from sci_stream.wire.message_spec import (
+    COUNT,
+    ID_FIELDS,
+    LABEL,
+    NAME,
+    PARAMETERS,
+    VERSIONS,
+    WORD,
+    Kind,
+    Status,
+    StatusEntry,
+)
+from sci_stream.wire.validators import Check, Choice, Flag, Integer, Number, Prose, Record, Text, UnfitError
 
 
 def _dropped_agrees(dropped: msg.Dropped) -> None:

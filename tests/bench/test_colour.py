@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.colour import CHART_SRGB, bench, chart_delta_e, print_figures
-from sci_stream.bench.delta_e import delta_e_2000, lab
+from sci_stream.bench.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab, print_figures
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
+from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import BayerPhase
-from sci_stream.sinks.tone import ToneSettings
 
 MEAN_DELTA_E, MOST_DELTA_E = 1.0, 2.0
 """What the project promises: the difference of a patch of the chart, through the simulated optics and back."""

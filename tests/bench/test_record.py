@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.machine import circumstances
+from sci_stream.bench.environment import circumstances
 from sci_stream.bench.record import bench_record, recorder_alone
 from sci_stream.bench.stream import print_figures
 from sci_stream.errors import ConfigError
-from sci_stream.files.recording import Compression
+from sci_stream.storage.recording import Compression
 from tests.e2e.kit import sci_stream
 
 

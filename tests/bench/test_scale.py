@@ -16,7 +16,7 @@ from sci_stream.bench.scale import bench, print_figures
 from sci_stream.bench.scale_node import SLEEPING, SleepingDenoiser, register
 from sci_stream.errors import ConfigError
 from sci_stream.ports import RecordableDenoiser
-from sci_stream.recon.denoisers import DENOISERS, denoiser_spec
+from sci_stream.recon.denoisers.registry import DENOISERS, denoiser_spec
 
 
 def test_a_node_that_joins_takes_its_share_in_order_and_the_ledger_closes(tmp_path: Path) -> None:

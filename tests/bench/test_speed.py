@@ -11,16 +11,16 @@ import scipy.io
 import torch
 from typer.testing import CliRunner
 
-from sci_stream.bench.machine import matrix_rate
-from sci_stream.bench.reach import LADDER, read_shots, time_to_reach
+from sci_stream.bench.environment import matrix_rate
 from sci_stream.bench.speed import SIZES, Size, flop_per_pixel, parse_sizes
 from sci_stream.bench.speed_report import plot_figures
+from sci_stream.bench.time_to_quality import LADDER, read_shots, time_to_reach
 from sci_stream.cli import app
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.settings import SolverSettings
-from sci_stream.recon.variants import VARIANTS, shipped_weights
-from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
 
 LITE = str(shipped_weights("ffdnet-lite"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.bare import bare_hops
-from sci_stream.bench.machine import circumstances
+from sci_stream.bench.environment import circumstances
 from sci_stream.bench.stream import print_figures
+from sci_stream.bench.zmq_baseline import bare_hops
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["local sockets", "tcp"])

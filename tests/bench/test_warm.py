@@ -10,7 +10,7 @@ import pytest
 import scipy.io
 from rich.console import Console
 
-from sci_stream.bench import footage, warm
+from sci_stream.bench import datasets, warm
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, FileFormatError
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_cold_and_warm_are_compared_at_every_number_of_iterations(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    figures = warm.bench(footage.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
+    figures = warm.bench(datasets.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
     (row,) = figures["sets"]
     assert (row["name"], row["shots"]) == ("moving", 4)
     assert [run["iterations"] for run in row["runs"]] == [3, 6]
@@ -67,17 +67,17 @@ def test_cold_and_warm_are_compared_at_every_number_of_iterations(folder: Path, 
 
 def test_the_plot_is_a_picture(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    figures = warm.bench(footage.published(folder), TV, "cpu", lambda _: None, iterations=(2,), reference=0)
+    figures = warm.bench(datasets.published(folder), TV, "cpu", lambda _: None, iterations=(2,), reference=0)
     warm.plot(figures, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_cut_shows_another_scene_through_the_same_masks(folder: Path) -> None:
-    (moving,) = (item for item in footage.published(folder) if not isinstance(item, str) and item.name == "moving")
+    (moving,) = (item for item in datasets.published(folder) if not isinstance(item, str) and item.name == "moving")
     cut = moving.cut()
     assert cut.id.seq == len(moving.snapshots)
     assert cut.truth is not None
-    first = footage.unit_scale(moving.snapshots[0].truth)
+    first = datasets.unit_scale(moving.snapshots[0].truth)
     np.testing.assert_allclose(cut.truth, first[:, ::-1, ::-1])
     y = moving.calibration.measurement(cut.counts)
     np.testing.assert_allclose(y, (moving.calibration.phi * cut.truth).sum(0), atol=1e-5)

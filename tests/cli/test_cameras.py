@@ -16,7 +16,7 @@ import pytest
 from sci_stream.cli import app
 from sci_stream.config import load_rig
 from sci_stream.errors import SciStreamError
-from sci_stream.nodes.drivers import make_camera
+from sci_stream.nodes.runtime.camera_drivers import make_camera
 from tests.drivers.harvesters.kit import wheel_producer
 
 Cameras = Callable[..., "subprocess.CompletedProcess[str]"]

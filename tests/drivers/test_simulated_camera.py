@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sci_stream_drivers.simulated.exposure import Exposure
+from sci_stream_drivers.simulated.scenes import make_scene
 
-from drivers.simulated.exposure import Exposure
-from drivers.simulated.scenes import make_scene
 from sci_stream.errors import CameraError, CameraLost, FileFormatError
 from tests.drivers.camera_kit import SHOTS, frames, simulated
 
@@ -190,7 +190,7 @@ def test_a_stall_holds_frames_back() -> None:
 
 def test_a_disconnected_camera_is_lost_until_it_returns_and_then_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr("drivers.simulated.faults.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("sci_stream_drivers.simulated.faults.time", SimpleNamespace(monotonic=lambda: now_s))
     whole = frames(simulated())
     camera = simulated(faults={"disconnect_after": 2, "return_after_s": 2.0})
     frames(camera, 2)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sci_stream_drivers.simulated.exposure import Exposure, mosaic
 
-from drivers.simulated.exposure import Exposure, mosaic
 from sci_stream.model import Array, BayerPhase
 
 H, W, B = 6, 8, 4

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sci_stream_drivers.simulated.masks import MaskOptics, make_masks
+from sci_stream_drivers.simulated.options import SimulatedOptions
 
-from drivers.simulated.masks import MaskOptics, make_masks
-from drivers.simulated.options import SimulatedOptions
 from sci_stream.model import Array
 
 
@@ -63,7 +63,7 @@ def test_another_seed_gives_other_masks() -> None:
 
 def test_the_calibration_has_the_same_hash_in_another_process() -> None:
     program = (
-        "from drivers.simulated import *;"
+        "from sci_stream_drivers.simulated import *;"
         "camera = SimulatedCamera(SimulatedOptions(width_px=32, height_px=32, seed=4));"
         "camera.open(); print(camera.calibration().hash)"
     )

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from sci_stream_drivers.simulated import FaultOptions, SimulatedOptions
 
-from drivers.simulated import FaultOptions, SimulatedOptions
 from sci_stream.model import BayerPhase, FrameIds
 
 

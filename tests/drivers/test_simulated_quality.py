@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sci_stream_drivers.simulated import SimulatedCamera
+from sci_stream_drivers.simulated.options import SimulatedOptions
 
-from drivers.simulated import SimulatedCamera
-from drivers.simulated.options import SimulatedOptions
 from sci_stream.model import Snapshot, SnapshotId
-from sci_stream.recon.denoisers import make_denoiser
+from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Budget, Engine, default_settings
 
 

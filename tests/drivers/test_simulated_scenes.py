@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sci_stream_drivers.simulated.options import SCENES, SimulatedOptions
+from sci_stream_drivers.simulated.scenes import Scene, make_scene
 
-from drivers.simulated.options import SCENES, SimulatedOptions
-from drivers.simulated.scenes import Scene, make_scene
 from sci_stream.model import Array
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from drivers.simulated.options import SimulatedOptions
-from drivers.simulated.sensor import Sensor
+from sci_stream_drivers.simulated.options import SimulatedOptions
+from sci_stream_drivers.simulated.sensor import Sensor
 
 PHI = np.full((4, 8, 8), 0.5, np.float32)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR
+from sci_stream_drivers.simulated.video import VideoScene
 
-from drivers.simulated.textures import SRGB_TO_LINEAR
-from drivers.simulated.video import VideoScene
 from sci_stream.errors import FileFormatError
 
 N = 5
@@ -47,7 +47,7 @@ def test_it_loops_and_can_start_over(folder: Path) -> None:
 def test_it_loops_as_well_when_it_does_not_fit_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = VideoScene(str(folder), (16, 24), 0.5)
     expected = [colour(kept, t) for t in range(5 * N)]
-    monkeypatch.setattr("drivers.simulated.video._KEPT_BYTES", 0)
+    monkeypatch.setattr("sci_stream_drivers.simulated.video._KEPT_BYTES", 0)
     scene = VideoScene(str(folder), (16, 24), 0.5)
     np.testing.assert_array_equal([colour(scene, t) for t in range(5 * N)], expected)
 

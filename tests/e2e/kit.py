@@ -21,8 +21,8 @@ import psutil
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import TransportError
-from sci_stream.files.recording import Recording
-from sci_stream.transport.taps import subscribe_status
+from sci_stream.storage.recording import Recording
+from sci_stream.transport.pubsub import subscribe_status
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "sci_stream")

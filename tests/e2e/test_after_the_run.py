@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.files.comparison import compare_recordings
-from sci_stream.files.recording import Recording
-from sci_stream.files.recording_segments import existing_segments
+from sci_stream.storage.recording import Recording
+from sci_stream.storage.recording.segments import existing_segments
+from sci_stream.tools.compare import compare_recordings
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
 
 

@@ -21,8 +21,8 @@ import torch
 
 from sci_stream.cli import main
 from sci_stream.config import load_rig
-from sci_stream.files.calibration_file import save_calibration
 from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import save_calibration
 from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, sci_stream, write_rig
 
 Check = Callable[[Path], Ended]

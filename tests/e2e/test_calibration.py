@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sci_stream.files.calibration_file import load_calibration, save_calibration
-from sci_stream.files.comparison import compare_recordings
-from sci_stream.files.recording_series import open_recording
-from sci_stream.nodes.replay import ReplayPlan, replay
 from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import load_calibration, save_calibration
+from sci_stream.storage.recording.series import open_recording
+from sci_stream.tools.compare import compare_recordings
+from sci_stream.tools.replay.replay import ReplayPlan, replay
 from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
 
 CAMERA = {"options": {"snapshot_rate_hz": 0.0, "loop_snapshots": 0}}

@@ -12,8 +12,8 @@ import pytest
 
 import sci_stream as package
 from sci_stream.errors import InputError, TransportError
-from sci_stream.files.journal import read_journal
-from sci_stream.files.recording import Recording
+from sci_stream.storage.journal import read_journal
+from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream, wait_for
 
 CONTROLLED = {

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import zmq
 
-from sci_stream.files.keys import read_key_pair
-from sci_stream.transport.curve import present
+from sci_stream.security.curve import present
+from sci_stream.security.keys import read_key_pair
+from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.transport.sockets import make_socket
-from sci_stream.transport.taps import subscribe_status
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
-from tests.hostile import hostile_messages
+from tests.hostile_messages import hostile_messages
 
 
 def keys(folder: Path) -> dict[str, Any]:

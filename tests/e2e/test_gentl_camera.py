@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sci_stream.files.calibration_file import save_calibration
 from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import save_calibration
 from tests.drivers.harvesters.kit import ramp, sim_options
 from tests.e2e.kit import RunningRig, assert_accounted_for
 

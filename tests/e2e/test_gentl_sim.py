@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sci_stream_drivers.gentl_sim.accuracy import score
+from sci_stream_drivers.gentl_sim.render import Rendered, render
 
-from drivers.gentl_sim.render import Rendered, render
-from drivers.gentl_sim.score import score
 from tests.e2e.kit import RunningRig, assert_accounted_for
 
 SNAPSHOTS = 12

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.files.recording import Recording
+from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
 SNAPSHOTS = 32

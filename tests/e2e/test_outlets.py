@@ -16,10 +16,10 @@ import zmq
 from websockets.sync.client import connect
 
 import sci_stream
-from sci_stream.sinks.preview_message import split_message
+from sci_stream.web.message import split_message
 from sci_stream.wire import Hello, Welcome, decode, encode
 from tests.e2e.kit import RunningRig, assert_accounted_for
-from tests.hostile import hostile_messages
+from tests.hostile_messages import hostile_messages
 
 LIVE = {"preview": {"enabled": True}, "camera": {"options": {"snapshot_rate_hz": 10.0}}}
 

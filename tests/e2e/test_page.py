@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from sci_stream.files.recording import Recording
-from sci_stream.transport.dealer import MISSED_HEARTBEATS
+from sci_stream.storage.recording import Recording
+from sci_stream.transport.client_connection import MISSED_HEARTBEATS
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

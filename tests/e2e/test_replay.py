@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from sci_stream.files.recording import Recording
+from sci_stream.storage.recording import Recording
 from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, free_ports, sci_stream
 
 REPLAY = {"driver": "replay", "read_timeout_s": 0.1}

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sci_stream_drivers.simulated import SimulatedCamera
 
-from drivers.simulated import SimulatedCamera
-from sci_stream.files.recording import Recording
 from sci_stream.model import CameraFrame
+from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
 
 SNAPSHOTS = 12

@@ -52,10 +52,10 @@ def is_ready(url: str) -> bool:
         return False
 
 
-Watched = tuple[RunningRig, dict[str, str]]
+HealthReporter = tuple[RunningRig, dict[str, str]]
 
 
-def test_the_ledger_that_prometheus_reads_adds_up_and_grows(watched: Watched) -> None:
+def test_the_ledger_that_prometheus_reads_adds_up_and_grows(watched: HealthReporter) -> None:
     _, urls = watched
 
     def ledger() -> tuple[float, float]:
@@ -69,7 +69,7 @@ def test_the_ledger_that_prometheus_reads_adds_up_and_grows(watched: Watched) ->
     assert ledger()[1] > timed
 
 
-def test_every_node_says_what_it_does(watched: Watched) -> None:
+def test_every_node_says_what_it_does(watched: HealthReporter) -> None:
     _, urls = watched
     acquire, reconstruct, sink = (figures(urls[kind]) for kind in ("acquire", "reconstruct", "sink"))
     assert acquire["sci_stream_acquired_total"][""] > 0
@@ -82,7 +82,7 @@ def test_every_node_says_what_it_does(watched: Watched) -> None:
     assert sink["sci_stream_disk_free_bytes"][""] > 0
 
 
-def test_top_shows_the_whole_rig(watched: Watched, tmp_path: Path) -> None:
+def test_top_shows_the_whole_rig(watched: HealthReporter, tmp_path: Path) -> None:
     rig, _ = watched
     shown = sci_stream("top", rig.path, "--once", cwd=tmp_path)
     assert shown.status == 0, shown.output
@@ -90,7 +90,7 @@ def test_top_shows_the_whole_rig(watched: Watched, tmp_path: Path) -> None:
         assert words in shown.output
 
 
-def test_a_lost_reconstruct_node_makes_the_acquire_node_not_ready_until_one_is_back(watched: Watched) -> None:
+def test_a_lost_reconstruct_node_makes_the_acquire_node_not_ready_until_one_is_back(watched: HealthReporter) -> None:
     rig, urls = watched
     reasons: list[str] = []
     rig.kill("reconstruct-0")
@@ -130,13 +130,13 @@ def status_of(url: str) -> dict[str, Any]:
     return dict(httpx.get(url + "/status").json())
 
 
-def test_the_status_names_the_health_address_of_each_node(watched: Watched) -> None:
+def test_the_status_names_the_health_address_of_each_node(watched: HealthReporter) -> None:
     _, urls = watched
     nodes = {node["kind"]: node["health"] for node in status_of(urls["sink"])["nodes"]}
     assert nodes == {kind: urls[kind] for kind in ("acquire", "reconstruct")}
 
 
-def test_what_the_dashboard_asks_for_is_there_when_a_rig_runs(watched: Watched) -> None:
+def test_what_the_dashboard_asks_for_is_there_when_a_rig_runs(watched: HealthReporter) -> None:
     """All but what only some rigs have: a GPU, shifted masks, refused messages."""
     _, urls = watched
     live = {name for url in urls.values() for name in figures(url)}

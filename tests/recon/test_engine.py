@@ -13,17 +13,17 @@ import torch
 
 from sci_stream.errors import CalibrationError, ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, Start
-from sci_stream.optics import mosaic
+from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import Displacement
+from sci_stream.optics.mask_shift import Displacement
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
-from sci_stream.recon.denoisers.rounding import Precision
 from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
-from sci_stream.recon.variants import shipped_weights
-from sci_stream.recon.weights import load_ffdnet
 
 CPU = torch.device("cpu")
 TV = dataclasses.replace(default_settings(CPU, "tv"), iterations=12)
@@ -204,11 +204,11 @@ def test_a_mosaic_is_four_measurements_solved_alike(
     settings = dataclasses.replace(TV, sigma_first=4 / 255, sigma_last=4 / 255, restrain=False)
     video, report = _engine(calibration, settings).reconstruct(snapshot)
     planes = []
-    for phi, counts in zip(mosaic.split(calibration.phi), mosaic.split(snapshot.counts), strict=True):
+    for phi, counts in zip(bayer_planes.split(calibration.phi), bayer_planes.split(snapshot.counts), strict=True):
         plane = dataclasses.replace(calibration, phi=phi, dark=np.float32(64.0), bayer=None)
         part = dataclasses.replace(snapshot, counts=counts, calibration_hash=plane.hash, bayer=None, truth=None)
         planes.append(_engine(plane, settings).reconstruct(part)[0])
-    np.testing.assert_allclose(video, mosaic.merge(np.stack(planes)), atol=1e-5)
+    np.testing.assert_allclose(video, bayer_planes.merge(np.stack(planes)), atol=1e-5)
     assert report.psnr_db is not None
 
 

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.model import BayerPhase, Snapshot
-from sci_stream.optics import mosaic
+from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.recon.algorithms.gap import cold_start, gap
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.rounding import Precision
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.engine import Engine, SolverSettings
-from sci_stream.recon.gap import cold_start, gap
-from sci_stream.recon.variants import shipped_weights
-from sci_stream.recon.weights import load_ffdnet
 
 CPU = torch.device("cpu")
 LITE = load_ffdnet(shipped_weights("ffdnet-lite"))
@@ -41,8 +41,8 @@ def _reference(calibration: Calibration, counts: npt.NDArray[np.floating]) -> Do
     saturated = counts >= (calibration.saturation_dn or np.inf)
     if calibration.bayer is None:
         return _reference_plane(y, phi, saturated)
-    planes = zip(mosaic.split(y), mosaic.split(phi), mosaic.split(saturated), strict=True)
-    return mosaic.merge(np.stack([_reference_plane(*plane) for plane in planes]))
+    planes = zip(bayer_planes.split(y), bayer_planes.split(phi), bayer_planes.split(saturated), strict=True)
+    return bayer_planes.merge(np.stack([_reference_plane(*plane) for plane in planes]))
 
 
 def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_]) -> Doubles:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.denoisers import DENOISERS
+from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 

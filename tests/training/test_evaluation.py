@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.training.evaluation import evaluate, psnr_by_level, validation_planes
 from sci_stream.training.images import load_images
 from tests.training.pictures import CPU

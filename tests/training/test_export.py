@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sci_stream.errors import ConfigError, FileFormatError, StorageError, WeightsError
-from sci_stream.recon.weights import FfdnetWeights, load_ffdnet, read_metadata, save_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, read_metadata, save_ffdnet
 from sci_stream.training.checkpoint import load_checkpoint, save_checkpoint
 from sci_stream.training.convert import describe_weights, import_weights, read_any
 from sci_stream.training.export import TestPlan, export_weights

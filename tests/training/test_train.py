@@ -15,8 +15,8 @@ from rich.console import Console
 
 from sci_stream.errors import ConfigError, FileFormatError, StorageError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.variants import VARIANTS
-from sci_stream.recon.weights import FfdnetWeights, load_ffdnet, save_ffdnet
+from sci_stream.recon.denoisers.variants import VARIANTS
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
 from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
 from sci_stream.training.curve import curve_path, read_curve
 from sci_stream.training.export import export_weights

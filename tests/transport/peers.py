@@ -11,7 +11,7 @@ import zmq
 
 from sci_stream.model import Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
 from sci_stream.wire import Hello
-from tests.hostile import HostileCase
+from tests.hostile_messages import HostileCase
 
 HEARTBEAT_S = 0.1
 SERIES = "series-1"

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import zmq
 
-from sci_stream.delivery.dispatch import DispatchQueue
+from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.transport.dealer import Dealer, PeerEvent
+from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.wire import CalibrationMissing, CalibrationRequest, Done, Limits, Message, encode
-from tests.hostile import hostile_messages
+from tests.hostile_messages import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted, snapshot, until
 
 
@@ -37,13 +37,13 @@ class Bench:
             heartbeat_s=self.heartbeat_s,
             limits=Limits(),
         )
-        self.nodes: dict[str, Dealer] = {}
+        self.nodes: dict[str, ClientConnection] = {}
         self.got: dict[str, list[Message]] = {}
         self.events: list[PeerEvent] = []
         self.settled: list[Settled] = []
 
-    def add(self, name: str, credit: int = 2, incarnation: str = "a") -> Dealer:
-        node = Dealer(
+    def add(self, name: str, credit: int = 2, incarnation: str = "a") -> ClientConnection:
+        node = ClientConnection(
             self.context,
             self.endpoint,
             hello(name, 0, incarnation),

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
-from sci_stream.delivery.dispatch import DispatchQueue
+from sci_stream.control_client import RigControl
+from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError, WireError
-from sci_stream.sinks.preview import PreviewOptions, WebPreview
 from sci_stream.transport import reception
-from sci_stream.transport.control_client import RigControl
-from sci_stream.transport.dealer import Dealer
+from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
-from sci_stream.transport.results import ResultsServer
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.web.preview import PreviewOptions, WebPreview
 from sci_stream.wire import CalibrationRequest, Limits, Message, Ping, Refused, decode, encode, header
 from tests.transport.peers import hello, until
 
@@ -94,7 +94,7 @@ def test_a_refusal_is_logged_once_by_who_is_refused(
     door: Door, context: zmq.Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = door.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-    dealer = Dealer(context, endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
+    dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
 
     def turn() -> None:
         door.turn()

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import zmq
 
-from sci_stream.delivery.dispatch import DispatchQueue
-from sci_stream.transport.dealer import Dealer, PeerEvent
+from sci_stream.delivery.dispatch_queue import DispatchQueue
+from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher
-from sci_stream.transport.line import Line, Moved
-from sci_stream.transport.patience import MISSED_HEARTBEATS, Standstill
-from sci_stream.transport.results import ResultsServer
+from sci_stream.transport.liveness import MISSED_HEARTBEATS, Line, Moved, PauseDetector
+from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire import Heartbeat, Limits, Message, encode
 from tests.transport.cable import Cable
 from tests.transport.peers import hello, snapshot, until
@@ -32,7 +31,7 @@ class Bench:
             context, endpoint, node="sink", incarnation="s", heartbeat_s=BEAT_S, limits=Limits()
         )
         self.cable = Cable(endpoint)
-        self.dealer = Dealer(context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
+        self.dealer = ClientConnection(context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
         self.now_s = 100.0
         self.got: list[Message] = []
         self.events: list[PeerEvent] = []
@@ -122,7 +121,7 @@ def test_a_node_that_stood_still_itself_does_not_blame_its_peers(bench: Bench) -
 
 
 def test_a_standstill_is_a_pause_longer_than_a_heartbeat() -> None:
-    standstill = Standstill(heartbeat_s=1.0)
+    standstill = PauseDetector(heartbeat_s=1.0)
     assert [standstill.lasted_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
 
 
@@ -168,7 +167,8 @@ class Watchers:
             context, endpoint, queue, node="acquire", incarnation="d", heartbeat_s=BEAT_S, limits=Limits()
         )
         self.nodes = {
-            name: Dealer(context, endpoint, hello(name, 2), heartbeat_s=BEAT_S, limits=Limits()) for name in "ab"
+            name: ClientConnection(context, endpoint, hello(name, 2), heartbeat_s=BEAT_S, limits=Limits())
+            for name in "ab"
         }
         self.now_s = 100.0
 

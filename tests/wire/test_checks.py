@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sci_stream.wire.checks import (
+from sci_stream.wire.validators import (
     Check,
     Choice,
     FiniteOrNil,

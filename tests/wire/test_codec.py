@@ -17,7 +17,7 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.wire import Dropped, Heartbeat, Limits, Message, Reason, SeriesEnd, decode, encode
 from sci_stream.wire.schema import KINDS
-from tests.hostile import HostileCase, good_frames, hostile_messages, with_header
+from tests.hostile_messages import HostileCase, good_frames, hostile_messages, with_header
 from tests.wire_samples import samples
 
 CORPUS = list(hostile_messages())

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-from sci_stream.recon.chunks import PIXELS_PER_CHUNK, plan_chunks
-from sci_stream.recon.denoisers.convolution import Convolve, convolve, convolve_mixed, fastest_on_gpu, pad_channels
-from sci_stream.recon.denoisers.rounding import Precision, round_network, scale_to_exact_biases
-from sci_stream.recon.device import half_dtype, prepare_libraries
-from sci_stream.recon.level import in_places
-from sci_stream.recon.weights import FfdnetWeights
+from sci_stream.recon.algorithms.noise_level import in_places
+from sci_stream.recon.backend.device import half_dtype, prepare_libraries
+from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
+from sci_stream.recon.denoisers.conv2d import Convolve, convolve, convolve_mixed, fastest_on_gpu, pad_channels
+from sci_stream.recon.denoisers.half_precision import Precision, round_network, scale_to_exact_biases
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 _ERROR_PER_SIGMA = 0.02
 """Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012)."""
@@ -51,7 +51,7 @@ class FfdnetDenoiser:
     Parameters
     ----------
     weights
-        The network, from `sci_stream.recon.weights.load_ffdnet`. Copied to the device.
+        The network, from `sci_stream.recon.denoisers.weights.load_ffdnet`. Copied to the device.
     device
         Where to run; frames must be there.
     precision
@@ -62,7 +62,7 @@ class FfdnetDenoiser:
     name
         Under which it is known.
     pixels_per_chunk
-        See `sci_stream.recon.chunks.PIXELS_PER_CHUNK`; None for what suits the device.
+        See `sci_stream.recon.backend.memory.PIXELS_PER_CHUNK`; None for what suits the device.
 
     References
     ----------
@@ -111,7 +111,7 @@ class FfdnetDenoiser:
         return out
 
     def spare_memory(self) -> bool:
-        """Take chunks of half the size, down to a frame each; see `sci_stream.ports.SparingDenoiser`."""
+        """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""
         more_than_one = self._pixels_per_chunk >= 2 * self._frame_pixels > 0
         if more_than_one:
             self._pixels_per_chunk //= 2

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import torch
 
-from sci_stream.ports import RecordableDenoiser, SparingDenoiser
+from sci_stream.ports import MemoryReducible, RecordableDenoiser
 
 
 class SequenceDenoiser:
@@ -45,8 +45,8 @@ class SequenceDenoiser:
         return self._first(x, sigma) if sigma > self._switch_sigma else self._then(x, sigma)
 
     def spare_memory(self) -> bool:
-        """Have both take less memory; see `sci_stream.ports.SparingDenoiser`."""
+        """Have both take less memory; see `sci_stream.ports.MemoryReducible`."""
         spared = False
         for prior in (self._first, self._then):
-            spared |= isinstance(prior, SparingDenoiser) and prior.spare_memory()
+            spared |= isinstance(prior, MemoryReducible) and prior.spare_memory()
         return spared

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from sci_stream.recon.level import on_device
+from sci_stream.recon.algorithms.noise_level import on_device
 
 WEIGHT_PER_SIGMA = 0.65
 """w/σ. Best mean PSNR on photographs with white noise of σ 15–50 (of 255) lies between 0.5 and 0.7."""
@@ -64,7 +64,7 @@ class TvDenoiser:
         return out
 
     def spare_memory(self) -> bool:
-        """Take half as many frames at a time; see `sci_stream.ports.SparingDenoiser`."""
+        """Take half as many frames at a time; see `sci_stream.ports.MemoryReducible`."""
         more_than_one = self._frames > 1
         if more_than_one:
             self._most_frames = self._frames = self._frames // 2

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sci_stream_drivers.gentl_sim.frames import Header, read_frames, write_frames
+from sci_stream_drivers.gentl_sim.render import read_options, render
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
-from drivers.gentl_sim.frames import Header, read_frames, write_frames
-from drivers.gentl_sim.render import read_options, render
-from drivers.simulated import SimulatedCamera, SimulatedOptions
 from sci_stream.errors import ConfigError, FileFormatError
-from sci_stream.files.calibration_file import load_calibration
 from sci_stream.model import BayerPhase
+from sci_stream.storage.calibration_file import load_calibration
 
 ROOT = Path(__file__).parents[3]
 SMALL = {"width_px": 32, "height_px": 24, "n_frames": 3, "bayer": "GRBG", "seed": 5, "snapshot_rate_hz": 20.0}
@@ -103,7 +103,17 @@ def test_the_options_come_from_a_rig_of_the_simulated_camera(tmp_path: Path) -> 
 
 
 def test_the_command_line_renders_and_says_what_is_wrong(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "drivers.gentl_sim", "render", "--snapshots", "2", "-o", str(tmp_path), "--rig"]
+    command = [
+        sys.executable,
+        "-m",
+        "sci_stream_drivers.gentl_sim",
+        "render",
+        "--snapshots",
+        "2",
+        "-o",
+        str(tmp_path),
+        "--rig",
+    ]
     rig = tmp_path / "rig.toml"
     rig.write_text("[camera.options]\nwidth_px = 32\nheight_px = 24\nn_frames = 2\n")
     done = subprocess.run([*command, str(rig)], cwd=ROOT, capture_output=True, text=True, check=True)

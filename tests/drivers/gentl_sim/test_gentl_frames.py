@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sci_stream_drivers.gentl_sim.frames import Header, write_frames
 
-from drivers.gentl_sim.frames import Header, write_frames
 from sci_stream.model import BayerPhase
 from tests.drivers.gentl_sim.bench import FORMATS, Bench, encode, ramp
 

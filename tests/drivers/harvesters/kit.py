@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-from drivers.harvesters.formats import FORMATS
+from sci_stream_drivers.harvesters.formats import FORMATS
 
 
 def wheel_producer() -> Path:

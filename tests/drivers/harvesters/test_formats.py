@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sci_stream_drivers.harvesters.formats import FORMATS, PixelFormat, decode, pixel_format
 
-from drivers.harvesters.formats import FORMATS, PixelFormat, decode, pixel_format
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
 

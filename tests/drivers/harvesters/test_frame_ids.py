@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sci_stream_drivers.harvesters.frame_ids import IdWatch, frame_ids_of
 
-from drivers.harvesters.frame_ids import IdWatch, frame_ids_of
 from sci_stream.model import FrameIds
 
 GIGE = FrameIds(1, 65535)

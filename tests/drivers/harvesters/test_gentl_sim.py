@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
+from sci_stream_drivers.harvesters.formats import FORMATS
 
-from drivers.harvesters import HarvestersCamera, HarvestersOptions
-from drivers.harvesters.formats import FORMATS
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import CameraFrame
-from sci_stream.nodes.calibrate import Plan, told_by
-from sci_stream.nodes.camera_pump import CameraPump, Captured
-from sci_stream.nodes.grab import ChunkValues, grab
-from sci_stream.nodes.holdings import Ring, frame_bytes
+from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
+from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
+from sci_stream.tools.calibrate import Plan, told_by
+from sci_stream.tools.grab import ChunkValues, grab
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 from tests.drivers.harvesters.kit import ramp, sim_options
 
@@ -142,7 +142,7 @@ def test_incomplete_frames_are_counted_and_none_is_delivered(make: MakeHarvester
 
 def run_pump(camera: HarvestersCamera, most: int) -> tuple[CameraPump, list[Captured]]:
     """Run the acquire node's camera thread until it has captured so many."""
-    ring = Ring(64 << 20)
+    ring = MemoryBudget(64 << 20)
     pump = CameraPump(camera, ring, lambda: None, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1))
     pump.open()
     pump.start()
@@ -202,7 +202,7 @@ def test_ids_that_begin_anew_where_they_do_not_wrap_are_a_lost_camera(make: Make
 
 def test_a_camera_in_use_by_another_program_says_so(make: MakeHarvestersCamera, producer: Path) -> None:
     program = (
-        "import sys; from drivers.harvesters import *\n"
+        "import sys; from sci_stream_drivers.harvesters import *\n"
         "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': 'SIM0001'}))\n"
         "camera.open(); print('open', flush=True); sys.stdin.read(); camera.close()\n"
     )

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from sci_stream_drivers.harvesters.producers import VARIABLE, check_producer, open_system, producer_files
 
-from drivers.harvesters.producers import VARIABLE, check_producer, open_system, producer_files
 from sci_stream.errors import CameraError, ConfigError
 
 

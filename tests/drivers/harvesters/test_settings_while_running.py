@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
-from drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream.errors import InputError
 from tests.drivers.harvesters.kit import sim_options
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from sci_stream_drivers.harvesters import HarvestersCamera
+from sci_stream_drivers.harvesters.options import Setting
 
-from drivers.harvesters import HarvestersCamera
-from drivers.harvesters.options import Setting
 from sci_stream.errors import CameraError, ConfigError, SciStreamError
 from sci_stream.model import CameraFrame
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
@@ -52,7 +52,7 @@ def test_another_process_may_open_the_same_camera_meanwhile(make: MakeHarvesters
     camera.open()
     camera.start()
     program = (
-        "import sys; from drivers.harvesters import *; from sci_stream.errors import CameraError\n"
+        "import sys; from sci_stream_drivers.harvesters import *; from sci_stream.errors import CameraError\n"
         "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': '1'},"
         " features=[['PixelFormat', 'Mono8']]))\n"
         "try:\n    camera.open(); camera.start(); print('delivers', camera.read(5.0) is not None)\n"
@@ -202,7 +202,7 @@ def test_a_second_camera_of_a_producer_in_one_process_is_refused_in_words(make: 
 def test_without_the_packages_it_says_how_to_install_them(make: MakeHarvestersCamera) -> None:
     program = (
         "import sys; sys.modules['harvesters'] = None\n"
-        "from drivers.harvesters import *; from sci_stream.errors import CameraError\n"
+        "from sci_stream_drivers.harvesters import *; from sci_stream.errors import CameraError\n"
         "try: HarvestersCamera(HarvestersOptions(cti=['/none.cti'])).open()\n"
         "except CameraError as error: print(error)\n"
     )

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.ports import Denoiser, SparingDenoiser
-from sci_stream.recon.denoisers import DENOISERS, make_denoiser
-from sci_stream.recon.weights import FfdnetWeights, save_ffdnet
+from sci_stream.ports import Denoiser, MemoryReducible
+from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
+from sci_stream.recon.denoisers.weights import FfdnetWeights, save_ffdnet
 
 CPU = torch.device("cpu")
 
@@ -57,7 +57,7 @@ def test_one_that_spares_memory_gives_the_same_with_less_until_there_is_nothing_
 ) -> None:
     x = _frames(6, 8, 8)
     before = denoiser(x, 0.1)
-    if not isinstance(denoiser, SparingDenoiser):
+    if not isinstance(denoiser, MemoryReducible):
         pytest.skip(f"{denoiser.name} takes no memory to speak of")
     spared = list(itertools.takewhile(lambda more: more, (denoiser.spare_memory() for _ in range(64))))
     assert 1 <= len(spared) < 64

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-from sci_stream.recon.denoisers import ffdnet
+from sci_stream.recon.algorithms.noise_level import placed
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.rounding import Precision
-from sci_stream.recon.level import placed
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.registry import ffdnet
+from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.metrics import psnr
-from sci_stream.recon.variants import shipped_weights
-from sci_stream.recon.weights import FfdnetWeights, load_ffdnet
 
 CPU = torch.device("cpu")
 

@@ -9,14 +9,14 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
-from sci_stream.recon.denoisers import denoiser_spec, make_denoiser
+from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.registry import denoiser_spec, make_denoiser
 from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.schedule import AnytimeLadder, Budget, SigmaSchedule
-from sci_stream.recon.variants import shipped_weights
-from sci_stream.recon.weights import load_ffdnet
+from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.denoisers.weights import load_ffdnet
 
 CPU = torch.device("cpu")
 FRAMES = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
@@ -26,7 +26,7 @@ FRAMES = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
 def test_a_share_of_the_iterations_goes_to_the_first_whatever_the_budget(iterations: int, by_first: int) -> None:
     schedule = SigmaSchedule(0.2, 0.02)
     denoiser = SequenceDenoiser(TvDenoiser(), IdentityDenoiser(), schedule.sigma(0.5))
-    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in AnytimeLadder(schedule, Budget(iterations))]
+    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in AnytimeSchedule(schedule, Budget(iterations))]
     assert changed == [True] * by_first + [False] * (iterations - by_first)
 
 

@@ -1,0 +1,284 @@
+"""What the replay camera plays: published measurements and the project's own recordings, as numbered shots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.published_data import PublishedMeasurement, read_published
+from sci_stream.storage.recording.columns import recorded_chunks
+from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream_drivers.fields import pixel_format
+
+_BRIGHT_PERCENTILE = 99.5
+_MOST_RESIDUAL = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Shot:
+    """One snapshot of a reel; arrays are the receiver's."""
+
+    counts: Array
+    truth: Array | None = None
+    camera_time_ns: int | None = None
+    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReelInfo:
+    """What a reel's shots have in common.
+
+    ``clock`` of the recorded time stamps is ``"none"`` if there are none; ``chunks`` as in `CameraCapabilities`.
+    """
+
+    model: str
+    serial: str
+    pixel_format: str
+    bit_depth: int
+    bayer: BayerPhase | None
+    clock: str
+    has_truth: bool
+    chunks: dict[str, str] = field(default_factory=dict)
+
+
+class Reel(Protocol):
+    """Shots of a file that can be played in any order."""
+
+    info: ReelInfo
+    calibration: Calibration
+    frame_numbers: list[int]
+    """Ascending, one a shot; a step of more than 1 says how many frames the original run lost there."""
+
+    def shot(self, i: int) -> Shot:
+        """Return shot ``i``."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class PublishedReel:
+    """The shots of a published ``.mat`` file, on its own scale as counts.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    bayer
+        Phase of the mosaic, which such files do not tell.
+    truth
+        Hand over ``orig``, where the file has it.
+    full_scale_dn
+        Counts of one white frame through an open mask; None to find it, see `calibrate`.
+
+    Raises
+    ------
+    FileFormatError
+        If the file cannot be used.
+    """
+
+    def __init__(self, path: Path, bayer: BayerPhase | None, truth: bool, full_scale_dn: float | None) -> None:
+        published = read_published(path)
+        self.calibration = calibrate(published, path, bayer, full_scale_dn)
+        self._counts = _as_counts(published.meas)
+        self._truth = _as_truth(published.orig) if truth else None
+        self.frame_numbers = list(range(published.shots))
+        depth = 8 * self._counts.dtype.itemsize
+        name = "Mono32f" if self._counts.dtype == np.float32 else pixel_format(depth, bayer)
+        self.info = ReelInfo("published measurement", path.name, name, depth, bayer, "none", self._truth is not None)
+
+    def shot(self, i: int) -> Shot:
+        """Return shot ``i``."""
+        B = self.calibration.n_frames
+        truth = None if self._truth is None else self._truth[i * B : (i + 1) * B].copy()
+        return Shot(self._counts[i].copy(), truth)
+
+    def close(self) -> None:
+        """Do nothing: the file was read at once."""
+
+
+class RecordedReel:
+    """The raw snapshots of one of the project's own recordings, through all of its segments.
+
+    What the original run lost, frames of the camera and snapshots recorded without their counts, is missing again.
+    Time stamps are left out where the camera was opened anew in between: its clock may have begun anew as well.
+
+    Parameters
+    ----------
+    path
+        Of the first segment, or of the ``.nxs`` file over all of them; of a later segment for that one alone.
+
+    Raises
+    ------
+    FileFormatError
+        If it is no recording, damaged, or holds no raw snapshots.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._series = RecordedSeries(path)
+        try:
+            seqs = self._series.seqs_with(raw=True)
+            if not len(seqs):
+                raise FileFormatError(
+                    f"The recording {path} holds no raw snapshots to play",
+                    hint="It was made without raw counts; only its video is left.",
+                )
+            self._seqs: list[int] = seqs.tolist()
+            self.calibration = self._series.calibration
+            self.frame_numbers = self._numbers()
+            info = self._series.info
+            self.info = ReelInfo(
+                f"recording of {info.camera_model}",
+                info.camera_serial,
+                info.pixel_format,
+                info.bit_depth,
+                info.bayer,
+                "recorded" if self._stamped(seqs) else "none",
+                False,
+                dict(info.chunks),
+            )
+        except BaseException:
+            self._series.close()
+            raise
+
+    def _stamped(self, seqs: npt.NDArray[np.int64]) -> bool:
+        rows, at = self._series.rows, seqs - self._series.first_seq
+        return bool((rows["camera_time_ns"][at] >= 0).all() and np.ptp(rows["epoch"][at]) == 0)
+
+    def _numbers(self) -> list[int]:
+        lost = self._series.rows["dropped_before"]
+        numbers = [0]
+        for previous, seq in pairwise(self._seqs):
+            rows = slice(previous + 1 - self._series.first_seq, seq + 1 - self._series.first_seq)
+            numbers.append(numbers[-1] + seq - previous + int(lost[rows].sum()))
+        return numbers
+
+    def shot(self, i: int) -> Shot:
+        """Return shot ``i``."""
+        seq = self._seqs[i]
+        row = self._series.row(seq)
+        stamp = row["camera_time_ns"] if self.info.clock == "recorded" else None
+        return Shot(self._series.raw_of(seq), None, stamp, recorded_chunks(row))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._series.close()
+
+
+def calibrate(
+    published: PublishedMeasurement, path: Path, bayer: BayerPhase | None, full_scale_dn: float | None = None
+) -> Calibration:
+    r"""Make the calibration of a published measurement, whose scales are its authors' own.
+
+    φ is the mask over its maximum. Where the truth x is there, ``full_scale_dn`` is the least-squares s of
+    ``meas = s · Σ_b φ_b ⊙ x_b``. A real capture has no absolute scale: s is the 99.5th percentile of
+    ``meas / Σ_b φ_b``, the mean brightness of each pixel's video, so that the reconstruction fills 0–1 with only its
+    highlights beyond.
+
+    Raises
+    ------
+    FileFormatError
+        If truth and masks do not explain the measurement, or it is nowhere bright.
+    """
+    phi = np.asarray(published.mask, np.float64)
+    phi /= phi.max()
+    if full_scale_dn is not None:
+        scale = full_scale_dn
+    elif published.orig is not None:
+        scale = _scale_by_truth(published, phi, path)
+    else:
+        light = phi.sum(axis=0)
+        seen = light > 0.1 * light.mean()
+        brightness = np.asarray(published.meas, np.float64)[:, seen] / light[seen]
+        scale = float(np.percentile(brightness, _BRIGHT_PERCENTILE))
+    if not scale > 0:
+        raise FileFormatError(
+            f"The measurement of {path} is dark", expected="positive counts", got=f"a scale of {scale:.4g}"
+        )
+    return Calibration(
+        phi=phi.astype(np.float32),
+        full_scale_dn=float(f"{scale:.7g}"),  # no rounding errors of sums in the calibration's hash
+        bayer=bayer,
+        camera_serial=path.name,
+        source=f"mask of {path.name}, divided by its maximum",
+    )
+
+
+def _scale_by_truth(published: PublishedMeasurement, phi: npt.NDArray[np.float64], path: Path) -> float:
+    """Return s of meas = s Σφx by least squares, once it is seen to hold."""
+    assert published.orig is not None
+    x = published.orig.reshape(published.shots, *phi.shape) / _white(published.orig)
+    model = np.einsum("bhw,nbhw->nhw", phi, x)
+    meas = np.asarray(published.meas, np.float64)
+    scale = float((meas * model).sum() / max(float((model * model).sum()), np.finfo(np.float64).tiny))
+    residual = float(np.linalg.norm(meas - scale * model) / max(float(np.linalg.norm(meas)), 1e-300))
+    if residual > _MOST_RESIDUAL:
+        raise FileFormatError(
+            f"mask and orig of {path} do not explain its meas",
+            expected=f"meas = Σ mask·orig up to a scale, within {_MOST_RESIDUAL:.0%}",
+            got=f"a residual of {residual:.1%}",
+            hint="The masks may be in another order. With truth = false and full_scale_dn set it plays as a capture.",
+        )
+    return scale
+
+
+def _white(orig: Array) -> float:
+    """Return the value of white in true frames: 255 or 1."""
+    return 255.0 if np.issubdtype(orig.dtype, np.integer) or orig.max() > 2 else 1.0
+
+
+def _as_counts(meas: Array) -> Array:
+    """Return counts as uint16 where all are whole numbers that fit (rounding errors of summing aside), else float32."""
+    whole = np.rint(meas)
+    if whole.min() >= 0 and whole.max() <= 65535 and np.allclose(meas, whole, rtol=0, atol=1e-6):
+        return whole.astype(np.uint16)
+    return meas.astype(np.float32)
+
+
+def _as_truth(orig: Array | None) -> Array | None:
+    """Return true frames as uint8 where they are whole numbers of 0–255, else as float32 of 0–1."""
+    if orig is None:
+        return None
+    white = _white(orig)
+    if white == 255 and orig.min() >= 0 and orig.max() <= 255 and np.array_equal(orig, np.rint(orig)):
+        return orig.astype(np.uint8)
+    return (orig / white).astype(np.float32)
+
+
+def open_reel(
+    path: Path, bayer: BayerPhase | None, truth: bool, full_scale_dn: float | None, shots: slice
+) -> tuple[Reel, range]:
+    """Open a file by its suffix and choose its shots.
+
+    Returns
+    -------
+    The reel, the caller's to close, and the numbers of the shots to play.
+
+    Raises
+    ------
+    FileFormatError
+        If it cannot be played.
+    ConfigError
+        If none of its shots is chosen.
+    """
+    mat = path.suffix.lower() == ".mat"
+    reel: Reel = PublishedReel(path, bayer, truth, full_scale_dn) if mat else RecordedReel(path)
+    count = len(reel.frame_numbers)
+    chosen = range(count)[shots]
+    if not chosen or (shots.stop is not None and shots.stop > count):
+        reel.close()
+        raise ConfigError(
+            f"The options start and stop do not fit {path}",
+            expected=f"0 ≤ start < stop ≤ {count}, the number of its shots",
+            got=f"start = {shots.start}, stop = {shots.stop}",
+        )
+    return reel, chosen

@@ -1,0 +1,115 @@
+"""Render the simulated camera's frames for the GenTL producer, with their calibration and truth beside them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from sci_stream.errors import CameraError, ConfigError, StorageError
+from sci_stream.model import Array, CameraFrame
+from sci_stream.storage.calibration_file import save_calibration
+from sci_stream_drivers.gentl_sim.frames import Header, write_frames
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+
+_EXPOSED = 0.9
+"""Fraction of a snapshot's period that it is exposed for: the rest is for the sensor's readout."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Where everything was written.
+
+    ``frames`` for the producer, ``calibration`` for the rig, ``truth`` for scoring: (N, B, H, W) uint8 in a .npy file,
+    the video behind each frame; frame id i shows number i mod N.
+    """
+
+    frames: Path
+    calibration: Path
+    truth: Path
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Return the ``[camera.options]`` of a rig file of the simulated camera.
+
+    Raises
+    ------
+    ConfigError
+        If there are none.
+    """
+    try:
+        options = tomllib.loads(path.read_text("utf-8"))["camera"]["options"]
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} does not tell what to film", expected="a rig with [camera.options]", got=repr(error)
+        ) from error
+    return dict(options)
+
+
+def render(options: dict[str, Any], folder: Path, *, snapshots: int = 32, serial: str = "SIM0001") -> Rendered:
+    """Film a scene with the simulated camera.
+
+    Parameters
+    ----------
+    options
+        Of the simulated camera (`SimulatedOptions`). Its faults, its trigger and how many snapshots there are do not
+        matter: those are the GenTL camera's, or given here.
+    folder
+        Where the three files go; made if it is missing. Existing ones are replaced.
+    snapshots
+        N. The GenTL camera shows them round and round; each round begins with a scene cut.
+    serial
+        Of the GenTL camera, for the calibration.
+
+    Raises
+    ------
+    ConfigError
+        If the options are wrong.
+    FileFormatError
+        If the scene cannot be read, or the frames do not fit the producer.
+    StorageError
+        If the folder cannot be written.
+    """
+    ours: dict[str, Any] = {"snapshots": snapshots, "snapshot_rate_hz": 0, "loop_snapshots": 0, "truth": True}
+    rest = {key: value for key, value in options.items() if key not in {"faults", "trigger"}}
+    try:
+        wanted = SimulatedOptions.model_validate(rest)
+        checked = SimulatedOptions.model_validate({**rest, **ours})
+    except ValidationError as error:
+        raise ConfigError("The options of the simulated camera are wrong", got=error) from error
+    rate_hz = wanted.snapshot_rate_hz or 30.0
+    header = Header(
+        checked.width_px, checked.height_px, snapshots, checked.bit_depth, checked.bayer, checked.black_dn,
+        exposure_us=_EXPOSED * 1e6 / rate_hz, rate_hz=rate_hz,
+    )  # fmt: skip
+    rendered = Rendered(folder / "frames.sciframes", folder / "calibration.h5", folder / "truth.npy")
+    camera = SimulatedCamera(checked)
+    camera.open()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        camera.start()
+        shape = (snapshots, checked.n_frames, checked.height_px, checked.width_px)
+        truth = np.lib.format.open_memmap(rendered.truth, "w+", np.uint8, shape)
+        write_frames(rendered.frames, header, (_shot(camera, truth[n]).counts for n in range(snapshots)))
+        truth.flush()
+        calibration = replace(
+            camera.calibration(), camera_serial=serial, exposure_ns=round(1e3 * header.exposure_us), gain_db=0.0
+        )
+        save_calibration(rendered.calibration, calibration, overwrite=True)
+    except OSError as error:
+        raise StorageError(f"The folder {folder} cannot be written", got=error) from error
+    finally:
+        camera.close()
+    return rendered
+
+
+def _shot(camera: SimulatedCamera, truth: Array) -> CameraFrame:
+    frame = camera.read(60.0)
+    if frame is None or frame.truth is None:
+        raise CameraError("The simulated camera gave no frame")
+    truth[...] = frame.truth
+    return frame

@@ -1,0 +1,316 @@
+"""A GenICam camera behind `sci_stream.ports.Camera`."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sci_stream.errors import CameraError, CameraLost
+from sci_stream.model import CameraCapabilities, CameraFrame, FoundProducer, Inspection
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream_drivers.harvesters import node_map
+from sci_stream_drivers.harvesters.description import describe, frame_period_ns
+from sci_stream_drivers.harvesters.discovery import find_cameras
+from sci_stream_drivers.harvesters.features import apply, configure
+from sci_stream_drivers.harvesters.frame_ids import IdWatch
+from sci_stream_drivers.harvesters.library import library, words
+from sci_stream_drivers.harvesters.node_map import settings
+from sci_stream_drivers.harvesters.options import HarvestersOptions, Setting
+from sci_stream_drivers.harvesters.producers import open_system, producer_files
+from sci_stream_drivers.harvesters.session import Session
+from sci_stream_drivers.harvesters.stream import Grabbed, Image, Stream
+
+log = logging.getLogger(__name__)
+
+_NAP_S = 0.0005
+"""Pause between two looks for a frame: what it adds to the delay at most."""
+
+
+class HarvestersCamera:
+    """Any camera that a GenTL producer reaches. Satisfies `sci_stream.ports.Camera`, and finds cameras.
+
+    Frames are copied out of the producer's buffers as soon as they are there, all that are, and decoded one by one as
+    they are read. One camera of a producer can be open in a process.
+
+    Parameters
+    ----------
+    options
+        Validated options.
+    """
+
+    Options: ClassVar[type[HarvestersOptions]] = HarvestersOptions
+
+    def __init__(self, options: HarvestersOptions) -> None:
+        self._options = options
+        self._files: list[Path] = []
+        self._session: Session | None = None
+        self._let_go: weakref.finalize[Any, Any] | None = None
+        self._stream: Stream | None = None
+        self._capabilities: CameraCapabilities | None = None
+        self._image: Image | None = None
+        self._held: deque[Grabbed] = deque()
+        self._lost: CameraLost | None = None
+        self._counts: Counter[str] = Counter()
+        self._running = False
+        self._watch: IdWatch | None = None
+        self._heard_s = 0.0
+        self._trigger_s = 0.0
+
+    # --- finding cameras
+
+    @staticmethod
+    def find(places: Sequence[Path]) -> list[FoundProducer]:
+        """Look for cameras; see `sci_stream.ports.CameraFinder`."""
+        return find_cameras(places)
+
+    def inspect(self) -> Inspection:
+        """Describe every feature of a camera; see `sci_stream.ports.FeatureLister`."""
+        if self._session is not None:
+            raise RuntimeError("inspect() connects by itself: close() the camera first")
+        session = self._connected()
+        try:
+            configure(session.node_map, self._options, session.name)
+            options = {
+                "cti": [str(path) for path in self._files],
+                "selector": {"serial": session.serial} if session.serial else self._options.selector.given,
+                "features": node_map.present_settings(session.node_map),
+            }
+            return Inspection(tuple(node_map.features(session.node_map)), options)
+        except library().transport_errors as error:
+            raise CameraError(f"The features of {session.name} cannot be read", got=words(error)) from None
+        finally:
+            session.close()
+
+    # --- the camera
+
+    def open(self) -> CameraCapabilities:
+        """Find the camera, open it and configure it.
+
+        Raises
+        ------
+        CameraError
+            If it is not there, in use, fails, or sends what cannot be decoded; or the packages are not installed.
+        ConfigError
+            If there is no producer, several cameras fit, or a feature cannot be set as asked for.
+        """
+        if self._session is not None and self._capabilities is not None:
+            return self._capabilities
+        session = self._connected()
+        # A camera that is dropped without being closed would stay in use until the process ends.
+        self._let_go = weakref.finalize(self, session.close)
+        try:
+            clock = configure(session.node_map, self._options, session.name)
+            self._capabilities, self._image = describe(session, self._options, clock)
+        except library().transport_errors as error:
+            self._let_go()
+            raise CameraError(f"The camera {session.name} fails while it is set up", got=words(error)) from None
+        except BaseException:
+            self._let_go()
+            raise
+        self._session = session
+        self._counts.clear()
+        self._stream = Stream(
+            session.acquirer, self._image, tuple(self._options.chunks), self._counts, buffers=self._options.buffers
+        )
+        return self._capabilities
+
+    def settings(self) -> list[Parameter]:
+        """Return exposure, gain and rate, as far as the camera has them; see `sci_stream.ports.AdjustableCamera`.
+
+        Raises
+        ------
+        CameraLost
+            If the camera does not answer.
+        """
+        session = self._opened()
+        try:
+            return settings(session.node_map)
+        except library().transport_errors as error:
+            raise CameraLost(f"The camera {session.name} does not answer", got=words(error)) from None
+
+    def set(self, name: str, value: Value) -> CameraCapabilities:
+        """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
+        session = self._opened()
+        assert self._capabilities is not None
+        checked = checked_changes(self.settings(), {name: value}, session.name)
+        try:
+            apply(session.node_map, Setting(feature=name, value=checked[name]), session.name)
+            period_ns = frame_period_ns(session.node_map, self._options)
+        except library().transport_errors as error:
+            raise CameraLost(f"The camera {session.name} does not answer", got=words(error)) from None
+        self._capabilities = replace(self._capabilities, frame_period_ns=period_ns)
+        return self._capabilities
+
+    def _connected(self) -> Session:
+        self._files = self._files or self._checked_files()
+        return Session(self._files, self._options.selector, self._options.discovery_timeout_s)
+
+    def _checked_files(self) -> list[Path]:
+        library()
+        files = producer_files(self._options.cti)
+        for path in files:
+            with open_system(path):
+                pass
+        return files
+
+    def calibration(self) -> Calibration | None:
+        """Return None: a camera does not know the masks in front of it."""
+        self._opened()
+        return None
+
+    def start(self) -> None:
+        """Begin to deliver frames. Their ids and the camera's clock may begin anew."""
+        self._opened()
+        if self._running:
+            return
+        assert self._stream is not None
+        assert self._capabilities is not None
+        self._lost = None
+        self._watch = IdWatch(self._capabilities.frame_ids)
+        self._stream.start()
+        self._running = True
+        self._heard_s = self._trigger_s = time.monotonic()
+
+    def trigger(self) -> None:
+        """Give one software trigger.
+
+        Raises
+        ------
+        ConfigError
+            If the camera takes none.
+        CameraLost
+            If the camera does not answer.
+        """
+        session = self._opened()
+        try:
+            apply(session.node_map, Setting(feature="TriggerSoftware"), session.name)
+        except CameraError as error:
+            raise CameraLost(f"The camera {session.name} does not take a trigger", got=error.got) from None
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        """Return the next frame, or None if none came within the time; see `sci_stream.ports.Camera.read`.
+
+        Raises
+        ------
+        CameraLost
+            If the camera is gone, or has begun to count its frames anew: both end what belongs together.
+        CameraError
+            If it sends something that it did not announce.
+        """
+        if not self._running:
+            raise RuntimeError("read() needs an open and started camera: call open() and start() first")
+        assert self._stream is not None
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self._trigger_if_due()
+            self._drain(self._stream)
+            if self._held:
+                return self._delivered(self._held.popleft())
+            if self._lost is not None:
+                raise self._lost
+            now_s = time.monotonic()
+            if now_s - self._heard_s > self._options.silence_s:
+                self._ask_whether_there()
+                self._heard_s = now_s
+            if now_s >= deadline_s:
+                self._counts["timeouts"] += 1
+                return None
+            time.sleep(_NAP_S)
+
+    def _drain(self, stream: Stream) -> None:
+        """Take over what the producer has, up to as many frames as it can hold itself."""
+        while len(self._held) < self._options.buffers:
+            try:
+                grabbed = stream.fetch() if self._lost is None else None
+            except CameraLost as error:
+                self._lost = error
+                return
+            if grabbed is None:
+                return
+            self._held.append(grabbed)
+
+    def _delivered(self, grabbed: Grabbed) -> CameraFrame:
+        assert self._image is not None
+        assert self._capabilities is not None
+        assert self._watch is not None
+        self._heard_s = time.monotonic()
+        if self._watch.restarted(grabbed.frame_id, grabbed.camera_time_ns):
+            self._counts["restarts"] += 1
+            self._counts["discarded"] += 1 + len(self._held)
+            raise CameraLost(
+                "The camera has begun to number its frames anew: it was reset and may have lost its settings",
+                got=f"frame id {grabbed.frame_id}",
+                hint="If its ids only wrap around, set frame_id_last to the highest.",
+            )
+        self._counts["delivered"] += 1
+        return CameraFrame(
+            counts=grabbed.counts(self._image),
+            frame_id=grabbed.frame_id,
+            camera_time_ns=grabbed.camera_time_ns if self._capabilities.clock != "none" else None,
+            host_time_ns=grabbed.host_time_ns,
+            chunks=grabbed.chunks,
+        )
+
+    def _trigger_if_due(self) -> None:
+        options = self._options.trigger
+        if options is None or not options.software_rate_hz:
+            return
+        now_s = time.monotonic()
+        if now_s >= self._trigger_s:
+            # Triggers that were missed are not made up for: a camera takes none while it exposes.
+            self._trigger_s = max(self._trigger_s + 1 / options.software_rate_hz, now_s)
+            self.trigger()
+
+    def _ask_whether_there(self) -> None:
+        """Read a register: many producers say nothing when a camera is unplugged, and just deliver no more frames."""
+        node = self._opened().node_map.get_node("Width")
+        try:
+            node.node.invalidate_node()
+            _ = node.value
+        except library().transport_errors as error:
+            raise CameraLost("The camera is lost: it does not answer", got=words(error)) from None
+
+    @property
+    def exhausted(self) -> bool:
+        """False: it never ends by itself."""
+        return False
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the counts since `open`.
+
+        ``delivered`` frames; ``incomplete`` buffers, refused by the producer; ``short`` ones, refused here;
+        ``underrun``, frames that the producer had no buffer for; ``timeouts``, reads without a frame;
+        ``chunk_errors``, frames without the chunk data asked for; ``restarts`` of the camera's own count, and the
+        frames ``discarded`` with them.
+        """
+        underrun = self._stream.underrun if self._stream is not None else 0
+        return {**self._counts, "underrun": underrun} if underrun else dict(self._counts)
+
+    def stop(self) -> None:
+        """Stop; `start` may follow. What was not read is let go of."""
+        if self._running and self._stream is not None:
+            self._running = False
+            try:
+                self._stream.stop()
+            except library().transport_errors as error:
+                log.info("the camera is lost: stopping it failed: %s", words(error))
+        self._held.clear()
+
+    def close(self) -> None:
+        """Let go of the camera and its producer; `open` may follow."""
+        self.stop()
+        if self._let_go is not None:
+            self._let_go()
+        self._session = self._stream = self._capabilities = self._let_go = None
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise RuntimeError("the camera is not open: call open() first")
+        return self._session

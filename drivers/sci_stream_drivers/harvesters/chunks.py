@@ -1,0 +1,69 @@
+"""Chunk data: what a camera adds to its frames."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sci_stream_drivers.harvesters.library import get, library
+from sci_stream_drivers.harvesters.node_map import kind_of, unit_of, value_of
+
+log = logging.getLogger(__name__)
+
+Chunks = dict[str, bool | int | float | str]
+
+
+_NUMBERS = ("integer", "float", "boolean")
+
+
+def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
+    """Return which chunk data are numbers, by name, with their units; say so of those that are not."""
+    nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
+    for name in nodes.keys() ^ set(names):
+        log.warning("the camera has no feature Chunk%s: what it adds as %s cannot be read", name, name)
+    texts = [name for name, node in nodes.items() if kind_of(node) not in _NUMBERS]
+    if texts:
+        log.warning("chunk data that are no numbers come with frames, but are not recorded: %s", ", ".join(texts))
+    return {name: unit_of(node) for name, node in nodes.items() if name not in texts}
+
+
+class ChunkReader:
+    """Reads what a camera adds to its frames.
+
+    Parameters
+    ----------
+    acquirer
+        Of an open camera.
+    names
+        As its ``ChunkSelector`` calls them; the values are found in the features ``Chunk`` + name.
+    counts
+        Where ``chunk_errors`` are counted.
+    """
+
+    def __init__(self, acquirer: Any, names: tuple[str, ...], counts: Counter[str]) -> None:
+        self._lib = library()
+        node_map = acquirer.remote_device.node_map
+        self._transport = str(acquirer.device.tl_type)
+        kinds = {"GEV": self._lib.genapi.ChunkAdapterGEV, "U3V": self._lib.genapi.ChunkAdapterU3V}
+        self._adapter = kinds.get(self._transport, self._lib.genapi.ChunkAdapterGeneric)(node_map)
+        self._nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
+        self._counts = counts
+
+    def read(self, buffer: Any) -> Chunks:
+        """Return the values that came with a buffer; a frame without them is counted as a chunk error."""
+        try:
+            if self._transport in ("GEV", "U3V"):
+                self._adapter.attach_buffer(buffer.raw_buffer, buffer.size_filled)
+            else:
+                self._adapter.attach_buffer(buffer.raw_buffer, buffer.chunk_data_info_list)
+        except self._lib.transport_errors:
+            self._counts["chunk_errors"] += 1
+            return {}
+        values = {name: value_of(node) for name, node in self._nodes.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def detach(self) -> None:
+        """Let go of the last buffer."""
+        get(self._adapter.detach_buffer)

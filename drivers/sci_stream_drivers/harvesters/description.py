@@ -1,0 +1,68 @@
+"""What an open, configured camera will deliver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sci_stream.model import CameraCapabilities
+from sci_stream_drivers.harvesters.chunks import chunk_units
+from sci_stream_drivers.harvesters.formats import pixel_format
+from sci_stream_drivers.harvesters.frame_ids import frame_ids_of
+from sci_stream_drivers.harvesters.library import feature
+from sci_stream_drivers.harvesters.node_map import choices_of
+from sci_stream_drivers.harvesters.options import HarvestersOptions
+from sci_stream_drivers.harvesters.session import Session
+from sci_stream_drivers.harvesters.stream import Image, timestamp_frequency_hz
+
+_CLOCKS = ("Timestamp", "TimestampLatchValue", "GevTimestampValue", "DeviceTimestamp")
+_RATES = ("AcquisitionResultingFrameRate", "ResultingFrameRate", "AcquisitionFrameRate")
+
+
+def describe(session: Session, options: HarvestersOptions, clock: str | None) -> tuple[CameraCapabilities, Image]:
+    """Return what a camera will deliver, in the instrument's terms and as its buffers are to be read.
+
+    Parameters
+    ----------
+    session
+        The open camera, configured.
+    options
+        Its options.
+    clock
+        Name of the clock that the camera's own follows, if it does.
+
+    Raises
+    ------
+    CameraError
+        If its pixel format is not supported.
+    """
+    node_map = session.node_map
+    formats = node_map.get_node("PixelFormat")
+    form = pixel_format(str(formats.value), offered=choices_of(formats))
+    image = Image(form, int(node_map.get_node("Height").value), int(node_map.get_node("Width").value))
+    stamped = timestamp_frequency_hz(session.acquirer) > 0 or any(node_map.has_node(name) for name in _CLOCKS)
+    capabilities = CameraCapabilities(
+        model=f"{session.vendor} {session.model}".strip(),
+        serial=session.serial,
+        height_px=image.height_px,
+        width_px=image.width_px,
+        pixel_format=form.name,
+        bit_depth=form.bit_depth,
+        bayer=form.bayer,
+        frame_ids=frame_ids_of(session.transport, node_map, options.frame_id_last),
+        clock=clock or ("camera" if stamped or "Timestamp" in options.chunks else "none"),
+        frame_period_ns=frame_period_ns(node_map, options),
+        chunks=chunk_units(node_map, options.chunks),
+    )
+    return capabilities, image
+
+
+def frame_period_ns(node_map: Any, options: HarvestersOptions) -> int | None:
+    """Return the time between frames where the camera itself keeps it; a trigger's is not known."""
+    if options.trigger is not None and options.trigger.software_rate_hz:
+        return round(1e9 / options.trigger.software_rate_hz)
+    if feature(node_map, "TriggerMode") == "On":
+        return None
+    read = {name: feature(node_map, name) for name in _RATES}
+    if feature(node_map, "AcquisitionFrameRateEnable", True) is False:
+        read["AcquisitionFrameRate"] = None  # it is then what it would be, not what it is
+    return next((round(1e9 / rate) for rate in read.values() if rate), None)

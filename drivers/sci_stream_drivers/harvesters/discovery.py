@@ -1,0 +1,92 @@
+"""Which cameras there are: producers, their interfaces, and what is attached to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sci_stream.errors import CameraError
+from sci_stream.model import FoundCamera, FoundInterface, FoundProducer
+from sci_stream_drivers.harvesters.library import attribute, library, words
+from sci_stream_drivers.harvesters.producers import open_system, producer_files
+from sci_stream_drivers.harvesters.selection import access_of, told
+
+
+def find_cameras(places: Sequence[Path], timeout_s: float = 1.0) -> list[FoundProducer]:
+    """Look for cameras through every producer; one that fails is among the result, with its problem.
+
+    Parameters
+    ----------
+    places
+        Producers' files or folders; empty for those that the environment names.
+    timeout_s
+        How long each may look.
+
+    Raises
+    ------
+    ConfigError
+        If there is no producer.
+    CameraError
+        If the packages that are needed are not installed.
+    """
+    library()
+    found = [_look_through(path, max(1, round(timeout_s * 1000))) for path in producer_files(places)]
+    return _selectable(found)
+
+
+def _look_through(path: Path, timeout_ms: int) -> FoundProducer:
+    try:
+        with open_system(path) as system:
+            named = {key: str(attribute(system, key, "")) for key in ("vendor", "version")}
+            name = str(attribute(system, "display_name") or attribute(system, "model", ""))
+            try:
+                interfaces = tuple(_interfaces(system, timeout_ms))
+                problem = ""
+            except library().gentl.GenericException as error:
+                interfaces, problem = (), words(error)
+            return FoundProducer(str(path), name, named["vendor"], named["version"], interfaces, problem)
+    except CameraError as error:
+        return FoundProducer(str(path), "", "", "", (), str(error))
+
+
+def _interfaces(system: Any, timeout_ms: int) -> Iterable[FoundInterface]:
+    system.update_interface_info_list(timeout_ms)
+    for info in system.interface_info_list:
+        interface = info.create_interface()
+        interface.open()
+        try:
+            interface.update_device_info_list(timeout_ms)
+            cameras = tuple(_camera(device) for device in interface.device_info_list)
+        finally:
+            interface.close()
+        name = str(attribute(info, "display_name") or info.id_)
+        yield FoundInterface(str(info.id_), name, str(attribute(info, "tl_type", "")), cameras)
+
+
+def _camera(info: Any) -> FoundCamera:
+    known = {key: told(info, key) for key in ("id", "vendor", "model", "serial", "user_defined_name")}
+    return FoundCamera(**known, access=access_of(info), options={})
+
+
+def _selectable(producers: list[FoundProducer]) -> list[FoundProducer]:
+    """Give each camera the options that select it: by its serial number, unless others have the same or it has none."""
+    serials = Counter(c.serial for p in producers for i in p.interfaces for c in i.cameras)
+
+    def with_options(camera: FoundCamera, path: str) -> FoundCamera:
+        by_serial = camera.serial and serials[camera.serial] == 1
+        selector = {"serial": camera.serial} if by_serial else {"id": camera.id}
+        return replace(camera, options={"cti": [path], "selector": selector})
+
+    return [
+        replace(
+            producer,
+            interfaces=tuple(
+                replace(i, cameras=tuple(with_options(c, producer.path) for c in i.cameras))
+                for i in producer.interfaces
+            ),
+        )
+        for producer in producers
+    ]

@@ -1,0 +1,265 @@
+"""Setting a camera's features, in order, each read back: what was asked for, and what the camera made of it."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sci_stream.errors import CameraError, ConfigError
+from sci_stream_drivers.harvesters.library import feature, library, words
+from sci_stream_drivers.harvesters.node_map import access_of, choices_of, kind_of, range_text, value_of
+from sci_stream_drivers.harvesters.options import HarvestersOptions, Setting, TriggerOptions, Value
+
+log = logging.getLogger(__name__)
+
+_COMMAND_S = 30.0
+"""A command that takes longer than this (loading a user set may take seconds) has hung."""
+_ON = {"PtpEnable": "PtpStatus", "GevIEEE1588": "GevIEEE1588Status"}
+"""Features that make a camera's clock follow IEEE 1588, and where its state is seen: SFNC 2.3 and before."""
+_SETTLED = ("Slave", "Master", "PreMaster")
+
+
+def configure(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:
+    """Bring a camera into the state that the options ask for.
+
+    Parameters
+    ----------
+    node_map
+        The camera's features.
+    options
+        User set, features, trigger, chunks and clock are applied, in this order.
+    camera
+        What to call it in messages.
+
+    Returns
+    -------
+    The name of the clock that its time stamps come from, if it was made to follow another; else None.
+
+    Raises
+    ------
+    ConfigError
+        If a feature that is not optional does not exist, cannot be set or does not take its value.
+    CameraError
+        If the camera fails, or its clock does not settle.
+    """
+    steps = settings_of(options)
+    for setting in steps:
+        apply(node_map, setting, camera)
+    _check_what_is_left(node_map, {setting.feature for setting in steps}, camera)
+    return follow_clock(node_map, options, camera)
+
+
+def _check_what_is_left(node_map: Any, mentioned: set[str], camera: str) -> None:
+    """Undo what a viewer may have left behind that would leave a series without frames, or say that it is there."""
+    if "AcquisitionMode" not in mentioned and feature(node_map, "AcquisitionMode", "Continuous") != "Continuous":
+        apply(node_map, Setting(feature="AcquisitionMode", value="Continuous"), camera)
+    if "TriggerMode" not in mentioned and feature(node_map, "TriggerMode") == "On":
+        source = feature(node_map, "TriggerSource", "an unknown source")
+        log.warning("%s waits for triggers from %s, as it was left: set a trigger, or TriggerMode", camera, source)
+
+
+def settings_of(options: HarvestersOptions) -> list[Setting]:
+    """Return all that is to be set, step by step."""
+    steps: list[Setting] = []
+    if options.user_set:
+        steps += [Setting(feature="UserSetSelector", value=options.user_set), Setting(feature="UserSetLoad")]
+    steps += options.features
+    if options.trigger is not None:
+        steps += _trigger_settings(options.trigger)
+    if options.chunks:
+        steps.append(Setting(feature="ChunkModeActive", value=True))
+    for chunk in options.chunks:
+        steps += [Setting(feature="ChunkSelector", value=chunk), Setting(feature="ChunkEnable", value=True)]
+    return steps
+
+
+def _trigger_settings(trigger: TriggerOptions) -> Iterable[Setting]:
+    # A camera that knows one kind of trigger only may have no selector.
+    yield Setting(feature="TriggerSelector", value=trigger.selector, optional=trigger.selector == "FrameStart")
+    yield Setting(feature="TriggerSource", value=trigger.source)
+    if trigger.activation is not None:
+        yield Setting(feature="TriggerActivation", value=trigger.activation)
+    if trigger.delay_us is not None:
+        yield Setting(feature="TriggerDelay", value=trigger.delay_us)
+    if trigger.exposure_mode is not None:
+        yield Setting(feature="ExposureMode", value=trigger.exposure_mode)
+    if trigger.output_line is not None:
+        yield Setting(feature="LineSelector", value=trigger.output_line)
+        yield Setting(feature="LineMode", value="Output", optional=True)  # a line that is nothing else has no mode
+        yield Setting(feature="LineSource", value=trigger.output_signal)
+    yield Setting(feature="TriggerMode", value="On")
+
+
+def apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
+    """Set one feature, or execute one command; return what it reads as then.
+
+    Raises
+    ------
+    ConfigError
+        If that cannot be, unless the setting is optional.
+    CameraError
+        If the camera fails.
+    """
+    try:
+        return _apply(node_map, setting, camera)
+    except ConfigError as error:
+        if not setting.optional:
+            raise
+        log.info("%s: passed over: %s", camera, error)
+        return None
+
+
+def _apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
+    lib = library()
+    node = find(node_map, setting.feature, camera)
+    kind, access = kind_of(node), access_of(node)
+    if "W" not in access:
+        raise ConfigError(
+            f"{camera}: the feature {setting.feature} cannot be set",
+            expected="a feature that is writable now",
+            got={"RO": "a read-only one", "NA": "one that is not available now"}.get(access, access),
+            hint="It may depend on others: on a mode, a selector, or on what is set before it.",
+        )
+    if kind == "command":
+        _execute(node, setting, camera)
+        return None
+    value = _as_kind(setting, kind, node, camera)
+    try:
+        node.from_string(value) if kind == "register" else setattr(node, "value", value)
+        got = value_of(node)
+    except (lib.genapi.OutOfRangeException, lib.genapi.InvalidArgumentException) as error:
+        raise ConfigError(
+            f"{camera}: the feature {setting.feature} does not take its value",
+            expected=range_text(node) or words(error),
+            got=setting.value,
+        ) from None
+    except lib.genapi.AccessException as error:
+        raise ConfigError(f"{camera}: the feature {setting.feature} cannot be set", got=words(error)) from None
+    except lib.transport_errors as error:
+        raise CameraError(f"{camera}: setting {setting} failed", got=words(error)) from None
+    level = logging.INFO if _same(got, value) else logging.WARNING
+    log.log(level, "%s: %s = %s%s", camera, setting.feature, got, "" if _same(got, value) else f", asked for {value}")
+    return got
+
+
+def find(node_map: Any, name: str, camera: str) -> Any:
+    """Return a feature's node.
+
+    Raises
+    ------
+    ConfigError
+        If the camera has none of that name.
+    """
+    if name and node_map.has_node(name):
+        node = node_map.get_node(name)
+        if access_of(node) != "NI":
+            return node
+    known = [node.node.name for node in node_map.nodes if node.node.is_feature()]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    raise ConfigError(
+        f"{camera} has no feature {name}",
+        hint=f"Did you mean {near[0]}?" if near else "sci-stream cameras features lists what it has.",
+    )
+
+
+def _execute(node: Any, setting: Setting, camera: str) -> None:
+    if setting.value not in (None, True):
+        raise ConfigError(
+            f"{camera}: {setting.feature} is a command and takes no value",
+            expected=f'["{setting.feature}"]',
+            got=setting.value,
+        )
+    try:
+        node.execute()
+        deadline_s = time.monotonic() + _COMMAND_S
+        while not node.is_done():
+            if time.monotonic() > deadline_s:
+                raise CameraError(f"{camera}: the command {setting.feature} is not done after {_COMMAND_S:g} s")
+            time.sleep(0.005)
+    except library().transport_errors as error:
+        raise CameraError(f"{camera}: the command {setting.feature} failed", got=words(error)) from None
+    log.info("%s: %s executed", camera, setting.feature)
+
+
+def _as_kind(setting: Setting, kind: str, node: Any, camera: str) -> Value:
+    """Return the value in the type that the feature takes; a bool is an int to Python, and not to a camera."""
+    value = setting.value
+    fits: Value | None = None
+    match kind:
+        case "integer" if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+            fits = int(value)
+        case "float" if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            fits = float(value)
+        case "boolean" if isinstance(value, bool):
+            fits = value
+        case "enumeration" if isinstance(value, str) and value in choices_of(node, available=False):
+            fits = value
+        case "string" | "register" if isinstance(value, str):
+            fits = value
+    if fits is None:
+        raise ConfigError(
+            f"{camera}: the feature {setting.feature} does not take its value",
+            expected=range_text(node) or f"a value of type {kind}",
+            got=repr(value),
+        )
+    return fits
+
+
+def _same(got: Value | None, asked: Value) -> bool:
+    if isinstance(got, float) and isinstance(asked, int | float):
+        return math.isclose(got, asked, rel_tol=1e-6)
+    return got == asked
+
+
+def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:
+    """Have the camera's clock follow IEEE 1588 if the options ask for it; return the clock's name if it does.
+
+    Raises
+    ------
+    CameraError
+        If it must and cannot, or does not settle in time.
+    """
+    if options.ptp == "off":
+        return None
+    switch = next(
+        (name for name in _ON if node_map.has_node(name) and access_of(node_map.get_node(name)) == "RW"), None
+    )
+    if switch is None:
+        problem = CameraError(
+            f"{camera} has no clock that follows IEEE 1588",
+            expected=f"the feature {' or '.join(_ON)}",
+            hint='Set ptp = "off", or "try".',
+        )
+    else:
+        apply(node_map, Setting(feature=switch, value=True), camera)
+        state = _settle(node_map, switch, options.ptp_timeout_s)
+        if state in _SETTLED:
+            log.info("%s: its clock follows IEEE 1588 as %s", camera, state)
+            return "PTP"
+        problem = CameraError(
+            f"{camera}: its clock does not settle",
+            expected=f"{_ON[switch]} {' or '.join(_SETTLED)} within {options.ptp_timeout_s:g} s",
+            got=state,
+            hint="Is there a grandmaster in this network?",
+        )
+    if options.ptp == "on":
+        raise problem
+    log.warning("%s", problem)
+    return None
+
+
+def _settle(node_map: Any, switch: str, timeout_s: float) -> str:
+    deadline_s = time.monotonic() + timeout_s
+    settled: Sequence[str] = _SETTLED
+    while True:
+        if node_map.has_node("PtpDataSetLatch"):
+            node_map.get_node("PtpDataSetLatch").execute()
+        state = str(node_map.get_node(_ON[switch]).value) if node_map.has_node(_ON[switch]) else "unknown"
+        left_s = deadline_s - time.monotonic()
+        if state in settled or left_s <= 0:
+            return state
+        time.sleep(min(0.1, left_s))

@@ -1,0 +1,56 @@
+"""How a camera numbers its frames, and when it has begun anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sci_stream.model import FrameIds
+from sci_stream_drivers.harvesters.library import feature
+
+_GIGE_LAST = 65535
+_EXTENDED = ("GevGVSPExtendedIDMode", "GevSCCFGExtendedIDMode")
+
+
+def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
+    """Return how a camera numbers its frames.
+
+    GigE Vision counts blocks in 16 bits, from 1, and leaves 0 out when it wraps. With extended ids, and over any other
+    transport, ids have 64 bits, which never wrap; they begin at 0 or 1.
+
+    Parameters
+    ----------
+    transport
+        The transport layer's type as GenTL names it: ``GEV``, ``U3V``, ``CXP``, …
+    node_map
+        The camera's features.
+    last
+        Highest id, if the user knows better.
+    """
+    if last is not None:
+        return FrameIds(0 if transport == "U3V" else 1, last)
+    extended = any(str(feature(node_map, name)) == "On" for name in _EXTENDED)
+    return FrameIds(1, _GIGE_LAST) if transport == "GEV" and not extended else FrameIds()
+
+
+class IdWatch:
+    """Notices that a camera has begun to count anew while it runs, as after a reset of its own.
+
+    A repeated id is no such case, nor is a wrap-around or a gap. An id that goes back is: frames do not overtake each
+    other on their way through a producer. So is a time stamp that goes back, which tells a new beginning from a wide
+    gap over a wrap-around.
+    """
+
+    def __init__(self, ids: FrameIds) -> None:
+        self._ids = ids
+        self._id: int | None = None
+        self._time_ns: int | None = None
+
+    def restarted(self, frame_id: int | None, camera_time_ns: int | None) -> bool:
+        """Take note of a frame; return whether it belongs to another count than the one before it."""
+        before_id, before_ns = self._id, self._time_ns
+        self._id, self._time_ns = frame_id, camera_time_ns
+        if before_ns is not None and camera_time_ns is not None and camera_time_ns < before_ns:
+            return True
+        if before_id is None or frame_id is None or frame_id == before_id:
+            return False
+        return self._ids.missed(before_id, frame_id) < 0

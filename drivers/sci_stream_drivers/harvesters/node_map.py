@@ -1,0 +1,173 @@
+"""Reading a camera's node map: kind, access, value, range and unit of each feature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from sci_stream.model import Feature
+from sci_stream.parameters import Parameter
+from sci_stream_drivers.harvesters.library import attribute, get, library
+from sci_stream_drivers.harvesters.options import Value
+
+_KINDS = {
+    "intfIInteger": "integer", "intfIBoolean": "boolean", "intfICommand": "command", "intfIFloat": "float",
+    "intfIString": "string", "intfIRegister": "register", "intfICategory": "category",
+    "intfIEnumeration": "enumeration",
+}  # fmt: skip
+_MOST_CHOICES = 12
+_NO_LIMIT = 2**62
+_UNSAVED = ("command", "register")
+_LOCKS = ("TLParamsLocked",)
+
+
+def kind_of(node: Any) -> str:
+    """Return what sort of feature it is: integer, float, boolean, enumeration, string, register, command, category."""
+    number = node.node.principal_interface_type
+    return _KINDS.get(library().genapi.EInterfaceType(number).name, "other")
+
+
+def access_of(node: Any) -> str:
+    """Return NI (not implemented), NA (not available now), WO, RO or RW."""
+    return str(library().genapi.EAccessMode(node.get_access_mode()).name)
+
+
+def value_of(node: Any) -> Value | None:
+    """Return the present value, None if it cannot be read."""
+    if "R" not in access_of(node) or kind_of(node) in ("command", "category", "other"):
+        return None
+    value = get(node.to_string) if kind_of(node) == "register" else attribute(node, "value")
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def choices_of(node: Any, *, available: bool = True) -> tuple[str, ...]:
+    """Return the names of an enumeration's entries: those ``available`` now, or all that the camera has."""
+    if kind_of(node) != "enumeration":
+        return ()
+    shunned = ("NI", "NA") if available else ("NI",)
+    entries = [entry for entry in node.entries if access_of(entry) not in shunned]
+    return tuple(str(entry.symbolic) for entry in entries)
+
+
+def _limits(node: Any) -> tuple[float | None, float | None, float | None]:
+    kind = kind_of(node)
+    if kind not in ("integer", "float"):
+        return None, None, None
+    low, high = (_finite(attribute(node, name)) for name in ("min", "max"))
+    stepped = kind == "integer" or bool(get(node.has_inc, default=False))
+    return low, high, attribute(node, "inc") if stepped else None
+
+
+def _finite(limit: Any) -> Any:
+    """Return a limit, None where it is only the end of what the type can hold."""
+    return limit if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT else None
+
+
+def range_text(node: Any) -> str:
+    """Say what a feature takes: ``16 to 1024 in steps of 8``, ``one of On, Off``; empty if that is not known."""
+    kind = kind_of(node)
+    if kind == "boolean":
+        return "true or false"
+    if kind == "enumeration":
+        choices = choices_of(node)
+        return "one of " + ", ".join(choices[:_MOST_CHOICES]) + (", …" if len(choices) > _MOST_CHOICES else "")
+    low, high, step = _limits(node)
+    unit = unit_of(node)
+    if low is None and high is None:
+        return {"integer": "an integer", "float": "a number", "string": "a string"}.get(kind, "")
+    text = f"at least {low:g}" if high is None else f"at most {high:g}" if low is None else f"{low:.10g} to {high:.10g}"
+    text += f" {unit}" if unit else ""
+    return text + (f" in steps of {step:g}" if step not in (None, 1) else "")
+
+
+def unit_of(node: Any) -> str:
+    """Return the unit, empty if there is none."""
+    return str(attribute(node, "unit", "") or "")
+
+
+def features(node_map: Any) -> Iterator[Feature]:
+    """Describe each feature of a node map, in the order of its categories.
+
+    Yields
+    ------
+    Feature
+        Those that the camera implements, each once.
+    """
+    seen: set[str] = set()
+    yield from _in_category(node_map.get_node("Root"), "", seen)
+
+
+def _in_category(category: Any, path: str, seen: set[str]) -> Iterator[Feature]:
+    for node in category.features:
+        name = str(node.node.name)
+        if name in seen:
+            continue
+        seen.add(name)
+        if kind_of(node) == "category":
+            yield from _in_category(node, f"{path}/{name}".lstrip("/"), seen)
+        elif access_of(node) != "NI":
+            yield describe(node, path)
+
+
+def describe(node: Any, category: str) -> Feature:
+    """Describe one feature."""
+    low, high, step = _limits(node)
+    return Feature(
+        name=str(node.node.name),
+        kind=kind_of(node),
+        access=access_of(node),
+        value=value_of(node),
+        minimum=low,
+        maximum=high,
+        step=step,
+        unit=unit_of(node),
+        choices=choices_of(node),
+        category=category,
+        visibility=str(library().genapi.EVisibility(node.node.visibility).name),
+        about=" ".join(str(node.node.tooltip or node.node.description or "").split()),
+    )
+
+
+def present_settings(node_map: Any) -> list[list[Value]]:
+    """Return the settings that bring a camera into the state in which it is: pairs of feature and value, in order.
+
+    Of what depends on a selector, only what the selector selects now. Where the camera marks the features that belong
+    in a saved state (``Streamable``), those; else all that can be set now.
+    """
+    listed = [feature.name for feature in features(node_map)]
+    nodes = [node_map.get_node(name) for name in listed]
+    settable = [n for n in nodes if access_of(n) == "RW" and kind_of(n) not in _UNSAVED and n.node.name not in _LOCKS]
+    marked = [node for node in settable if node.node.is_streamable()]
+    out: list[list[Value]] = []
+    selected: dict[str, Value | None] = {}
+    for node in marked or settable:
+        if node.node.is_selector() and not marked:
+            continue  # it is put before what it selects
+        for selector in node.node.selecting_features:
+            name, at = str(selector.node.name), value_of(selector)
+            if at is not None and selected.get(name) != at:
+                selected[name] = at
+                out.append([name, at])
+        value = value_of(node)
+        if value is not None:
+            out.append([str(node.node.name), value])
+    return out
+
+
+_OFFERED = ("ExposureTime", "Gain", "AcquisitionFrameRate")
+"""By their SFNC names. What changes the image's format is not among them: a series has one."""
+
+
+def settings(node_map: Any) -> list[Parameter]:
+    """Return those of exposure, gain and frame rate that the camera has, and lets be set now."""
+    present = [name for name in _OFFERED if node_map.has_node(name)]
+    found = []
+    for name in present:
+        feature = describe(node_map.get_node(name), "")
+        value = feature.value
+        if feature.access == "RW" and isinstance(value, int | float) and not isinstance(value, bool):
+            says = f"{feature.about} ({feature.unit})" if feature.unit else feature.about
+            kind = "integer" if feature.kind == "integer" else "number"
+            found.append(Parameter(name, kind, value, feature.minimum, feature.maximum, says=says))  # type: ignore[arg-type]
+    return found

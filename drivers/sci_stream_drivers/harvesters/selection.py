@@ -1,0 +1,75 @@
+"""Which of the cameras found is meant: exactly one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sci_stream.errors import CameraError, ConfigError
+from sci_stream_drivers.harvesters.library import attribute
+from sci_stream_drivers.harvesters.options import Selector
+
+_ATTRIBUTES = {
+    "serial": "serial_number",
+    "user_defined_name": "user_defined_name",
+    "model": "model",
+    "vendor": "vendor",
+    "id": "id_",
+}
+"""Keys of the selector, and what GenTL calls them."""
+_ACCESS = {1: "free", 2: "read only", 3: "no access", 4: "in use", 5: "open", 6: "open, read only"}
+
+
+def told(info: Any, key: str) -> str:
+    """Return what a device's description says under a key of the selector; empty where the producer has no answer."""
+    return str(attribute(info, _ATTRIBUTES[key]) or "")
+
+
+def access_of(info: Any) -> str:
+    """Return in a word whether a camera can be opened now."""
+    return _ACCESS.get(attribute(info, "access_status", 0), "unknown")
+
+
+def describe(info: Any) -> str:
+    """Return a line that tells a camera from others."""
+    name = told(info, "user_defined_name")
+    parts = [
+        f"{told(info, 'vendor')} {told(info, 'model')}".strip(),
+        f"serial {told(info, 'serial')!r}",
+        f"named {name!r}" if name else "",
+        f"id {told(info, 'id')!r}",
+        access_of(info),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) -> Any:
+    """Return the one description that fits.
+
+    Raises
+    ------
+    CameraError
+        If none does: it may be away, and come back.
+    ConfigError
+        If several do.
+    """
+    found = list(infos)
+    wanted = ", ".join(f"{key} {value!r}" for key, value in selector.given.items())
+    if not found:
+        raise CameraError(
+            "No camera is found",
+            expected=f"one with {wanted}" if wanted else "one",
+            got=f"none from {', '.join(path.name for path in producers)}",
+            hint="Is it connected, powered, and in reach of this network? Its maker's viewer must find it too.",
+        )
+    fitting = [info for info in found if all(told(info, key) == value for key, value in selector.given.items())]
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = "Found:" + "".join(f"\n  {describe(info)}" for info in fitting or found)
+    if not fitting:
+        raise CameraError(f"No camera fits the selector {wanted}", hint=f"{listed}\nSelect one of these.")
+    fit = f"fit the selector {wanted}" if wanted else "are found and none is selected"
+    raise ConfigError(
+        f"{len(fitting)} cameras {fit}", hint=f'{listed}\nName one: selector = {{ serial = "…" }}, or by its id.'
+    )

@@ -1,0 +1,142 @@
+"""An open camera: producer, device and its features, held together and let go of whatever state they are in."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sci_stream.errors import CameraError
+from sci_stream_drivers.harvesters.library import QUIET, library, words
+from sci_stream_drivers.harvesters.options import Selector
+from sci_stream_drivers.harvesters.selection import access_of, describe, select, told
+
+log = logging.getLogger(__name__)
+
+
+class Session:
+    """One `Harvester` and one `ImageAcquirer`, kept from `open` to `close`: starting and stopping makes no new ones.
+
+    Parameters
+    ----------
+    files
+        Producers, checked.
+    selector
+        Which camera.
+    discovery_s
+        How long producers may look for cameras.
+
+    Raises
+    ------
+    CameraError
+        If the camera is not found, in use or cannot be opened.
+    ConfigError
+        If several cameras fit the selector.
+    """
+
+    def __init__(self, files: list[Path], selector: Selector, discovery_s: float) -> None:
+        lib = library()
+        key = lib.core.ParameterKey
+        self._closed = False
+        self._chain: list[Any] = []
+        self._harvester: Any = lib.core.Harvester(
+            config=lib.core.ParameterSet(
+                {key.LOGGER: QUIET, key.TIMEOUT_PERIOD_ON_MODULE_ENUMERATION: max(1, round(discovery_s * 1000))}
+            )
+        )
+        self.acquirer: Any = None
+        try:
+            for path in files:
+                self._harvester.add_file(str(path))
+            self._harvester.update()
+            info = select(self._harvester.device_info_list, selector, files)
+            self.vendor, self.model, self.serial = (told(info, key) for key in ("vendor", "model", "serial"))
+            self.name = f"{self.vendor} {self.model} {self.serial}".strip()
+            interface = info.parent
+            self._chain = [interface, interface.parent, interface.parent.parent]
+            self.acquirer = self._opened(info)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def node_map(self) -> Any:
+        """The camera's features."""
+        return self.acquirer.remote_device.node_map
+
+    @property
+    def transport(self) -> str:
+        """The type of its transport layer as GenTL names it: GEV, U3V, CXP or another."""
+        return str(self.acquirer.device.tl_type)
+
+    def _opened(self, info: Any) -> Any:
+        lib = library()
+        config = lib.core.ParameterSet({lib.core.ParameterKey.ENABLE_AUTO_CHUNK_DATA_UPDATE: False})
+        gentl = lib.gentl
+        try:
+            with _sigint_kept():
+                acquirer = self._harvester.create(info, config=config)
+        except (gentl.AccessDeniedException, gentl.ResourceInUseException, gentl.BusyException) as error:
+            raise CameraError(
+                f"The camera {self.name} is in use",
+                expected="a camera that no other program has open",
+                got=f"{access_of(info)}: {words(error)}",
+                hint="Close the viewer or the other acquire node that has it.",
+            ) from None
+        except lib.transport_errors as error:
+            raise CameraError(f"The camera {describe(info)} cannot be opened", got=words(error)) from None
+        if len(acquirer.data_streams) != 1:
+            raise CameraError(
+                f"The camera {self.name} cannot be used", expected="one data stream", got=len(acquirer.data_streams)
+            )
+        return acquirer
+
+    def close(self) -> None:
+        """Let go of everything, also of a camera that is lost; never raises what the library raises."""
+        if self._closed:
+            return
+        self._closed = True
+        acquirers = self._harvester.image_acquirers
+        for acquirer in list(acquirers):
+            with _said():
+                acquirer.stop()
+            with _said():
+                # Its __exit__, unlike destroy(), also takes it off the list of what is destroyed at exit, which would
+                # keep it, and its buffers, for as long as the process runs.
+                acquirer.__exit__(None, None, None)
+            acquirers.remove(acquirer)  # else reset() would try again, and fail again, before it is done
+        closed = False
+        with _said():
+            self._harvester.reset()
+            closed = True
+        if not closed:  # a producer that stays open cannot be opened again in this process
+            for module in self._chain:
+                with _said():
+                    module.close()
+        self.acquirer = None
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[None]:
+    """Log what a camera that is lost still raises, and go on: half taken down, the library raises anything."""
+    try:
+        yield
+    except Exception as error:
+        log.debug("while closing: %s", words(error))
+
+
+@contextlib.contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """Put the handler of SIGINT back: creating an acquirer in the main thread replaces it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

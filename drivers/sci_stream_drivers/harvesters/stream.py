@@ -1,0 +1,209 @@
+"""Frames out of a producer's buffers: fetched, copied, and the buffer given back at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.clock import unix_ns
+from sci_stream.errors import CameraError, CameraLost
+from sci_stream.model import Array
+from sci_stream_drivers.harvesters.chunks import ChunkReader, Chunks
+from sci_stream_drivers.harvesters.formats import PixelFormat, decode
+from sci_stream_drivers.harvesters.library import attribute, library, words
+
+_ASK_S = 20e-6
+"""How long one look for a buffer may last. Of zero it would be for ever (harvesters 1.4.3)."""
+
+
+class Image(NamedTuple):
+    """What every frame of a run is like."""
+
+    form: PixelFormat
+    height_px: int
+    width_px: int
+
+
+class Grabbed(NamedTuple):
+    """The bytes of one frame, ours, not yet decoded."""
+
+    raw: npt.NDArray[np.uint8]
+    padding_bytes: int
+    big_endian: bool
+    frame_id: int | None
+    camera_time_ns: int | None
+    host_time_ns: int
+    chunks: Chunks
+
+    def counts(self, image: Image) -> Array:
+        """Return (H, W) counts, DN."""
+        return decode(
+            self.raw,
+            image.form,
+            image.height_px,
+            image.width_px,
+            padding_bytes=self.padding_bytes,
+            big_endian=self.big_endian,
+        )
+
+
+class Stream:
+    """The running acquisition of one camera.
+
+    A producer waits for a buffer with Python's global lock held, so nobody else in this process could run meanwhile.
+    Therefore it is only asked whether there is one, and the waiting is done outside of it (docs/decisions/0017).
+
+    Parameters
+    ----------
+    acquirer
+        Harvesters' `ImageAcquirer` of an open camera.
+    image
+        What its frames are like.
+    chunks
+        Names of the chunk data to read with each frame.
+    counts
+        Where ``incomplete``, ``short`` and ``chunk_errors`` are counted.
+    """
+
+    def __init__(
+        self, acquirer: Any, image: Image, chunks: tuple[str, ...], counts: Counter[str], *, buffers: int
+    ) -> None:
+        self._acquirer = acquirer
+        self._image = image
+        self._counts = counts
+        self._lib = library()
+        self._source = acquirer.data_streams[0]
+        self._frequency_hz = timestamp_frequency_hz(acquirer)
+        self._chunks = ChunkReader(acquirer, chunks, counts) if chunks else None
+        self._underrun = 0
+        acquirer.timeout_period_on_update_event_data_call = 0
+        acquirer.add_callback(acquirer.Events.INCOMPLETE_BUFFER, _counting(self._lib.core, counts))
+        acquirer.num_buffers = max(buffers, acquirer.min_num_buffers)
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises
+        ------
+        CameraError
+            If the camera does not start.
+        """
+        try:
+            self._acquirer.start(run_as_thread=False)
+        except self._lib.transport_errors as error:
+            with contextlib.suppress(*self._lib.transport_errors):
+                self._acquirer.stop()  # the stream may run already, and only the camera not
+            raise CameraError("The camera does not start", got=words(error)) from None
+
+    def fetch(self) -> Grabbed | None:
+        """Return the next frame if there is one, without waiting.
+
+        Raises
+        ------
+        CameraLost
+            If the producer cannot be asked.
+        CameraError
+            If what comes is no image of the kind that was announced.
+        """
+        try:
+            buffer = self._acquirer.try_fetch(timeout=_ASK_S, is_raw=True)
+        except self._lib.transport_errors as error:
+            raise CameraLost("The camera is lost", got=words(error)) from None
+        if buffer is None:
+            return None
+        try:
+            return self._copied(buffer)
+        finally:
+            try:
+                buffer.parent.queue_buffer(buffer)
+            except self._lib.transport_errors as error:
+                raise CameraLost("The camera is lost: it does not take its buffers back", got=words(error)) from None
+
+    def stop(self) -> None:
+        """End; what is in the producer's buffers is let go of. Raises what the library raises."""
+        self._underrun += self._running_underrun()
+        if self._chunks is not None:
+            self._chunks.detach()
+        self._acquirer.stop()
+
+    @property
+    def underrun(self) -> int:
+        """Frames that the producer had no free buffer for, where it counts them."""
+        return self._underrun + (self._running_underrun() if self._acquirer.is_acquiring() else 0)
+
+    def _running_underrun(self) -> int:
+        return int(attribute(self._source, "num_underrun", 0))
+
+    def _copied(self, buffer: Any) -> Grabbed | None:
+        now_ns = unix_ns()
+        self._check(buffer)
+        form, height_px, width_px = self._image
+        padding = int(attribute(buffer, "padding_x", 0))
+        offset = int(attribute(buffer, "image_offset", 0))
+        needed = form.bytes_for(height_px, width_px, padding)
+        filled = int(attribute(buffer, "size_filled", 0)) or needed + offset
+        memory = buffer.raw_buffer
+        if min(filled, len(memory)) < offset + needed:
+            self._counts["short"] += 1
+            return None
+        chunks = self._chunks.read(buffer) if self._chunks is not None else {}
+        return Grabbed(
+            raw=np.frombuffer(memory, np.uint8, needed, offset).copy(),
+            padding_bytes=padding,
+            big_endian=attribute(buffer, "pixel_endianness") == self._lib.gentl.PIXELENDIANNESS_IDS.PIXELENDIANNESS_BIG,
+            frame_id=_first(attribute(buffer, "frame_id"), chunks.get("FrameID")),
+            camera_time_ns=_first(self._stamp_ns(buffer), chunks.get("Timestamp")),
+            host_time_ns=now_ns,
+            chunks=chunks,
+        )
+
+    def _check(self, buffer: Any) -> None:
+        """Make sure that a buffer holds an image of the announced kind; where the producer is silent, it does."""
+        ids = self._lib.gentl.PAYLOADTYPE_INFO_IDS
+        payload = attribute(buffer, "payload_type", ids.PAYLOAD_TYPE_IMAGE)
+        if payload not in (ids.PAYLOAD_TYPE_UNKNOWN, ids.PAYLOAD_TYPE_IMAGE, ids.PAYLOAD_TYPE_CHUNK_DATA):
+            raise CameraError(
+                "The camera sends something other than an image",
+                expected="one image a buffer",
+                got=f"payload type {payload}",
+                hint="Choose one component, and no compression or multi-part transfer.",
+            )
+        form, height_px, width_px = self._image
+        code = attribute(buffer, "pixel_format", 0) or form.code
+        size = (attribute(buffer, "height", 0) or height_px, attribute(buffer, "width", 0) or width_px)
+        if (code, size) != (form.code, (height_px, width_px)):
+            raise CameraError(
+                "The camera sends other images than its features say",
+                expected=f"{height_px}×{width_px} {form.name}",
+                got=f"{size[0]}×{size[1]}, pixel format {code:#010x}",
+            )
+
+    def _stamp_ns(self, buffer: Any) -> int | None:
+        stamp = attribute(buffer, "timestamp_ns")
+        if stamp:
+            return int(stamp)
+        ticks = attribute(buffer, "timestamp")
+        return int(ticks) * 1_000_000_000 // self._frequency_hz if ticks and self._frequency_hz else None
+
+
+def timestamp_frequency_hz(acquirer: Any) -> int:
+    """Return the ticks per second of the time stamps, 0 if the producer does not say."""
+    return int(attribute(acquirer.device, "timestamp_frequency") or 0)
+
+
+def _first(*values: Any) -> int | None:
+    return next((int(value) for value in values if value is not None), None)
+
+
+def _counting(core: Any, counts: Counter[str]) -> Any:
+    """Return a callback that counts incomplete buffers, which `try_fetch` passes over like time-outs."""
+
+    class Incomplete(core.Callback):  # type: ignore[misc] # the library has no types
+        def emit(self, context: object = None) -> None:  # noqa: ARG002  # the library names it
+            counts["incomplete"] += 1
+
+    return Incomplete()

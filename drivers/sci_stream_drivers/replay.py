@@ -1,0 +1,169 @@
+"""A camera that plays files: published measurements and the project's own recordings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sci_stream.clock import unix_ns
+from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
+from sci_stream.optics.calibration import Calibration
+from sci_stream_drivers.fields import BayerOption
+from sci_stream_drivers.frame_source import Reel, Shot, open_reel
+from sci_stream_drivers.pacing import Pacer
+
+
+class ReplayOptions(BaseModel):
+    """Options of the replay camera."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Path = Field(description="A published .mat file (v5 or v7.3); a recording: its first .h5 file or its .nxs.")
+    snapshot_rate_hz: float = Field(
+        default=0.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they are read."
+    )
+    loop: bool = Field(default=False, description="Begin again after the last shot, for ever.")
+    start: int = Field(default=0, ge=0, description="First shot to play, from 0.")
+    stop: int | None = Field(default=None, ge=1, description="Shot to stop before; unset: all of them.")
+    truth: bool = Field(default=True, description="Hand over the true video, where a .mat file has it.")
+    bayer: BayerOption = Field(
+        default=None, description="Colour filters of a .mat file's sensor, or none; a recording knows its own."
+    )
+    full_scale_dn: float | None = Field(
+        default=None,
+        gt=0,
+        description="Counts of one white frame through an open mask of a .mat file; unset: found from it.",
+    )
+
+    @model_validator(mode="after")
+    def _start_is_before_stop(self) -> ReplayOptions:
+        if self.stop is not None and self.stop <= self.start:
+            raise ValueError(f"stop ({self.stop}) must be greater than start ({self.start})")
+        return self
+
+
+class ReplayCamera:
+    """Plays a file as if it came from a camera. Satisfies `sci_stream.ports.Camera`.
+
+    Frame ids count from 0 at each start, with the gaps of the original run where a recording tells of them; in a loop
+    they count on, so that no frame passes for a repeated one. Recorded time stamps are handed over, except in a loop,
+    where they would go back.
+
+    Parameters
+    ----------
+    options
+        Validated options.
+    """
+
+    Options: ClassVar[type[ReplayOptions]] = ReplayOptions
+
+    def __init__(self, options: ReplayOptions) -> None:
+        self._options = options
+        self._pacer = Pacer(options.snapshot_rate_hz)
+        self._reel: Reel | None = None
+        self._chosen = range(0)
+        self._counts: Counter[str] = Counter()
+        self._running = False
+        self._played = 0
+
+    def open(self) -> CameraCapabilities:
+        """Read the file and say what will be delivered.
+
+        Raises
+        ------
+        FileFormatError
+            If the file cannot be played.
+        ConfigError
+            If it has no shots between ``start`` and ``stop``.
+        """
+        o = self._options
+        if self._reel is None:
+            path = o.path.expanduser()
+            self._reel, self._chosen = open_reel(path, o.bayer, o.truth, o.full_scale_dn, slice(o.start, o.stop))
+            self._counts.clear()
+        info, calibration = self._reel.info, self._reel.calibration
+        height, width = calibration.shape
+        return CameraCapabilities(
+            model=info.model,
+            serial=info.serial,
+            height_px=height,
+            width_px=width,
+            pixel_format=info.pixel_format,
+            bit_depth=info.bit_depth,
+            n_frames=calibration.n_frames,
+            bayer=info.bayer,
+            frame_ids=FrameIds(0, None),
+            clock="none" if o.loop else info.clock,
+            frame_period_ns=self._pacer.period_ns,
+            finite=not o.loop,
+            has_truth=info.has_truth,
+            chunks=info.chunks,
+        )
+
+    def calibration(self) -> Calibration:
+        """Return the calibration that the file holds, or that follows from its masks."""
+        return self._opened().calibration
+
+    def start(self) -> None:
+        """Begin with the first shot."""
+        self._opened()
+        if not self._running:
+            self._running = True
+            self._played = 0
+            self._pacer.start()
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        """Return the next frame, or None if none came within the time; see `sci_stream.ports.Camera.read`."""
+        if not self._running:
+            raise RuntimeError("read() needs an open and started camera: call open() and start() first")
+        if self.exhausted or not self._pacer.wait(self._played, timeout_s):
+            return None
+        rounds, step = divmod(self._played, len(self._chosen))
+        reel = self._opened()
+        shot = reel.shot(self._chosen[step])
+        self._played += 1
+        self._counts["delivered"] += 1
+        return self._frame(shot, self._frame_id(reel.frame_numbers, rounds, step))
+
+    def _opened(self) -> Reel:
+        if self._reel is None:
+            raise RuntimeError("the camera is not open: call open() first")
+        return self._reel
+
+    def _frame(self, shot: Shot, frame_id: int) -> CameraFrame:
+        return CameraFrame(
+            counts=shot.counts,
+            frame_id=frame_id,
+            camera_time_ns=None if self._options.loop else shot.camera_time_ns,
+            host_time_ns=unix_ns(),
+            truth=shot.truth,
+            chunks=shot.chunks,
+        )
+
+    def _frame_id(self, numbers: list[int], rounds: int, step: int) -> int:
+        first, last = numbers[self._chosen[0]], numbers[self._chosen[-1]]
+        return rounds * (last - first + 1) + numbers[self._chosen[step]] - first
+
+    @property
+    def exhausted(self) -> bool:
+        """True once the last shot is delivered; never in a loop."""
+        return not self._options.loop and self._reel is not None and self._played >= len(self._chosen)
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the number of frames ``delivered`` since `open`."""
+        return dict(self._counts)
+
+    def stop(self) -> None:
+        """Stop playing; `start` begins anew."""
+        self._running = False
+
+    def close(self) -> None:
+        """Close the file; `open` may follow."""
+        self.stop()
+        if self._reel is not None:
+            self._reel.close()
+            self._reel = None

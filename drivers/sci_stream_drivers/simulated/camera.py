@@ -1,0 +1,341 @@
+"""The simulated camera behind `sci_stream.ports.Camera`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from sci_stream.clock import unix_ns
+from sci_stream.errors import CameraError
+from sci_stream.model import Array, CameraCapabilities, CameraFrame
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream.ports import Pattern
+from sci_stream_drivers.fields import pixel_format
+from sci_stream_drivers.pacing import Pacer
+from sci_stream_drivers.simulated.exposure import Exposure
+from sci_stream_drivers.simulated.faults import Faults
+from sci_stream_drivers.simulated.masks import MaskOptics
+from sci_stream_drivers.simulated.options import SimulatedOptions
+from sci_stream_drivers.simulated.scenes import make_scene
+from sci_stream_drivers.simulated.sensor import Sensor
+
+Shot = tuple[Array, Array | None]
+"""Counts of one snapshot and, if asked for, its truth."""
+
+
+class _Bench:
+    """What opening the camera makes: scene, masks and sensor in their places, and the snapshots made ahead."""
+
+    def __init__(self, options: SimulatedOptions) -> None:
+        self._options = options
+        self._masks = MaskOptics(options)
+        phi = self._phi = self._masks.stack()
+        self._exposure = Exposure(make_scene(options), phi, options.bayer, options.temporal_samples)
+        self._sensor = Sensor(options, phi)
+        self._truth = options.truth
+        self._loop: list[Shot | None] = []
+        self.calibration = Calibration(
+            phi=phi,
+            dark=np.float32(self._sensor.black_dn),  # type: ignore[arg-type] # a scalar is documented to do
+            full_scale_dn=self._sensor.full_scale_dn,
+            saturation_dn=float(self._sensor.max_dn),
+            read_noise_dn=self._sensor.read_noise_dn,
+            gain_e_per_dn=self._sensor.gain_e_per_dn if options.noise else None,
+            bit_depth=options.bit_depth,
+            bayer=options.bayer,
+            camera_serial=f"SIM-{options.seed}",
+            source="the simulated camera's true masks",
+        )
+        self._loop = [self._make(n) for n in range(options.loop_snapshots)]
+
+    def shot(self, n: int) -> Shot:
+        """Return snapshot ``n``, owned by the caller."""
+        if not self._loop:
+            return self._make(n)
+        place = n % len(self._loop)
+        counts, truth = self._loop[place] = self._loop[place] or self._make(place)
+        return counts.copy(), None if truth is None else truth.copy()
+
+    def expose(self, exposure: float) -> None:
+        """Let another amount of light in. As on a real bench, the calibration stays that of the light before."""
+        self._sensor = Sensor(self._options.model_copy(update={"exposure": exposure}), self._phi)
+        self._loop = [None] * len(self._loop)  # made anew one by one: a camera cannot pause for all of them
+
+    def held(self, pattern: Pattern, n: int) -> Shot:
+        """Return exposure ``n`` of an even white field through one pattern that is held all the time."""
+        if pattern == "dark":
+            y = np.zeros(self._phi.shape[1:], np.float32)
+        else:
+            transmission = self._masks.open() if pattern == "white" else self._phi[pattern]
+            y = transmission * np.float32(self._options.calibration_light * len(self._phi))
+        stream = -2 if pattern == "dark" else -1 if pattern == "white" else pattern
+        return self._sensor.convert(y, (n + 1) * (len(self._phi) + 2) + stream), None
+
+    def _make(self, n: int) -> Shot:
+        x = self._exposure.frames(n)
+        position_px = self._options.mask_position_px(n)
+        phi = self._masks.stack(position_px) if any(position_px) else None
+        counts = self._sensor.convert(self._exposure.measure(x, phi), n)
+        if not self._truth:
+            return counts, None
+        x *= 255
+        return counts, np.rint(x, out=x).astype(np.uint8)
+
+
+class SimulatedCamera:
+    """An SCI camera that exists as an optical model only. Satisfies `sci_stream.ports.Camera`.
+
+    The same options give the same frames, in every process. The scene starts over with each `start`, except after a
+    disconnection, when it goes on where it was. A snapshot is rendered by the `read` that waits for it, on the
+    calling thread, which may make that call longer than its timeout; where rendering is slower than
+    ``snapshot_rate_hz``, snapshots come late, back to back, and are counted as ``late`` (``loop_snapshots`` makes
+    them ahead, ``faults.buffers`` makes late ones go missing as on real hardware).
+
+    Parameters
+    ----------
+    options
+        Validated options; the defaults if omitted.
+    """
+
+    Options: ClassVar[type[SimulatedOptions]] = SimulatedOptions
+
+    def __init__(self, options: SimulatedOptions | None = None) -> None:
+        self._given = self._options = options or SimulatedOptions()
+        self._serial = f"SIM-{self._options.seed}"
+        free = self._options.trigger == "free"
+        self._pacer = Pacer(self._options.snapshot_rate_hz if free else 0.0)
+        self._faults = Faults(self._options.faults, self._options.seed, f"Camera {self._serial}")
+        self._triggers = None if free else threading.Semaphore(0)
+        self._triggered = False
+        self._bench: _Bench | None = None
+        self._counts: Counter[str] = Counter()
+        self._running = False
+        self._lost = False
+        self._resumes = False
+        self._index = 0
+        self._first = 0
+        self._shot: Shot | None = None
+        self._repeat: CameraFrame | None = None
+        self._shown: Pattern | None = None
+
+    def open(self) -> CameraCapabilities:
+        """Build the scene, the masks and the sensor, and say what will be delivered.
+
+        Raises
+        ------
+        CameraError
+            While the camera is disconnected (``faults.return_after_s``).
+        FileFormatError
+            If the scene is a file that cannot be read.
+        """
+        self._faults.check_present()
+        if self._lost:
+            self.close()
+        if self._bench is None:
+            self._bench = _Bench(self._options)
+            self._counts.clear()
+        return self._capabilities()
+
+    def _capabilities(self) -> CameraCapabilities:
+        o = self._options
+        return CameraCapabilities(
+            model="sci_stream simulated SCI camera",
+            serial=self._serial,
+            height_px=o.height_px,
+            width_px=o.width_px,
+            pixel_format=pixel_format(o.bit_depth, o.bayer),
+            bit_depth=o.bit_depth,
+            n_frames=o.n_frames,
+            bayer=o.bayer,
+            frame_ids=o.faults.frame_ids,
+            clock="simulated",
+            frame_period_ns=self._pacer.period_ns,
+            finite=o.snapshots > 0,
+            has_truth=o.truth,
+        )
+
+    def settings(self) -> list[Parameter]:
+        """Return exposure and rate; see `sci_stream.ports.AdjustableCamera`."""
+        self._opened()
+        o, fields = self._options, SimulatedOptions.model_fields
+        exposure = Parameter("exposure", "number", o.exposure, 0.01, 10.0, says=fields["exposure"].description or "")
+        says = fields["snapshot_rate_hz"].description or ""
+        rate = Parameter("snapshot_rate_hz", "number", o.snapshot_rate_hz, 0.0, 100_000.0, says=says)
+        return [exposure] if self._triggers is not None else [exposure, rate]
+
+    def set(self, name: str, value: Value) -> CameraCapabilities:
+        """Change exposure or rate from the next snapshot on; see `sci_stream.ports.AdjustableCamera`."""
+        bench = self._opened()
+        checked = checked_changes(self.settings(), {name: value}, f"Camera {self._serial}")
+        self._options = self._options.model_copy(update=checked)
+        if name == "exposure":
+            bench.expose(self._options.exposure)
+            self._shot = None
+        else:
+            self._pacer.retime(self._options.snapshot_rate_hz, self._k)
+        return self._capabilities()
+
+    def calibration(self) -> Calibration:
+        """Return the true calibration: no rig ever knows its masks this well."""
+        return self._opened().calibration
+
+    @property
+    def field_brightness(self) -> float:
+        """Brightness of the field that `show` puts in front of the camera, see `sci_stream.ports.PatternCamera`."""
+        return self._options.calibration_light
+
+    def show(self, pattern: Pattern | None) -> None:
+        """Hold one pattern in front of an even field; see `sci_stream.ports.PatternCamera.show`."""
+        self._opened()
+        if isinstance(pattern, int) and not 0 <= pattern < self._options.n_frames:
+            raise ValueError(f"patterns are numbered from 0 to {self._options.n_frames - 1}, got {pattern}")
+        self._shown = pattern
+        self._shot = None
+
+    def start(self) -> None:
+        """Begin exposing. Frame ids and the camera's clock start over."""
+        self._opened()
+        if self._lost:
+            raise self._faults.lost()
+        if self._running:
+            return
+        self._first = self._index if self._resumes else 0
+        self._index = self._first
+        self._resumes = False
+        self._shot = self._repeat = None
+        self._running = True
+        self._pacer.start()
+        self._skip_dropped()
+
+    def trigger(self) -> None:
+        """Ask for one snapshot; from any thread. Calls that come early wait their turn."""
+        if self._triggers is None:
+            raise CameraError(f"Camera {self._serial} runs freely", hint="Set trigger = 'software'.")
+        self._triggers.release()
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        """Return the next frame, or None if none came within the time; see `sci_stream.ports.Camera.read`."""
+        if self._lost:
+            raise self._faults.lost()
+        if not self._running:
+            raise RuntimeError("read() needs an open and started camera: call open() and start() first")
+        deadline_s = time.monotonic() + timeout_s
+        if self._repeat is not None:
+            frame, self._repeat = self._repeat, None
+            self._counts["duplicated"] += 1
+            return frame
+        self._unplug_if_due()
+        self._skip_overwritten()
+        if self.exhausted or not self._wait_for_trigger(timeout_s):
+            return None
+        if self._shot is None:  # made while waiting, not after: it is there when it is due
+            bench = self._opened()
+            self._shot = bench.shot(self._index) if self._shown is None else bench.held(self._shown, self._index)
+        delay_s = self._faults.delay_s(self._index)
+        if not self._pacer.wait(self._k, deadline_s - time.monotonic(), delay_s):
+            return None
+        return self._deliver(*self._shot)
+
+    @property
+    def exhausted(self) -> bool:
+        """True once the last of a limited number of ``snapshots`` is delivered."""
+        total = self._options.snapshots if self._shown is None else 0
+        return 0 < total <= self._index and self._repeat is None
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the counts since `open`.
+
+        ``delivered``, ``dropped`` and ``duplicated`` frames, ``overwritten`` ones in the buffers of a late reader,
+        ``late`` ones delivered more than a period after they were due, ``stalls``, ``disconnects``.
+        """
+        return dict(self._counts)
+
+    def stop(self) -> None:
+        """Stop exposing; `start` may follow."""
+        self._running = False
+        self._shot = self._repeat = None
+
+    def close(self) -> None:
+        """Let go of scene and masks; `open` may follow."""
+        self.stop()
+        self._bench = None
+        if self._options is not self._given:
+            self._options = self._given
+            self._pacer = Pacer(self._given.snapshot_rate_hz if self._triggers is None else 0.0)
+        self._lost = False
+        self._shown = None
+
+    @property
+    def _k(self) -> int:
+        """Number of the frame since the start."""
+        return self._index - self._first
+
+    def _opened(self) -> _Bench:
+        if self._bench is None:
+            raise RuntimeError("the camera is not open: call open() first")
+        return self._bench
+
+    def _wait_for_trigger(self, timeout_s: float) -> bool:
+        if self._triggers is not None and not self._triggered:
+            self._triggered = self._triggers.acquire(timeout=max(timeout_s, 0.0))
+        return self._triggers is None or self._triggered
+
+    def _deliver(self, counts: Array, truth: Array | None) -> CameraFrame:
+        """Hand over the snapshot that is due and move on to the next."""
+        ids = self._options.faults.frame_ids
+        span = None if ids.last is None else ids.last - ids.first + 1
+        frame = CameraFrame(
+            counts=counts,
+            frame_id=ids.first + (self._k if span is None else self._k % span),
+            camera_time_ns=self._pacer.stamp_ns(self._k),
+            host_time_ns=unix_ns(),
+            truth=truth,
+        )
+        self._shot = None
+        self._triggered = False
+        self._counts["delivered"] += 1
+        period_ns = self._pacer.period_ns
+        self._counts["late"] += period_ns is not None and self._pacer.late_s(self._k) * 1e9 > period_ns
+        if self._faults.duplicates(self._index):
+            self._repeat = replace(frame, counts=counts.copy(), truth=None if truth is None else truth.copy())
+        stall_s = self._faults.stall_s(self._counts["delivered"])
+        if stall_s:
+            self._counts["stalls"] += 1
+            self._pacer.pause(stall_s)
+        self._index += 1
+        self._skip_dropped()
+        return frame
+
+    def _skip_dropped(self) -> None:
+        """Pass over the snapshots that get lost on the way, so that `exhausted` is true right after the last one."""
+        while not self.exhausted and self._faults.drops(self._index):
+            self._counts["dropped"] += 1
+            self._index += 1
+
+    def _skip_overwritten(self) -> None:
+        """Lose what a reader that comes too late would find overwritten in the buffers."""
+        buffers, period_ns = self._options.faults.buffers, self._pacer.period_ns
+        if not buffers or period_ns is None:
+            return
+        while not self.exhausted and self._pacer.late_s(self._k + buffers) >= 0:
+            self._counts["overwritten"] += 1
+            self._index += 1
+            self._shot = None
+            self._skip_dropped()
+
+    def _unplug_if_due(self) -> None:
+        try:
+            self._faults.unplug_if_due(self._counts["delivered"])
+        except CameraError:
+            self._lost = True
+            self._running = False
+            self._counts["disconnects"] += 1
+            self._resumes = True
+            raise

@@ -1,0 +1,84 @@
+"""What real cameras do at the worst time, decided from the seed so that a failure can be repeated."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from sci_stream.errors import CameraError, CameraLost
+from sci_stream_drivers.simulated.options import FaultOptions
+
+_FAULT_STREAM = 3
+
+
+class Faults:
+    """Decides, for each snapshot, what goes wrong with it, and keeps whether the camera is there at all.
+
+    Parameters
+    ----------
+    options
+        What is to go wrong.
+    seed
+        Of the camera.
+    name
+        How messages call the camera.
+    """
+
+    def __init__(self, options: FaultOptions, seed: int, name: str) -> None:
+        self._options = options
+        self._seed = seed
+        self._name = name
+        self._back_at_s = 0.0
+        self.disconnects = 0
+
+    def drops(self, index: int) -> bool:
+        """Tell whether snapshot ``index`` is lost between sensor and host."""
+        return self._draw(index, 0) < self._options.drop_probability
+
+    def duplicates(self, index: int) -> bool:
+        """Tell whether snapshot ``index`` is delivered twice."""
+        return self._draw(index, 1) < self._options.duplicate_probability
+
+    def delay_s(self, index: int) -> float:
+        """Return how much later than due snapshot ``index`` arrives."""
+        return self._draw(index, 2) * self._options.jitter_s
+
+    def stall_s(self, delivered: int) -> float:
+        """Return how long the camera halts after its ``delivered``-th frame."""
+        every = self._options.stall_every
+        return self._options.stall_s if every and delivered % every == 0 else 0.0
+
+    def unplug_if_due(self, delivered: int) -> None:
+        """Raise `CameraLost`, once, where the camera is to be lost after ``delivered`` frames."""
+        after = self._options.disconnect_after
+        if after and delivered >= after and self.disconnects < self._options.disconnects:
+            self.disconnects += 1
+            self._back_at_s = time.monotonic() + self._options.return_after_s
+            raise self.lost()
+
+    def lost(self) -> CameraLost:
+        """Return the error that reading a camera raises that is gone."""
+        return CameraLost(
+            f"{self._name} was disconnected", hint="Close and open it again; it returns as its options say."
+        )
+
+    def check_present(self) -> None:
+        """Raise `CameraError` while a lost camera has not returned."""
+        remaining_s = self._back_at_s - time.monotonic()
+        if remaining_s > 0:
+            raise CameraError(
+                f"{self._name} cannot be opened: it was disconnected",
+                hint=f"It returns in {remaining_s:.1f} s (faults.return_after_s).",
+            )
+
+    def _draw(self, index: int, which: int) -> float:
+        probabilities = (
+            self._options.drop_probability,
+            self._options.duplicate_probability,
+            self._options.jitter_s,
+        )
+        if not probabilities[which]:
+            return 1.0  # not drawn: the usual case costs nothing
+        rng = np.random.Generator(np.random.SFC64([self._seed, _FAULT_STREAM, which, index]))
+        return float(rng.random())

@@ -1,0 +1,114 @@
+"""The mask stack φ as a calibration of the simulated optics would find it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream_drivers.simulated.options import SimulatedOptions
+
+_MASK_STREAM = 1
+_LEVELS = 4096
+"""φ is rounded to 1/4096: exact in float32, so that the calibration's hash does not hang on a platform's rounding."""
+
+
+class MaskOptics:
+    """The masks in front of the sensor, which may stand a little aside from where they were calibrated.
+
+    A random binary pattern, with what closed elements let through, is blurred by the relay optics' point spread
+    function (Gaussian) and weakened by their uneven transmission. ``shifting`` moves one pattern by a pixel a frame
+    along the columns, as in CACTI; ``random`` draws each anew.
+
+    When the pattern's image is displaced by (x, y) pixels, the point spread function is sampled that much off its
+    centre (without blur: each pixel sees the share of the elements that overlap it), while the optics' unevenness
+    stays where it is.
+
+    Parameters
+    ----------
+    options
+        Of the camera.
+    """
+
+    def __init__(self, options: SimulatedOptions) -> None:
+        self._options = options
+        self._blur_margin = math.ceil(3 * options.mask_blur_px)
+        self._travel = math.ceil(options.mask_travel_px)
+        self._transmission = _contrast(self._draw(), options.mask_closed)
+        self._gain = _gain_map(options.height_px, options.width_px, options.mask_unevenness)
+
+    def stack(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> npt.NDArray[np.float32]:
+        """Return the transmissions φ of the B masks, (B, H, W) float32 in [0, 1], a new array.
+
+        Parameters
+        ----------
+        shift_px
+            (x, y) by which the patterns' image stands to the right of and below its place, at most the options'
+            ``mask_travel_px`` each.
+        """
+        B, H = self._options.n_frames, self._options.height_px
+        moved = np.stack([self._image(pattern, shift_px) for pattern in self._transmission])
+        if self._options.mask == "shifting":
+            moved = np.stack([moved[0, B - 1 - b : B - 1 - b + H] for b in range(B)])
+        moved *= self._gain
+        return (np.rint(moved * _LEVELS) / _LEVELS).astype(np.float32)
+
+    def open(self) -> npt.NDArray[np.float32]:
+        """Return what passes when every element is open, (H, W) float32 in [0, 1], a new array."""
+        return self._gain.astype(np.float32)
+
+    def _draw(self) -> npt.NDArray[np.bool_]:
+        """Draw the patterns, (1 or B, …): larger than the field by its travel, so that nothing wraps at the border."""
+        o, margin = self._options, self._blur_margin
+        rng = np.random.Generator(np.random.PCG64([o.seed, _MASK_STREAM]))
+        shape = (o.height_px + 2 * margin, o.width_px + 2 * margin)
+        if o.mask == "shifting":
+            patterns = rng.random((1, shape[0] + o.n_frames - 1, shape[1])) < o.mask_density
+        else:
+            patterns = rng.random((o.n_frames, *shape)) < o.mask_density
+        if not self._travel:
+            return patterns
+        # What a displacement brings into view is drawn apart: the masks at rest are those of a rig that stands still.
+        t = self._travel
+        rng = np.random.Generator(np.random.PCG64([o.seed, _MASK_STREAM, 1]))
+        around = rng.random((patterns.shape[0], patterns.shape[1] + 2 * t, patterns.shape[2] + 2 * t)) < o.mask_density
+        around[:, t:-t, t:-t] = patterns
+        return around
+
+    def _image(self, pattern: npt.NDArray[np.float64], shift_px: tuple[float, float]) -> npt.NDArray[np.float64]:
+        """Image one pattern onto the sensor, displaced."""
+        x, y = shift_px
+        if max(abs(x), abs(y)) > self._travel:
+            raise ValueError(f"the masks were made to move by {self._travel} px at most, not by ({x:g}, {y:g})")
+        rows, columns = self._kernel(y), self._kernel(x)
+        height, width = pattern.shape[0] - len(rows) + 1, pattern.shape[1] - len(columns) + 1
+        across = sum(k * pattern[i : i + height] for i, k in enumerate(rows) if k)
+        return np.asarray(sum(k * across[:, i : i + width] for i, k in enumerate(columns) if k))
+
+    def _kernel(self, shift_px: float) -> npt.NDArray[np.float64]:
+        """Return the weights of the elements around a pixel, along one axis; they sum to 1."""
+        margin, reach = self._blur_margin, self._blur_margin + self._travel
+        distances = np.arange(-reach, reach + 1) + shift_px
+        if self._options.mask_blur_px == 0:
+            kernel = np.clip(1 - np.abs(distances), 0, None)
+        else:
+            kernel = np.exp(-0.5 * (distances / self._options.mask_blur_px) ** 2)
+            kernel[np.abs(distances) > margin + 0.5] = 0.0
+        return np.asarray(kernel / kernel.sum())
+
+
+def make_masks(options: SimulatedOptions) -> npt.NDArray[np.float32]:
+    """Return the masks as a calibration would find them, (B, H, W) float32 in [0, 1], a new array."""
+    return MaskOptics(options).stack()
+
+
+def _contrast(pattern: npt.NDArray[np.bool_], closed: float) -> npt.NDArray[np.float64]:
+    return np.where(pattern, 1.0, closed)
+
+
+def _gain_map(height: int, width: int, unevenness: float) -> npt.NDArray[np.float64]:
+    """Return a smooth fall-off from 1 near the centre to 1 − unevenness in the far corner, (H, W)."""
+    v, u = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
+    distance2 = (u - 0.15) ** 2 + (v + 0.1) ** 2
+    return np.asarray(1.0 - unevenness * distance2 / distance2.max())

@@ -1,0 +1,217 @@
+"""What can be set on the simulated camera: the ``[camera.options]`` of a rig."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sci_stream.model import BayerPhase, FrameIds
+from sci_stream_drivers.fields import BayerOption
+
+SCENES = ("fast", "slow", "static", "cut")
+"""Names of the procedural scenes; anything else is a path."""
+
+
+class FaultOptions(BaseModel):
+    """How the camera misbehaves. Everything off by default; what happens when follows from the seed alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drop_probability: float = Field(
+        default=0.0, ge=0, le=0.99, description="Chance that a frame is exposed and numbered but never delivered."
+    )
+    duplicate_probability: float = Field(
+        default=0.0, ge=0, le=1, description="Chance that a frame is delivered twice under the same id."
+    )
+    id_first: int = Field(default=0, ge=0, description="Id of the first frame after a start, and after a wrap-around.")
+    id_last: int | None = Field(
+        default=None,
+        ge=1,
+        description="Highest frame id, followed by id_first (GigE Vision: 65535); unset: ids never wrap.",
+    )
+    jitter_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="Frames arrive up to this much later than due, s; their stamps stay exact.",
+    )
+    stall_every: int = Field(default=0, ge=0, description="Stall after every so many delivered frames; 0: never.")
+    stall_s: float = Field(default=0.0, ge=0, le=600, description="How long a stall lasts, s.")
+    buffers: int = Field(
+        default=0,
+        ge=0,
+        description="Frames the transport layer holds for a late reader; older ones are overwritten and their ids "
+        "missing. 0: it holds every frame.",
+    )
+    disconnect_after: int = Field(
+        default=0, ge=0, description="Lose the camera after so many frames delivered since it was opened; 0: never."
+    )
+    disconnects: int = Field(default=1, ge=1, description="How often it is lost in all.")
+    return_after_s: float = Field(
+        default=0.0, ge=0, le=3600, description="How long a lost camera cannot be opened again, s."
+    )
+
+    @model_validator(mode="after")
+    def _ids_span_more_than_one(self) -> FaultOptions:
+        if self.id_last is not None and self.id_last <= self.id_first:
+            raise ValueError(f"id_last ({self.id_last}) must be greater than id_first ({self.id_first})")
+        return self
+
+    @property
+    def frame_ids(self) -> FrameIds:
+        """How the camera numbers its frames."""
+        return FrameIds(self.id_first, self.id_last)
+
+
+class SimulatedOptions(BaseModel):
+    """Options of the simulated camera."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scene: str = Field(
+        default="fast",
+        min_length=1,
+        description="What is filmed: fast, slow, static, cut (a scene cut now and then), or the path of a video "
+        "file, a folder of images or a glob of them.",
+    )
+    speed: float = Field(
+        default=1.0,
+        ge=0,
+        le=100,
+        description="Speed of the scene; a video advances by so many of its frames per sub-frame.",
+    )
+    cut_every: float = Field(
+        default=10.0, gt=0, description="Scene 'cut': snapshots from cut to cut; a fraction cuts in mid-exposure."
+    )
+    width_px: int = Field(default=256, ge=16, le=8192, description="Width of the sensor, pixels.")
+    height_px: int = Field(default=256, ge=16, le=8192, description="Height of the sensor, pixels.")
+    n_frames: int = Field(default=8, ge=1, le=256, description="B: masks, and so video frames, per snapshot.")
+    bayer: BayerOption = Field(
+        default=BayerPhase.RGGB, description="Colour filters: RGGB, GRBG, GBRG or BGGR; none for a monochrome sensor."
+    )
+
+    mask: Literal["shifting", "random"] = Field(
+        default="shifting",
+        description="shifting: one random pattern moved by a pixel a frame, as a chrome mask on a stage; random: "
+        "independent patterns, as on a DMD.",
+    )
+    mask_density: float = Field(default=0.5, gt=0, lt=1, description="Fraction of open mask elements.")
+    mask_blur_px: float = Field(
+        default=0.5, ge=0, le=10, description="Standard deviation of the relay optics' blur of the mask, pixels."
+    )
+    mask_closed: float = Field(default=0.02, ge=0, lt=1, description="Transmission of a closed mask element.")
+    mask_unevenness: float = Field(
+        default=0.15, ge=0, lt=1, description="How much the transmission falls off, smoothly, across the field."
+    )
+    mask_shift_px: tuple[float, float] = Field(
+        default=(0.0, 0.0),
+        description="(x, y) by which the masks stand to the right of and below where the calibration has them, pixels.",
+    )
+    mask_drift_px_per_snapshot: tuple[float, float] = Field(
+        default=(0.0, 0.0),
+        description="(x, y) by which they move on with each snapshot, as a rig does that warms up, pixels.",
+    )
+    mask_drift_limit_px: float = Field(
+        default=2.0, ge=0, le=16, description="Where the drift comes to rest, pixels along each axis."
+    )
+    temporal_samples: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Scene images averaged within one sub-frame: motion blur at that cost of time.",
+    )
+
+    bit_depth: Literal[8, 10, 12] = Field(default=12, description="Bits per pixel of the sensor's converter.")
+    black_level_dn: float | None = Field(
+        default=None, ge=0, description="Counts without light, DN; unset: 1/64 of the range (64 DN of 12 bit)."
+    )
+    calibration_light: float = Field(
+        default=0.4,
+        gt=0,
+        le=10,
+        description="Brightness of the even white field in front of the camera while it shows a single pattern for "
+        "calibration, 1 = white; the all-open mask must not saturate.",
+    )
+    exposure: float = Field(
+        default=0.9,
+        gt=0,
+        le=10,
+        description="Fraction of the range above black that a white scene reaches at the most open pixel; above 1 "
+        "the sensor saturates.",
+    )
+    full_well_e: float = Field(default=10_500.0, gt=10, description="Electrons at the top of the range.")
+    read_noise_e: float = Field(default=2.5, ge=0, description="Standard deviation of the read noise, electrons.")
+    noise: bool = Field(default=True, description="Shot and read noise; quantisation and clipping are always there.")
+    seed: int = Field(default=0, ge=0, description="Everything random follows from it; the serial number names it.")
+
+    snapshot_rate_hz: float = Field(
+        default=10.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they can be made."
+    )
+    trigger: Literal["free", "software"] = Field(
+        default="free",
+        description="free: paced by snapshot_rate_hz; software: one snapshot for each call of trigger().",
+    )
+    snapshots: int = Field(default=0, ge=0, description="Snapshots after which the camera is exhausted; 0: endless.")
+    loop_snapshots: int = Field(
+        default=0,
+        ge=0,
+        le=100_000,
+        description="Make so many snapshots on opening and deliver them over and over, for rates beyond what can be "
+        "rendered live (the seam is a scene cut); 0: render live.",
+    )
+    truth: bool = Field(default=False, description="Hand over the true video with each snapshot.")
+    faults: FaultOptions = Field(default_factory=FaultOptions, description="Misbehaviour on request.")
+
+    @field_validator("scene")
+    @classmethod
+    def _scene_is_a_name_or_a_path(cls, scene: str) -> str:
+        looks_like_a_path = any(mark in scene for mark in "./\\*?[~")
+        if scene in SCENES or looks_like_a_path:
+            return scene
+        near = difflib.get_close_matches(scene, SCENES, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"a folder here is written './{scene}'"
+        raise ValueError(f"{scene!r} is neither a scene ({', '.join(SCENES)}) nor a path; {advice}")
+
+    @field_validator("mask_shift_px")
+    @classmethod
+    def _shift_is_small(cls, shift: tuple[float, float]) -> tuple[float, float]:
+        if not all(abs(part) <= 16 for part in shift):
+            raise ValueError("expected two numbers from -16 to 16")
+        return shift
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> SimulatedOptions:
+        if self.bayer is not None and (self.width_px % 2 or self.height_px % 2):
+            raise ValueError(
+                f"a Bayer mosaic needs even width_px and height_px, got {self.width_px} × {self.height_px}"
+            )
+        if self.black_dn >= self.max_dn:
+            raise ValueError(f"black_level_dn must be below the {self.bit_depth} bit range's top {self.max_dn}")
+        return self
+
+    @property
+    def mask_travel_px(self) -> float:
+        """How far the masks may come to stand from where they were calibrated, along either axis, pixels."""
+        drifts = any(self.mask_drift_px_per_snapshot)
+        return max(map(abs, self.mask_shift_px)) + (self.mask_drift_limit_px if drifts else 0.0)
+
+    def mask_position_px(self, snapshot: int) -> tuple[float, float]:
+        """Return where the masks stand at a snapshot, (x, y) from where they were calibrated, pixels."""
+        limit = self.mask_drift_limit_px
+        x, y = (
+            start + min(max(drift * snapshot, -limit), limit)
+            for start, drift in zip(self.mask_shift_px, self.mask_drift_px_per_snapshot, strict=True)
+        )
+        return x, y
+
+    @property
+    def max_dn(self) -> int:
+        """Top of the converter's range, DN."""
+        return (1 << self.bit_depth) - 1
+
+    @property
+    def black_dn(self) -> float:
+        """Black level, DN, with its default resolved."""
+        return self.black_level_dn if self.black_level_dn is not None else 2.0 ** (self.bit_depth - 6)

@@ -1,0 +1,225 @@
+"""Moving scenes: what the simulated camera films."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from sci_stream_drivers.simulated.options import SCENES, SimulatedOptions
+from sci_stream_drivers.simulated.textures import Colour, Image, ball, chart, landscape, wheel
+from sci_stream_drivers.simulated.video import VideoScene
+
+_SCENE_STREAM = 4
+
+Trajectory = Callable[[float], tuple[float, float]]
+"""Scene time to the (x, y) position of a centre, pixels."""
+
+
+class Scene(Protocol):
+    """Something to film. One unit of its time is one sub-frame of the camera."""
+
+    def render(self, t: float) -> Image:
+        """Return the (H, W, 3) linear-light RGB image, float32, 0–1, at time ``t`` ≥ 0.
+
+        It follows from ``t`` alone. It belongs to the scene: read it before the next call, and do not write to it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """A round body moving along a path and turning evenly.
+
+    ``picture`` (size, size, 3) is premultiplied by ``cover`` (size, size), which is 1 where the body is opaque.
+    """
+
+    picture: Image
+    cover: Image
+    path: Trajectory
+    turn_rad: float
+    """Rotation per unit of time."""
+
+    def draw(self, canvas: Image, t: float) -> None:
+        """Composite the body at time ``t`` over ``canvas`` (H, W, 3), at sub-pixel position."""
+        size = len(self.picture)
+        x, y = self.path(t)
+        left, top = max(math.floor(x - size / 2), 0), max(math.floor(y - size / 2), 0)
+        right = min(math.ceil(x + size / 2) + 1, canvas.shape[1])
+        bottom = min(math.ceil(y + size / 2) + 1, canvas.shape[0])
+        if right <= left or bottom <= top:
+            return
+        c, s = math.cos(self.turn_rad * t), math.sin(self.turn_rad * t)
+        middle = (size - 1) / 2
+        to_canvas = np.array(
+            [
+                [c, -s, x - left - c * middle + s * middle],
+                [s, c, y - top - s * middle - c * middle],
+            ]
+        )
+        extent = (right - left, bottom - top)
+        uncovered = cv2.warpAffine(1.0 - self.cover, to_canvas, extent, borderValue=1.0)
+        region = canvas[top:bottom, left:right]
+        region *= cv2.cvtColor(uncovered, cv2.COLOR_GRAY2RGB)  # of the same layout, NumPy is ten times faster
+        region += cv2.warpAffine(self.picture, to_canvas, extent)
+
+
+class World:
+    """A panning landscape, bodies in front of it and a strip running below.
+
+    Parameters
+    ----------
+    backdrop
+        (N, N, 3) tileable texture.
+    pan_px
+        (x, y) by which the view moves over it per unit of time.
+    sprites
+        Drawn in this order.
+    strip
+        (h, length, 3) picture laid end to end along the bottom.
+    strip_px
+        By how much it runs to the left per unit of time.
+    shape
+        (H, W) of the view.
+    """
+
+    def __init__(
+        self,
+        *,
+        backdrop: Image,
+        pan_px: tuple[float, float],
+        sprites: Sequence[Sprite],
+        strip: Image,
+        strip_px: float,
+        shape: tuple[int, int],
+    ) -> None:
+        height, width = shape
+        self._period = len(backdrop)
+        # One view and a pixel for interpolation beyond the period: panning never meets the border.
+        self._backdrop = np.pad(backdrop, ((0, height + 2), (0, width + 2), (0, 0)), mode="wrap")
+        self._strip_period = strip.shape[1]
+        self._strip = np.pad(strip, ((0, 0), (0, width + 2), (0, 0)), mode="wrap")
+        self._pan_px = pan_px
+        self._strip_px = strip_px
+        self._sprites = tuple(sprites)
+        self._shape = shape
+
+    def render(self, t: float) -> Image:
+        """Return the image at time ``t``, see `Scene.render`."""
+        height, width = self._shape
+        view = _window(
+            self._backdrop,
+            (self._pan_px[0] * t) % self._period,
+            (self._pan_px[1] * t) % self._period,
+            (width, height),
+        )
+        for sprite in self._sprites:
+            sprite.draw(view, t)
+        rows = len(self._strip)
+        top = height - rows - height // 32
+        view[top : top + rows] = _window(self._strip, (self._strip_px * t) % self._strip_period, 0.0, (width, rows))
+        return view
+
+
+class CutScene:
+    """Two scenes in turn: the camera is pointed elsewhere from one instant to the next."""
+
+    def __init__(self, scenes: Sequence[Scene], every: float) -> None:
+        self._scenes = tuple(scenes)
+        self._every = every
+
+    def render(self, t: float) -> Image:
+        """Return the image at time ``t``, see `Scene.render`."""
+        return self._scenes[int(t // self._every) % len(self._scenes)].render(t)
+
+
+def _window(texture: Image, x: float, y: float, size: tuple[int, int]) -> Image:
+    """Return the (height, width) of ``size`` whose top left pixel lies at (x, y) of ``texture``, interpolated."""
+    centre = (x + (size[0] - 1) / 2, y + (size[1] - 1) / 2)
+    return np.asarray(cv2.getRectSubPix(texture, size, centre), np.float32)
+
+
+def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: float, span: float) -> Trajectory:
+    """Return the path of a ball that hops along between x = 0 and ``span`` and back, ``hop`` pixels high.
+
+    ``velocity`` in pixels per unit of time, sideways; ``start`` is (x, phase of the hop from 0 to 1).
+    """
+    # At the top of a hop a body that falls from rest moves slowest: a parabola in each half period.
+    period = 2.2 * hop / abs(velocity) if velocity else math.inf
+
+    def path(t: float) -> tuple[float, float]:
+        along = (start[0] + velocity * t) % (2 * span)
+        phase = (start[1] + t / period) % 1.0
+        return min(along, 2 * span - along), floor - 4 * hop * phase * (1 - phase)
+
+    return path
+
+
+def standing(x: float, y: float) -> Trajectory:
+    """Return the path of a body that stays where it is."""
+    return lambda _: (x, y)
+
+
+SKY: tuple[Colour, ...] = ((128, 158, 186), (160, 186, 204), (198, 208, 206), (226, 214, 186), (236, 196, 158))
+MEADOW: tuple[Colour, ...] = ((110, 138, 96), (146, 166, 112), (186, 192, 140), (216, 212, 172), (188, 206, 206))
+SIGNAL: tuple[Colour, ...] = ((200, 70, 60), (215, 208, 190), (70, 115, 185), (220, 180, 80))
+PASTEL: tuple[Colour, ...] = ((215, 145, 80), (215, 210, 195), (85, 155, 140), (220, 195, 110))
+
+PATCHES: tuple[Colour, ...] = (
+    (175, 54, 60), (231, 199, 31), (70, 148, 73), (8, 133, 161), (56, 61, 150), (187, 86, 149),
+    (214, 126, 44), (157, 188, 64), (98, 122, 157), (115, 82, 68), (122, 122, 121), (82, 82, 81),
+)  # fmt: skip
+"""The patches of a colour chart, so that a look at the live picture tells whether its colours are right."""
+PAPER: Colour = (160, 160, 160)
+
+_BALLS = ((0.70, 0.1, 0.11, 1.2), (0.95, 0.5, 0.09, -1.5), (0.85, 0.8, 0.12, 0.8))
+"""Where each starts (fraction of the width), phase of its hop, radius (of the smaller side), velocity (pixels per
+unit of time at 256 pixels)."""
+
+
+def make_world(shape: tuple[int, int], speed: float, seed: int, variant: int = 0) -> World:
+    """Return a world of this (H, W): soft landscape, a lettered wheel, three balls, a strip of colour patches.
+
+    Bright paints of moderate contrast on forms of a few pixels and more, as on a test bench: what half the resolution
+    of a mosaic's planes can hold. At ``speed`` 1 and 256 pixels the wheel's rim moves 2.8 pixels per sub-frame, the
+    balls about 1.2, the strip 0.8, the backdrop 0.5; on larger sensors as much more as they see it finer.
+    """
+    rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, variant]))
+    height, width = shape
+    unit = min(shape)
+    v = speed * unit / 256
+    palette, paint, text = (SKY, SIGNAL, "LIVE") if variant == 0 else (MEADOW, PASTEL, "CODE")
+    mirrored = variant % 2 == 1
+
+    def across(fraction: float) -> float:
+        return width * (1 - fraction if mirrored else fraction)
+
+    sprites = []
+    for i, (x, phase, radius, velocity) in enumerate(_BALLS):
+        picture = ball(max(8, round(2 * radius * unit)), paint[i : i + 2], rng)
+        floor = 0.79 * height - radius * unit
+        path = bouncing((across(x), phase), floor, velocity * v, 0.3 * unit, width)
+        sprites.append(Sprite(*picture, path, velocity * speed / (radius * 256)))
+    size = max(8, round(0.62 * unit))
+    sprites.append(Sprite(*wheel(size, text, paint), standing(across(0.34), 0.40 * height), 0.035 * speed))
+    texture = landscape(max(64, round(1.5 * unit)), palette, rng)
+    strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
+    return World(
+        backdrop=texture, pan_px=(0.45 * v, 0.16 * v), sprites=sprites, strip=strip, strip_px=0.8 * v, shape=shape
+    )
+
+
+def make_scene(options: SimulatedOptions) -> Scene:
+    """Return the scene that the options name. Raises `FileFormatError` for a file that cannot be read."""
+    shape = (options.height_px, options.width_px)
+    if options.scene not in SCENES:
+        return VideoScene(options.scene, shape, options.speed)
+    if options.scene == "cut":
+        worlds = [make_world(shape, 0.5 * options.speed, options.seed, variant) for variant in (0, 1)]
+        return CutScene(worlds, options.cut_every * options.n_frames)
+    pace = {"fast": 1.0, "slow": 0.2, "static": 0.0}[options.scene]
+    return make_world(shape, pace * options.speed, options.seed)

@@ -1,0 +1,164 @@
+"""Scenes from files: a video, a folder of images, or a glob of them."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import FileFormatError
+from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
+
+_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
+_KEPT_BYTES = 256 * 2**20
+"""Decoded pictures kept in memory, so that a clip that fits is decoded once however often it loops."""
+
+Picture = npt.NDArray[np.uint8]
+
+
+class VideoScene:
+    """Plays pictures in a loop, one per unit of time, cut to the sensor's aspect and resized to it.
+
+    Between two pictures the scene is their linear blend, which is what a long exposure shows but is no motion: give
+    the footage of a fast camera where motion matters. Pictures are taken as sRGB and turned into linear light.
+
+    Parameters
+    ----------
+    source
+        Path of a video or a folder, or a glob pattern.
+    shape
+        (H, W) of the sensor.
+    speed
+        Pictures per unit of time.
+
+    Raises
+    ------
+    FileFormatError
+        If there is nothing there, or nothing that can be decoded.
+    """
+
+    def __init__(self, source: str, shape: tuple[int, int], speed: float) -> None:
+        self._source = source
+        self._shape = shape
+        self._speed = speed
+        self._kept: list[Picture] = []
+        self._may_keep = max(2, _KEPT_BYTES // (3 * shape[0] * shape[1]))
+        self._window: dict[int, Picture] = {}
+        self._length: int | None = None
+        self._stream = _pictures(source)
+        self._position = 0
+        self._picture(0)
+
+    def render(self, t: float) -> Image:
+        """Return the image at time ``t``, see `Scene.render`."""
+        at = t * self._speed
+        i = int(at)
+        image = _light(self._picture(i))
+        blend = np.float32(at - i)
+        if blend > 1e-6:
+            image *= 1 - blend
+            image += blend * _light(self._picture(i + 1))
+        return image
+
+    def _picture(self, i: int) -> Picture:
+        """Return picture ``i``, counted on through every loop."""
+        while True:
+            if self._length is not None:
+                i %= self._length
+            if i < len(self._kept):
+                return self._kept[i]
+            if i in self._window:
+                return self._window[i]
+            if i < self._position:
+                self._rewind()
+            self._advance()
+
+    def _rewind(self) -> None:
+        self._stream = _pictures(self._source)
+        self._position = 0
+        self._window.clear()
+
+    def _advance(self) -> None:
+        """Decode the next picture, or find out how many there are."""
+        raw = next(self._stream, None)
+        if raw is None:
+            if self._position == 0:
+                raise FileFormatError(
+                    f"{self._source} holds no picture that can be decoded",
+                    expected="a video or images that OpenCV reads",
+                )
+            self._length = self._position
+            return
+        picture = _fit(raw, self._shape)
+        if self._position == len(self._kept) < self._may_keep:
+            self._kept.append(picture)
+        self._window[self._position] = picture
+        self._window.pop(self._position - 2, None)
+        self._position += 1
+
+
+def _light(picture: Picture) -> Image:
+    """Return 8-bit sRGB as linear light, a new array."""
+    return np.asarray(cv2.LUT(picture, SRGB_TO_LINEAR), np.float32)
+
+
+def _fit(picture: Picture, shape: tuple[int, int]) -> Picture:
+    """Cut the middle of a BGR picture to the aspect of ``shape`` and resize it; return RGB."""
+    height, width = picture.shape[:2]
+    scale = max(shape[0] / height, shape[1] / width)
+    rows, columns = min(height, round(shape[0] / scale)), min(width, round(shape[1] / scale))
+    top, left = (height - rows) // 2, (width - columns) // 2
+    cut = picture[top : top + rows, left : left + columns]
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    fitted = cv2.resize(cut, shape[::-1], interpolation=method)
+    return np.asarray(cv2.cvtColor(fitted, cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def _pictures(source: str) -> Iterator[Picture]:
+    """Yield the pictures of a video, a folder or a glob in order, BGR; the caller starts over by calling again."""
+    path = Path(source).expanduser()
+    if path.is_file() and path.suffix.lower() not in _IMAGES:
+        return _video(path)
+    if path.is_dir():
+        files = [p for p in path.iterdir() if p.suffix.lower() in _IMAGES]
+    elif path.is_file():
+        files = [path]
+    else:
+        files = [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207 - a whole pattern, maybe absolute
+    if not files:
+        raise FileFormatError(
+            f"The scene {source!r} was not found",
+            expected="a video file, a folder with images, or a glob that matches images",
+            got=f"no {', '.join(sorted(_IMAGES))} there" if path.is_dir() else "no such file",
+        )
+    return _images(sorted(files, key=_natural))
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Order 2.png before 10.png."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def _images(files: list[Path]) -> Iterator[Picture]:
+    for file in files:
+        image = cv2.imread(str(file), cv2.IMREAD_COLOR)
+        if image is None:
+            raise FileFormatError(f"{file} is not an image that can be decoded")
+        yield np.asarray(image, np.uint8)
+
+
+def _video(path: Path) -> Iterator[Picture]:
+    capture = cv2.VideoCapture(str(path))
+    try:
+        while True:
+            there, image = capture.read()
+            if not there:
+                return
+            yield np.asarray(image, np.uint8)
+    finally:
+        capture.release()

@@ -1,0 +1,72 @@
+"""Where and with what a figure was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sci_stream.nodes.runtime.process import versions
+from sci_stream.recon.backend.transfers import Stopwatch
+
+
+def circumstances(device: str = "") -> dict[str, Any]:
+    """Return what has to stand beside every figure."""
+    return {
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "device": device,
+        "versions": versions(),
+    }
+
+
+@torch.inference_mode()
+def matrix_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = None, products: int = 5) -> float:
+    """Return the FLOP/s of large matrix products in a type: what a device can do with what it is given.
+
+    Parameters
+    ----------
+    size
+        Rows of the square matrices of random numbers; None for 8192 on a GPU and 2048 on a CPU.
+    products
+        How many are timed, after one that prepares; the fastest counts.
+    """
+    n = size or (8192 if device.type == "cuda" else 2048)
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(n, n, generator=generator).to(device, dtype) for _ in range(2))
+    watch, best = Stopwatch(device), float("inf")
+    torch.mm(a, b)
+    for _ in range(products):
+        watch.lap()
+        torch.mm(a, b)
+        watch.lap()
+        best = min(best, watch.seconds())
+    return 2.0 * n**3 / best
+
+
+class ProcessorMeter:
+    """Processor time that processes have used since the camera started, s. It does not mind what else runs here."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._before: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Take the first reading."""
+        self._before = self._read()
+
+    def used_s(self) -> dict[str, float]:
+        """Return seconds by process."""
+        return {name: now - self._before[name] for name, now in self._read().items()}
+
+    def _read(self) -> dict[str, float]:
+        tick = os.sysconf("SC_CLK_TCK")
+        readings = {}
+        for name, pid in self._pids.items():
+            # The name of the program, in parentheses, may hold spaces: count the fields behind it.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            readings[name] = (int(fields[11]) + int(fields[12])) / tick
+        return readings

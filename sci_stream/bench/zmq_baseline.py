@@ -1,0 +1,134 @@
+"""The yardstick of ``bench stream``: as many bytes over the same two hops, with nothing of ours on the way.
+
+Three processes and ZeroMQ's PUSH and PULL: no headers, checks, acknowledgements or ledger. What this takes on a
+machine no pipeline over sockets can go below there: ours is judged by the ratio, on any machine and at any hour.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import struct
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from sci_stream.bench.environment import ProcessorMeter
+from sci_stream.errors import SciStreamError
+
+WINDOW = 8
+"""Snapshots under way at once in the throughput parts: enough to keep every stage busy."""
+_MADE = 16
+_SENT = struct.Struct("<q")
+_PATIENCE_S = 60.0
+
+
+def bare_hops(folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool) -> dict[str, Any]:
+    """Send blocks through a process that hands them on to one that drops them.
+
+    Parameters
+    ----------
+    folder
+        For local sockets.
+    name
+        What to call this part.
+    nbytes, count, rate_hz
+        Size and number of the blocks, and how many a second; 0 for as fast as they go.
+    tcp
+        Over loopback TCP rather than local sockets.
+
+    Returns
+    -------
+    Figures as those of a part of the pipeline.
+
+    Raises
+    ------
+    SciStreamError
+        If the blocks do not arrive.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    told, tells = spawn.Pipe(duplex=False)
+    addresses = ["tcp://127.0.0.1:*"] * 2 if tcp else [f"ipc://{folder / hop}" for hop in ("bare-1", "bare-2")]
+    with zmq.Context() as context, context.socket(zmq.PUSH) as source:
+        source.set_hwm(WINDOW // 4)
+        source.linger, source.sndtimeo = 0, int(_PATIENCE_S * 1e3)
+        source.bind(addresses[0])
+        first = source.get_string(zmq.LAST_ENDPOINT)
+        drain = spawn.Process(target=_drain, args=(addresses[1], count, tells), daemon=True)
+        drain.start()
+        relay = spawn.Process(target=_relay, args=(first, _told(told)), daemon=True)
+        relay.start()
+        try:
+            meter = ProcessorMeter({"source": os.getpid(), "relay": relay.pid or 0, "drain": drain.pid or 0})
+            source.send_multipart([_SENT.pack(0), bytes(nbytes)])
+            _told(told)
+            meter.start()
+            _send(source, nbytes, count, rate_hz)
+            seconds, latencies_s = _told(told)
+            used_s = meter.used_s()
+        finally:
+            for process in (relay, drain):
+                process.kill()
+                process.join(10.0)
+    return {
+        "part": name,
+        "snapshot_mib": round(nbytes / 2**20, 3),
+        "snapshots": count,
+        "mb_per_s": round(count * nbytes / seconds / 1e6, 1),
+        "snapshots_per_s": round(count / seconds, 1),
+        "cpu_ms": {process: round(1e3 * used / count, 3) for process, used in used_s.items()},
+        "latency_ms": {
+            "total": {f"p{rank}": round(1e3 * float(np.percentile(latencies_s, rank)), 3) for rank in (50, 99)}
+        },
+        "lost": 0,
+        "ledger_closed": True,
+    }
+
+
+def _told(told: Connection) -> Any:
+    """Return what the drain says next."""
+    if not told.poll(_PATIENCE_S):
+        raise SciStreamError(f"bare ZeroMQ took more than {_PATIENCE_S:g} s", hint="look whether the machine is busy")
+    return told.recv()
+
+
+def _send(source: zmq.Socket[bytes], nbytes: int, count: int, rate_hz: float) -> None:
+    generator = np.random.default_rng(0)
+    blocks = [generator.integers(0, 4096, nbytes // 2, dtype=np.uint16) for _ in range(_MADE)]
+    start_s = time.monotonic()
+    for number in range(count):
+        if rate_hz:
+            time.sleep(max(0.0, start_s + number / rate_hz - time.monotonic()))
+        source.send_multipart([_SENT.pack(time.monotonic_ns()), blocks[number % _MADE].data], copy=False)
+
+
+def _relay(source: str, onwards: str) -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
+        for socket in (pull, push):
+            socket.set_hwm(WINDOW // 4)
+        pull.connect(source)
+        push.connect(onwards)
+        while True:
+            push.send_multipart(pull.recv_multipart(copy=False), copy=False)
+
+
+def _drain(address: str, count: int, tells: Connection) -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        pull.set_hwm(WINDOW // 4)
+        pull.bind(address)
+        tells.send(pull.get_string(zmq.LAST_ENDPOINT))
+        pull.recv_multipart(copy=False)
+        tells.send("ready")
+        latencies_s, began_ns = [], 0
+        for _ in range(count):
+            sent, _block = pull.recv_multipart(copy=False)
+            sent_ns = _SENT.unpack(sent.bytes)[0]
+            began_ns = began_ns or sent_ns
+            latencies_s.append((time.monotonic_ns() - sent_ns) / 1e9)
+        tells.send(((time.monotonic_ns() - began_ns) / 1e9, latencies_s))
+        tells.close()
+        time.sleep(_PATIENCE_S)  # killed by the one who asked

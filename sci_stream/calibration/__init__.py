@@ -1,0 +1,1 @@
+"""Mask calibration: measurement, quality checks and monitoring while a rig runs."""

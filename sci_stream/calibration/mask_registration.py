@@ -1,0 +1,296 @@
+r"""Where the masks fall on the sensor, found from a single snapshot, without reconstructing it.
+
+In a block of a few pixels a scene is nearly plane, and changes nearly evenly while the B masks pass:
+x_b(r) ≈ Σ_k c_k p_k(r, b) with six functions p: 1 and the two coordinates, each constant and linear in b. With 64
+pixels a block the measurement y = Σ_b φ_b x_b over-determines the c_k, if φ is right. If the masks' image is displaced
+by weights a, b along the axes (`sci_stream.optics.mask_shift`), what remains, r = y − Φ_ab x(c), depends on them
+linearly at first, and they follow by least squares: the c_k of every block are eliminated (variable projection), so
+that a scene fitted through the wrong masks does not bias the weights, as a reconstruction would do.
+
+What a scene holds beyond the six functions is noise to the fit. Masks do not correlate with it, and thousands of pixels
+average it away.
+
+References
+----------
+Golub and Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose variables
+separate", SIAM J. Numer. Anal. 10 (1973); each step below is Kaufman's form of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sci_stream.optics import bayer as bayer_planes
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
+
+BLOCK_PX = 8
+SEARCH_PX = 3
+"""Whole pixels to either side among which `MaskFitter.search` looks."""
+
+_BLOCKS = 512
+_SEARCH_BLOCKS = 192
+_HALO_PX = SEARCH_PX + TAPS_RADIUS + 1
+_MOST_STEPS = 8
+_SETTLED = 1e-3
+_LONGEST_STEP = 0.4
+_RIDGE = 1e-5
+_TINY = 1e-12
+_TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFit:
+    """What one snapshot says of the masks.
+
+    Parameters
+    ----------
+    displacement
+        Where their image falls.
+    shift_sd_px
+        Standard deviation of its (x, y), the larger, from the scatter of the fit; systematic errors of up to some
+        hundredths of a pixel come on top.
+    match
+        How much of what masks could explain they do explain, 0–1: the part of the blocks' variance around a plane
+        that is gone with them. Near 1 with the right masks; near 0 with others, or where there is no light.
+    contrast
+        Modulation by the masks relative to the calibrated one: 1 if right, less with stray light or haze.
+    """
+
+    displacement: Displacement
+    shift_sd_px: float
+    match: float
+    contrast: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """What is seen through some masks: N blocks of p pixels; design (N, p, K), residual and weights of the fit."""
+
+    design: torch.Tensor
+    scene: torch.Tensor
+    factor: torch.Tensor
+    residual: torch.Tensor
+    variance: torch.Tensor
+
+
+class MaskFitter:
+    """Fits displacements to snapshots of one calibration, on one device.
+
+    It looks at about `_BLOCKS` blocks spread evenly over the sensor, so that its cost does not grow with it.
+
+    Parameters
+    ----------
+    calibration
+        The masks as they were calibrated.
+    device
+        Where to compute.
+
+    Raises
+    ------
+    ValueError
+        If the sensor is too small, see `fits`.
+    """
+
+    def __init__(self, calibration: Calibration, device: torch.device) -> None:
+        if not self.fits(calibration):
+            raise ValueError(f"masks of {calibration.shape} pixels are too small to fit displacements to")
+        self._calibration = calibration
+        self._device = device
+        self._size = _block_px(calibration)
+        self._planes = 1 if calibration.bayer is None else 4
+        top, left = _places(calibration.shape, self._size, _BLOCKS // self._planes)
+        self._rows = top[:, None, None] + np.arange(self._size)[None, :, None]
+        self._columns = left[:, None, None] + np.arange(self._size)[None, None, :]
+        side = np.arange(self._size + 2 * _HALO_PX) - _HALO_PX
+        wide = calibration.phi[:, top[:, None, None] + side[None, :, None], left[:, None, None] + side[None, None, :]]
+        self._phi = torch.from_numpy(np.ascontiguousarray(wide.swapaxes(0, 1))).to(device)
+        good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
+        self._good = good
+        self._space, self._time = (part.to(device) for part in _basis(calibration.n_frames))
+
+    @staticmethod
+    def fits(calibration: Calibration) -> bool:
+        """Return whether the sensor is large enough, and has more than one mask to tell apart from the scene."""
+        return min(calibration.shape) >= _block_px(calibration) + 2 * _HALO_PX + 2 and calibration.n_frames > 1
+
+    def fit(
+        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], start: Displacement = NO_DISPLACEMENT
+    ) -> MaskFit:
+        """Fit the displacement, beginning at ``start``, which must be right to about a pixel.
+
+        Parameters
+        ----------
+        y
+            (H, W), the measurement, finite.
+        valid
+            (H, W) bool, False where it does not hold: saturated pixels.
+        """
+        measured, holds = self._take(y, valid)
+        displacement = _within_reach(start.recentred())
+        for _ in range(_MOST_STEPS):
+            seen = self._see(self._phi, displacement, measured, holds)
+            step, covariance, stray = self._step(seen, displacement, measured, holds)
+            displacement, change = _moved(displacement, step)
+            if change < _SETTLED:
+                break
+        lever = torch.tensor([*_TAPS, *(0,) * len(_TAPS)], dtype=covariance.dtype, device=covariance.device)
+        levers = torch.stack([lever, lever.roll(len(_TAPS))])
+        variance = torch.einsum("li,ij,lj->l", levers, covariance, levers)
+        return MaskFit(
+            displacement=displacement,
+            shift_sd_px=float(variance.clamp_min(0).max().sqrt()),
+            match=self._match(seen, measured, holds),
+            contrast=1.0 / max(1.0 + stray, 0.1),
+        )
+
+    def search(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> Displacement:
+        """Return the displacement by whole pixels, up to `SEARCH_PX`, through which the masks explain y best."""
+        measured, holds = self._take(y, valid)
+        every = max(1, len(self._phi) // (_SEARCH_BLOCKS // self._planes))
+        some = slice(None, None, every)
+        phi = self._phi[some]
+        measured = measured.view(self._planes, -1, measured.shape[-1])[:, some].flatten(0, 1)
+        holds = holds.view(self._planes, -1, holds.shape[-1])[:, some].flatten(0, 1)
+        span = range(-SEARCH_PX, SEARCH_PX + 1)
+        candidates = [Displacement((x, y)) for y in span for x in span]
+        # The logarithm: blocks with much texture must not outvote the many that are plane.
+        floor = _TINY + 1e-4 * float(measured.square().mean())
+        scores = [
+            float((self._see(phi, candidate, measured, holds).variance + floor).log().mean())
+            for candidate in candidates
+        ]
+        best = min(range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px))))
+        return candidates[best]
+
+    # --- blocks
+
+    def _take(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return measurement and validity of the blocks, (N, p) float32 each, N = planes × places."""
+        holds = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(self._device, torch.float32)
+        measured = torch.from_numpy(np.ascontiguousarray(y[self._rows, self._columns])).to(self._device)
+        return self._flat(measured * holds), self._flat(holds)
+
+    def _flat(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Bring (places, …, h, w) to (N, …, p), the planes of a mosaic first."""
+        if self._planes == 4:
+            blocks = bayer_planes.split(blocks).flatten(0, 1)
+        return blocks.flatten(-2)
+
+    def _filtered(self, phi: torch.Tensor, at: Displacement, axis: int) -> torch.Tensor:
+        """Displace wide blocks along one axis (0: x, 1: y), which loses its halo but for the taps' reach."""
+        weights, base = (at.x, at.base_px[0]) if axis == 0 else (at.y, at.base_px[1])
+        dim = -1 - axis
+        total = torch.zeros_like(phi.narrow(dim, 0, self._size))
+        for i, weight in enumerate(weights, -TAPS_RADIUS):
+            if weight:
+                total.add_(phi.narrow(dim, _HALO_PX - base - i, self._size), alpha=weight)
+        return total
+
+    def _see(self, phi: torch.Tensor, at: Displacement, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:
+        """Fit the scene in every block through the displaced masks."""
+        masks = self._flat(self._filtered(self._filtered(phi, at, 0), at, 1))
+        through = torch.einsum("kb,nbp->nkp", self._time, masks)
+        design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * holds.unsqueeze(-1)
+        return _fit_blocks(design, measured, holds)
+
+    def _step(
+        self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Return how the weights (x, then y) should change, with covariance, and the part of light that is stray."""
+        coefficients = seen.scene.view(len(seen.scene), len(self._time), len(self._space))
+        video = torch.einsum("nks,sp,kb->nbp", coefficients, self._space, self._time) * holds.unsqueeze(1)
+        columns = []
+        for axis in (0, 1):
+            part = self._filtered(self._phi, at, 1 - axis)
+            dim, base = -1 - axis, at.base_px[axis]
+            seen_at = [
+                torch.einsum("nbp,nbp->np", self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)), video)
+                for i in (0, *_TAPS)
+            ]
+            columns += [shifted - seen_at[0] for shifted in seen_at[1:]]
+        model = measured - seen.residual
+        columns.append(model.mean(-1, keepdim=True) * holds)
+        change = torch.stack(columns, -1)
+        own = torch.cholesky_solve(seen.design.mT @ change, seen.factor)
+        change = change - seen.design @ own
+        # Blocks count by how well the six functions describe them, edges little.
+        weight = (seen.variance + 0.5 * seen.variance.median() + _TINY).reciprocal()
+        normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
+        right = torch.einsum("n,npi,np->i", weight, change, seen.residual).double().cpu()
+        normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1: where there is no light
+        covariance = torch.linalg.inv(normal)
+        solution = covariance @ right
+        return solution[:-1], covariance[:-1, :-1], float(solution[-1])
+
+    def _match(self, seen: _Blocks, measured: torch.Tensor, holds: torch.Tensor) -> float:
+        """Return the part of the variance around a plane that masks explain."""
+        plane = self._space.T.expand(len(measured), -1, -1) * holds.unsqueeze(-1)
+        without = _fit_blocks(plane, measured, holds).variance
+        noise = _TINY + 1e-8 * float(measured.square().mean())
+        return float((1.0 - (seen.variance + noise) / (without + noise)).median().clamp(0.0, 1.0))
+
+
+def _fit_blocks(design: torch.Tensor, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:
+    normal = design.mT @ design
+    level = normal.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    eye = torch.eye(normal.shape[-1], device=normal.device)
+    factor = torch.linalg.cholesky(normal + (_RIDGE * level + _TINY).unsqueeze(-1) * eye)
+    scene = torch.cholesky_solve(design.mT @ measured.unsqueeze(-1), factor)
+    residual = measured - (design @ scene).squeeze(-1)
+    variance = residual.square().sum(-1) / holds.sum(-1).clamp_min(1.0)
+    return _Blocks(design, scene.squeeze(-1), factor, residual, variance)
+
+
+def _block_px(calibration: Calibration) -> int:
+    """Side of a block on the sensor: twice as long for a mosaic, whose planes have half the resolution."""
+    return BLOCK_PX if calibration.bayer is None else 2 * BLOCK_PX
+
+
+def _places(shape: tuple[int, int], size: int, most: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Spread at most so many blocks with their halo evenly over the sensor; return the top left pixel of each, even."""
+    free = [extent - size - 2 * _HALO_PX for extent in shape]
+    step = max(1.0, math.sqrt((free[0] + size) * (free[1] + size) / most))
+    axes = [np.linspace(0, length, max(1, math.floor((length + step) / max(step, size)))) for length in free]
+    top, left = (((_HALO_PX + 1) // 2 * 2 + axis.astype(np.intp) // 2 * 2) for axis in axes)
+    grid = np.meshgrid(top, left, indexing="ij")
+    return grid[0].ravel(), grid[1].ravel()
+
+
+def _basis(n_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the functions of place (3, p) and of time (2, B) whose products describe a scene in a block."""
+    axis = torch.linspace(-1, 1, BLOCK_PX)
+    v, u = torch.meshgrid(axis, axis, indexing="ij")
+    space = torch.stack([torch.ones_like(u), u, v]).flatten(1)
+    return space, torch.stack([torch.ones(n_frames), torch.linspace(-1, 1, n_frames)])
+
+
+def _within_reach(displacement: Displacement) -> Displacement:
+    x, y = (min(max(base, -SEARCH_PX), SEARCH_PX) for base in displacement.base_px)
+    return dataclasses.replace(displacement, base_px=(x, y))
+
+
+def _moved(displacement: Displacement, step: torch.Tensor) -> tuple[Displacement, float]:
+    """Return the displacement after a step, which is shortened if it is too long to be believed; and its length."""
+    length = float(step.abs().max())
+    values = (step * min(1.0, _LONGEST_STEP / length) if length > 0 else step).tolist()
+    half = len(_TAPS)
+    x, y = (
+        _changed(weights, change)
+        for weights, change in ((displacement.x, values[:half]), (displacement.y, values[half:]))
+    )
+    return _within_reach(Displacement(displacement.base_px, x, y).recentred()), length
+
+
+def _changed(weights: tuple[float, ...], change: list[float]) -> tuple[float, ...]:
+    out = list(weights)
+    for i, value in zip(_TAPS, change, strict=True):
+        out[TAPS_RADIUS + i] += value
+        out[TAPS_RADIUS] -= value
+    return tuple(out)

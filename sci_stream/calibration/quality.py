@@ -1,0 +1,186 @@
+"""Is a calibration any good? Judged from itself alone, figure by figure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.calibration.measurement import Measured
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.forward import R_FLOOR
+
+_SIMILAR, _DUPLICATE = 0.5, 0.95
+
+
+class Verdict(enum.StrEnum):
+    """What a figure means for use."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Usable, but something is odd or will cost quality."""
+    BAD = "bad"
+    """Not fit for reconstruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing that was looked at: its name, its value, what that means, and in words."""
+
+    name: str
+    value: float | None
+    verdict: Verdict
+    text: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        value = self.value if self.value is None or np.isfinite(self.value) else None
+        return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}
+
+
+def judge(calibration: Calibration, measured: Measured | None = None) -> list[Figure]:
+    """Return what can be said of a calibration; the worst verdict is the calibration's."""
+    good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
+    figures = [_bad_pixels(good), _blind(calibration, good)]
+    if not good.any():
+        return figures
+    masks = calibration.phi[:, good].astype(np.float64)
+    figures += [_contrast(masks), _transmission(masks), *_likeness(masks), _dark(calibration), _saturation(calibration)]
+    figures += _noise(calibration)
+    if measured is not None:
+        figures += _evidence(calibration, measured)
+    return figures
+
+
+def worst(figures: list[Figure]) -> Verdict:
+    """Return the worst verdict of all."""
+    order = list(Verdict)
+    return max((figure.verdict for figure in figures), key=order.index, default=Verdict.OK)
+
+
+def _by_limits(value: float, warn: float, bad: float) -> Verdict:
+    """Judge a figure that is better the smaller it is."""
+    return Verdict.BAD if value > bad else Verdict.WARN if value > warn else Verdict.OK
+
+
+def _bad_pixels(good: npt.NDArray[np.bool_]) -> Figure:
+    share = float(np.mean(~good))
+    count = int((~good).sum())
+    return Figure(
+        "bad_pixels", share, _by_limits(share, 0.01, 0.3), f"{count} pixels ({share:.3%}) are left out as bad"
+    )
+
+
+def _blind(calibration: Calibration, good: npt.NDArray[np.bool_]) -> Figure:
+    blind = (calibration.gram_diag <= R_FLOOR) & good
+    share = float(np.mean(blind))
+    return Figure(
+        "blind",
+        share,
+        _by_limits(share, 0.01, 0.3),
+        f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² = 0): the prior fills them in",
+    )
+
+
+def _contrast(masks: npt.NDArray[np.float64]) -> Figure:
+    mean = masks.mean(0)
+    seen = mean > 1e-3
+    value = float(np.median(masks.std(0)[seen] / mean[seen])) if seen.any() else 0.0
+    verdict = Verdict.BAD if value < 0.02 else Verdict.WARN if value < 0.2 else Verdict.OK
+    return Figure(
+        "contrast",
+        value,
+        verdict if len(masks) > 1 else Verdict.OK,
+        f"masks modulate a pixel by {value:.2f} of its mean (1 for random binary masks half open)",
+    )
+
+
+def _transmission(masks: npt.NDArray[np.float64]) -> Figure:
+    value = float(masks.mean())
+    verdict = Verdict.WARN if not 0.05 <= value <= 0.95 else Verdict.OK
+    return Figure("transmission", value, verdict, f"masks let {value:.0%} of the light through on average")
+
+
+def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
+    """Compare the masks with each other: a pair that is alike cannot tell its two frames apart."""
+    if len(masks) == 1:
+        return []
+    varied = masks - masks.mean(1, keepdims=True)
+    norms = np.linalg.norm(varied, axis=1)
+    empty = [b for b, norm in enumerate(norms) if norm <= 1e-6 * np.sqrt(masks.shape[1])]
+    if empty:
+        text = f"masks {', '.join(map(str, empty))} are the same at every pixel: they are no pattern"
+        return [Figure("likeness", 1.0, Verdict.BAD, text)]
+    varied /= norms[:, None]
+    alike = varied @ varied.T
+    off = alike - np.diag(np.full(len(masks), 2.0))
+    a, b = sorted(int(i) for i in np.unravel_index(off.argmax(), off.shape))
+    top = float(off[a, b])
+    eigenvalues = np.linalg.eigvalsh(alike)
+    condition = float(eigenvalues[-1] / max(eigenvalues[0], 1e-9))
+    same = "are duplicates" if top > _DUPLICATE else "are most alike"
+    return [
+        Figure(
+            "likeness", top, _by_limits(top, _SIMILAR, _DUPLICATE), f"masks {a} and {b} {same}: correlation {top:.2f}"
+        ),
+        Figure(
+            "condition",
+            condition,
+            _by_limits(condition, 30, 1e4),
+            f"condition number {condition:.3g} of the masks' correlations (1 if all are independent)",
+        ),
+    ]
+
+
+def _dark(calibration: Calibration) -> Figure:
+    level = float(np.median(calibration.dark))
+    if not calibration.dark.any():
+        return Figure("black_level_dn", 0.0, Verdict.WARN, "no dark frame: black is taken to be 0 DN everywhere")
+    return Figure("black_level_dn", level, Verdict.OK, f"black level {level:.1f} DN")
+
+
+def _saturation(calibration: Calibration) -> Figure:
+    level = calibration.saturation_dn
+    if level is None:
+        text = "the saturation level is unknown: clipped pixels will be taken for measurements"
+        return Figure("saturation_dn", None, Verdict.WARN, text)
+    headroom = float(level - np.median(calibration.dark))
+    brightest = float(np.percentile(calibration.phi.sum(0), 99.9)) * calibration.full_scale_dn
+    share = brightest / headroom if headroom > 0 else np.inf
+    text = f"saturates at {level:g} DN; a white scene fills {share:.0%} of the range above black"
+    return Figure("saturation_dn", float(level), Verdict.WARN if share > 1.5 or share < 0.02 else Verdict.OK, text)
+
+
+def _noise(calibration: Calibration) -> list[Figure]:
+    """Say what the noise is where it is known; reconstruction does without, less well."""
+    if calibration.noise is None:
+        text = "the noise is unknown: every count will be taken to be exact"
+        return [Figure("read_noise_dn", None, Verdict.OK, text)]
+    figures = []
+    if calibration.read_noise_dn is not None:
+        text = f"read noise {calibration.read_noise_dn:.2f} DN"
+        figures.append(Figure("read_noise_dn", calibration.read_noise_dn, Verdict.OK, text))
+    if calibration.gain_e_per_dn is not None:
+        text = f"{calibration.gain_e_per_dn:.2f} electrons per DN"
+        figures.append(Figure("gain_e_per_dn", calibration.gain_e_per_dn, Verdict.OK, text))
+    return figures
+
+
+def _evidence(calibration: Calibration, measured: Measured) -> list[Figure]:
+    clipped = measured.clipped_fraction
+    figures = [
+        Figure(
+            "clipped",
+            clipped,
+            _by_limits(clipped, 0.01, 0.2),
+            f"{clipped:.3%} of the values lay outside 0–1 before they were clipped",
+        )
+    ]
+    light = measured.white - calibration.dark
+    unevenness = float(np.percentile(light, 1) / max(float(np.percentile(light, 99)), 1e-6))
+    text = f"the white field's darkest corner has {unevenness:.0%} of its peak ({measured.field.value} field)"
+    figures.append(Figure("white_evenness", unevenness, Verdict.WARN if unevenness < 0.3 else Verdict.OK, text))
+    return figures

@@ -1,0 +1,409 @@
+"""``sci-stream bench …``: figures measured on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sci_stream.cli.common import Device, JsonPath, app, table_console
+from sci_stream.errors import ConfigError, LedgerError
+from sci_stream.model import Policy
+
+if TYPE_CHECKING:
+    from sci_stream.config import ReconstructSection
+
+bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.command("stream")
+def bench_stream(
+    snapshots: Annotated[int, typer.Option(min=10, help="Snapshots in each part.")] = 1000,
+    height: Annotated[int, typer.Option(min=2, help="Rows of a snapshot.")] = 512,
+    width: Annotated[int, typer.Option(min=2, help="Columns of a snapshot.")] = 512,
+    tcp: Annotated[bool, typer.Option("--tcp", help="Connect by TCP, as nodes on several hosts do.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Measure recording of raw snapshots, too.")] = False,
+    folder: Annotated[Path, typer.Option(help="With --record: a folder on the disk to measure.")] = Path(),
+    rate: Annotated[float, typer.Option(min=0.1, help="With --record: snapshots a second of the paced part.")] = 250.0,
+    json_path: JsonPath = None,
+) -> None:
+    """Measure the pipeline apart from reconstruction: camera, worker that only copies, sink."""
+    from sci_stream.bench.stream import bench, print_figures
+
+    figures = bench(snapshots=snapshots, height_px=height, width_px=width, tcp=tcp)
+    if record:
+        from sci_stream.bench.record import bench_record
+
+        figures["parts"] += bench_record(folder, snapshots=snapshots, height_px=height, width_px=width, rate_hz=rate)
+    print_figures(figures, table_console(), json_path)
+
+
+@bench_app.command("quality")
+def bench_quality(
+    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched through.")],
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
+    solver: Annotated[str | None, typer.Option(help="gap or admm.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig file; repeatable."
+        ),
+    ] = None,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw PSNR over iterations and frames into this picture.")] = None,
+) -> None:
+    """Measure PSNR and SSIM on published sets, beside the paper's figures."""
+    from sci_stream.bench.quality import bench, print_figures
+
+    if not data.is_dir():
+        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
+    section = reconstruct_section(denoiser, weights, iterations, solver, set_ or [])
+    console = Console(stderr=True)
+    figures = bench(data, section, device, lambda line: console.print(line, highlight=False, markup=False), plot)
+    print_figures(figures, table_console(), json_path)
+
+
+@bench_app.command("colour")
+def bench_colour(
+    folder: Annotated[Path, typer.Argument(help="Folder of photographs, searched through.", show_default=False)],
+    denoiser: Annotated[str, typer.Option(help="Prior that reconstructs the colour chart.")] = "tv",
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+) -> None:
+    """Measure demosaicing on photographs, and a colour chart through the simulated camera and back."""
+    from sci_stream.bench.colour import bench, print_figures
+    from sci_stream.config import ReconstructSection
+
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder", expected="a folder with photographs")
+    console = Console(stderr=True)
+    section = ReconstructSection(denoiser=denoiser, weights=weights)
+    figures = bench(folder, section, device, lambda line: console.print(line, highlight=False, markup=False))
+    print_figures(figures, table_console(), json_path)
+
+
+def reconstruct_section(
+    denoiser: str, weights: Path | None, iterations: int | None, solver: str | None, assignments: list[str]
+) -> ReconstructSection:
+    """Return ``[reconstruct]`` as a rig file with these options would give it, checked in the same way."""
+    from sci_stream.config import parse_rig
+    from sci_stream.config.toml_text import value_text
+
+    given = {"denoiser": denoiser, "weights": weights and str(weights), "iterations": iterations, "solver": solver}
+    if not any(assignment.partition("=")[0].strip() == "warm_start" for assignment in assignments):
+        # Each shot for itself, as the paper's figures are; `bench warm` measures the other way.
+        given["warm_start"] = False
+    lines = [f"{key} = {value_text(value)}" for key, value in given.items() if value is not None]
+    lines += [_toml_line(assignment) for assignment in assignments]
+    return parse_rig("[reconstruct]\n" + "\n".join(lines), overrides={}, name="the command line").reconstruct
+
+
+def _toml_line(assignment: str) -> str:
+    """Bring ``key=value`` into TOML, where the value may stand without quotes."""
+    import tomllib
+
+    from sci_stream.config.toml_text import key_text, value_text
+
+    key, is_one, text = assignment.partition("=")
+    if not is_one:
+        raise ConfigError("--set is not understood", expected="KEY=VALUE, such as gamma=0.1", got=repr(assignment))
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    return f"{key_text(key.strip())} = {value_text(value)}"
+
+
+@bench_app.command("speed")
+def bench_speed(
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="Rows x columns x frames, by commas: 256x256x8,512x512x22:bayer. '' for none."),
+    ] = None,
+    denoiser: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite or tv.")] = "ffdnet",
+    weights: Annotated[
+        Path | None, typer.Option(help="Checkpoint; without one ffdnet has random weights, which are as fast.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="auto, float32 or half.")] = "auto",
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations of a snapshot.")] = 8,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Published .mat file on which to time the published loop, and how soon it is matched."),
+    ] = None,
+    shots: Annotated[int, typer.Option(min=1, help="Shots of that file to take.")] = 1,
+    chunks: Annotated[
+        bool, typer.Option("--chunks", help="Also try how much goes through the network at once.")
+    ] = False,
+    most_seconds: Annotated[float, typer.Option(min=0, help="Skip sizes expected to take longer than this.")] = 120.0,
+    device: Device = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
+    json_path: JsonPath = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a picture into this file.")] = None,
+) -> None:
+    """Measure what an iteration and a snapshot cost, by size, and how soon the published result is reached."""
+    import torch
+
+    from sci_stream.bench import speed, time_to_quality
+    from sci_stream.bench.speed_report import plot_figures, print_figures
+    from sci_stream.recon.backend.device import pick_device
+    from sci_stream.recon.denoisers.half_precision import Precision
+    from sci_stream.recon.settings import default_settings
+
+    if precision not in set(Precision):
+        raise ConfigError("Unknown --precision", expected="auto, float32 or half", got=repr(precision))
+    chosen = speed.SIZES if sizes is None else speed.parse_sizes(sizes) if sizes else ()
+    on = pick_device(device)
+    if threads:
+        torch.set_num_threads(threads)
+    network, make = _denoisers(denoiser, weights, on, Precision(precision))
+    prior = make(None)
+    settings = default_settings(on, denoiser)
+    console = Console(stderr=True)
+
+    def progress(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    few = min(settings.min_iterations, iterations)
+    timed = dataclasses.replace(settings, iterations=iterations, min_iterations=few)
+    figures: dict[str, Any] = speed.bench(
+        prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds
+    )
+    if chunks and chosen and network is not None:
+        figures["chunks"] = speed.time_chunks(make, on, chosen[0], progress)
+    if against is not None:
+        if network is None or weights is None:
+            raise ConfigError("--against needs a trained network", expected="--weights, with ffdnet or ffdnet-lite")
+        taken = time_to_quality.read_shots(against, shots)
+        figures["reach"] = time_to_quality.time_to_reach(taken, network, prior, settings, device=on, progress=progress)
+    print_figures(figures, table_console(), json_path)
+    if plot is not None:
+        plot_figures(figures, plot)
+
+
+def _denoisers(name: str, weights: Path | None, device: Any, precision: Any) -> tuple[Any, Any]:
+    """Return the network, None if the prior is none, and a maker of the denoiser by pixels per chunk."""
+    from sci_stream.bench.time_to_quality import read_weights
+    from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+    from sci_stream.recon.denoisers.registry import make_denoiser
+    from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_shape
+    from sci_stream.recon.denoisers.weights import load_ffdnet
+    from sci_stream.training.learner import initial_weights
+
+    if name not in VARIANTS:
+        return None, lambda _pixels: make_denoiser(name, device, weights)
+    if weights is not None:
+        network = read_weights(weights)
+    elif name == "ffdnet-lite":
+        network = load_ffdnet(shipped_weights(name))
+    else:
+        network = initial_weights(variant_shape(name), seed=0)
+    return network, lambda pixels: FfdnetDenoiser(network, device, precision, name=name, pixels_per_chunk=pixels)
+
+
+if TYPE_CHECKING:
+    from sci_stream.bench.datasets import Footage
+
+
+@bench_app.command("warm")
+def bench_warm(
+    data: Annotated[Path | None, typer.Option(help="Folder of published .mat files, searched through.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="Video to film through the simulated optics.")] = None,
+    snapshots: Annotated[int, typer.Option(min=2, help="Snapshots of each video.")] = 56,
+    size: Annotated[int, typer.Option(min=16, help="Height and width of a video's snapshots, pixels.")] = 256,
+    speed: Annotated[float, typer.Option(min=0.0, help="Pictures of the video per reconstructed frame.")] = 1.0,
+    iterations: Annotated[list[int] | None, typer.Option(min=1, help="Compare at so many; may be repeated.")] = None,
+    reference: Annotated[int, typer.Option(min=0, help="Cold iterations to measure by; 0 for none.")] = 40,
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig; repeatable."),
+    ] = None,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+    plot_path: Annotated[Path | None, typer.Option("--plot", help="Draw PSNR over snapshots to this file.")] = None,
+) -> None:
+    """Compare warm starts with cold ones at equal iterations and at equal time; at 4, 8 and 12 if not given."""
+    from sci_stream.bench import datasets, warm
+
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
+
+    def sequences() -> Iterator[Footage | str]:
+        if data is not None:
+            yield from datasets.published(data)
+        for path in video or ():
+            if not path.is_file():
+                raise ConfigError(f"--video {path} is not a file", expected="a video that OpenCV reads")
+            options = {"height_px": size, "width_px": size, "bayer": None, "snapshots": snapshots, "speed": speed}
+            scene = str(path.resolve())
+            yield datasets.filmed(path.stem, "simulated", scene=scene, snapshot_rate_hz=0.0, truth=True, **options)
+
+    section = reconstruct_section(denoiser, weights, None, None, set_ or [])
+    console = Console(stderr=True)
+    figures = warm.bench(
+        sequences(),
+        section,
+        device,
+        lambda line: console.print(line, highlight=False, markup=False),
+        iterations=tuple(iterations or (4, 8, 12)),
+        reference=reference,
+    )
+    warm.print_figures(figures, table_console(), json_path)
+    if plot_path is not None:
+        warm.plot(figures, plot_path)
+
+
+Folder = Annotated[Path | None, typer.Option(help="Where to record meanwhile; a temporary folder if not given.")]
+
+
+def _from_checkout(module: str) -> Any:
+    """Import a module of `tests/chaos`: fault injection is test code, which no installed wheel contains."""
+    try:
+        return importlib.import_module(f"tests.chaos.{module}")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("tests"):
+            raise
+        raise ConfigError(
+            "Fault injection is not installed",
+            expected="a checkout of the repository with `pip install --editable .`",
+            got="an installed wheel",
+            hint="Clone the repository and run the command there.",
+        ) from None
+
+
+@bench_app.command("faults")
+def bench_faults(
+    only: Annotated[
+        list[str] | None, typer.Argument(help="Which faults, as the table calls them; all of them.")
+    ] = None,
+    kills: Annotated[int, typer.Option(min=1, help="How many nodes to kill at random moments.")] = 20,
+    seed: Annotated[int, typer.Option(help="From which nodes and moments are drawn.")] = 0,
+    folder: Folder = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Have a running rig befallen by one fault after the other; say what became of every snapshot."""
+    chaos = _from_checkout("faults")
+    _check(folder)
+    console = Console(stderr=True)
+    figures = chaos.bench(
+        only or (),
+        n_kills=kills,
+        seed=seed,
+        folder=folder,
+        say=lambda line: console.print(line, highlight=False, markup=False),
+    )
+    chaos.print_figures(figures, table_console(), json_path)
+    wrong = {name: row["wrong"] for name, row in figures["faults"].items() if row["wrong"]}
+    if wrong:
+        raise LedgerError("Not everything is as it should be after these faults", got=wrong)
+
+
+@bench_app.command("kills")
+def bench_kills(
+    kills: Annotated[int, typer.Option(min=1, help="How many nodes to kill, one after the other.")] = 20,
+    seed: Annotated[int, typer.Option(help="From which nodes and moments are drawn.")] = 0,
+    policy: Annotated[Policy, typer.Option(help="live or record.")] = Policy.RECORD,
+    rate: Annotated[float, typer.Option(min=0.1, help="Snapshots a second.")] = 20.0,
+    nodes: Annotated[int, typer.Option(min=1, max=16, help="Reconstruct nodes.")] = 2,
+    pause: Annotated[float, typer.Option(min=0.01, help="Mean time between two kills, s.")] = 2.0,
+    freeze: Annotated[float, typer.Option(min=0.0, max=1.0, help="Fraction to stop and continue, not kill.")] = 0.0,
+    folder: Folder = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Kill nodes of a running rig at random moments; say what became of every snapshot."""
+    chaos = _from_checkout("random_kills")
+    _check(folder)
+    console = Console(stderr=True)
+    figures = chaos.bench(
+        kills=kills,
+        seed=seed,
+        policy=policy.value,
+        rate_hz=rate,
+        nodes=nodes,
+        pause_s=pause,
+        freeze=freeze,
+        folder=folder,
+        say=lambda line: console.print(line, highlight=False, markup=False),
+    )
+    chaos.print_figures(figures, table_console(), json_path)
+    wrong = {name: figures[name] for name in ("lost", "twice", "missing_raw", "missing_video") if figures[name]}
+    if wrong or not figures["ledger"]["closed"]:
+        raise LedgerError("Snapshots do not add up after the kills", got=wrong or "a ledger that is not closed")
+
+
+@bench_app.command("soak")
+def bench_soak(
+    snapshots: Annotated[int, typer.Option(min=100, help="How many snapshots.")] = 50_000,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Snapshots a second; else what this machine keeps up with."),
+    ] = None,
+    denoiser: Annotated[str, typer.Option(help="identity, or tv (one iteration).")] = "identity",
+    record: Annotated[bool, typer.Option(help="Record meanwhile.")] = True,
+    folder: Folder = None,
+    plot_path: Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png, .svg, .pdf).")] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Run a rig with small frames for long; say whether memory, threads, handles and latency stay flat."""
+    from sci_stream.bench.soak import bench, plot, print_figures
+    from sci_stream.optional import need
+
+    _check(folder)
+    if plot_path is not None:
+        need("matplotlib", "plot", "--plot")  # rather now than after the run
+    console = Console(stderr=True)
+    figures = bench(
+        snapshots=snapshots,
+        rate_hz=rate,
+        denoiser=denoiser,
+        record=record,
+        folder=folder,
+        say=lambda line: console.print(line, highlight=False, markup=False),
+    )
+    print_figures(figures, table_console(), json_path)
+    if plot_path is not None:
+        plot(figures, plot_path)
+    if not figures["ledger"]["closed"]:
+        raise LedgerError("Snapshots do not add up", got=figures["ledger"])
+
+
+@bench_app.command("scale")
+def bench_scale(
+    nodes: Annotated[int, typer.Option(min=1, max=16, help="Reconstruct nodes; they join one after the other.")] = 2,
+    snapshots: Annotated[int, typer.Option(min=20, help="For each node, before the next one joins.")] = 200,
+    solve_ms: Annotated[float, typer.Option(min=1.0, help="What a snapshot takes a node, ms: it sleeps.")] = 100.0,
+    folder: Folder = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Let reconstruct nodes join a running rig; say what each more is worth and how soon it takes its share."""
+    from sci_stream.bench.scale import bench, print_figures
+
+    _check(folder)
+    console = Console(stderr=True)
+    figures = bench(
+        nodes=nodes,
+        snapshots=snapshots,
+        solve_s=solve_ms / 1000,
+        folder=folder,
+        say=lambda line: console.print(line, highlight=False, markup=False),
+    )
+    print_figures(figures, table_console(), json_path)
+    wrong = {name: figures[name] for name in ("twice", "missing", "out_of_order") if figures[name]}
+    if wrong or not figures["ledger"]["closed"]:
+        raise LedgerError("Snapshots do not add up", got=wrong or "a ledger that is not closed")
+
+
+def _check(folder: Path | None) -> None:
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"--folder {folder} is not a folder", expected="a folder on the disk to record to")

@@ -1,0 +1,59 @@
+"""Fields of the rig file that may also be set while it runs: declared, and validated, by the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar, get_args
+
+import annotated_types
+from pydantic import BaseModel
+
+from sci_stream.config.error_messages import validate_options
+from sci_stream.parameters import Kind, Parameter, Value
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def declare(
+    model: type[BaseModel], field: str, value: Value, *, choices: tuple[str, ...] = (), low: float | None = None
+) -> Parameter:
+    """Declare a field of a model as a parameter, with its range and words.
+
+    Parameters
+    ----------
+    value
+        What it is now, where the rig leaves it open: what was decided.
+    choices
+        Of a choice; those of the field's own type where it has some.
+    low
+        The least that is offered, where the field's own bound is excluded.
+    """
+    info = model.model_fields[field]
+    options = choices or tuple(str(option) for option in get_args(info.annotation) if isinstance(option, str))
+    ends: dict[str, float] = {}
+    for bound in info.metadata:
+        if isinstance(bound, annotated_types.Ge):
+            ends["low"] = float(bound.ge)  # type: ignore[arg-type] # of a number, a number
+        elif isinstance(bound, annotated_types.Le):
+            ends["high"] = float(bound.le)  # type: ignore[arg-type]
+    kind: Kind = "number"
+    if isinstance(value, bool):
+        kind, ends = "flag", {}
+    elif isinstance(value, str):
+        kind, ends = "choice", {}
+    elif isinstance(value, int):
+        kind = "integer"
+    if low is not None:
+        ends["low"] = low
+    return Parameter(field, kind, value, ends.get("low"), ends.get("high"), options, info.description or "")
+
+
+def changed(section: M, changes: Mapping[str, object], where: str) -> M:
+    """Return a section with some of its fields changed, validated as when it was read.
+
+    Raises
+    ------
+    ConfigError
+        If a value is wrong, or does not fit the others.
+    """
+    return validate_options(type(section), {**section.model_dump(), **changes}, where)

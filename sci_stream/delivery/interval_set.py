@@ -1,0 +1,60 @@
+"""A set of sequence numbers that stays small however long a series runs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class IntervalSet:
+    """Set of non-negative integers that arrive nearly in order.
+
+    Kept as runs of consecutive numbers: days of snapshots cost as much memory as there are gaps between them.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._count = 0
+
+    def add(self, seq: int) -> bool:
+        """Add ``seq``; return False if it was in already."""
+        run = bisect_right(self._starts, seq)
+        if run and seq < self._stops[run - 1]:
+            return False
+        self._count += 1
+        joins_before = run > 0 and self._stops[run - 1] == seq
+        joins_after = run < len(self._starts) and self._starts[run] == seq + 1
+        if joins_before and joins_after:
+            self._stops[run - 1] = self._stops.pop(run)
+            del self._starts[run]
+        elif joins_before:
+            self._stops[run - 1] = seq + 1
+        elif joins_after:
+            self._starts[run] = seq
+        else:
+            self._starts.insert(run, seq)
+            self._stops.insert(run, seq + 1)
+        return True
+
+    def __contains__(self, seq: int) -> bool:
+        run = bisect_right(self._starts, seq)
+        return run > 0 and seq < self._stops[run - 1]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def complete_below(self) -> int:
+        """The first number that is not in: all below it are."""
+        return self._stops[0] if self._starts and self._starts[0] == 0 else 0
+
+    def missing(self, end: int, most: int = 20) -> list[int]:
+        """Return the first ``most`` numbers in [0, end) that are not in."""
+        gaps: list[int] = []
+        begin = 0
+        for start, stop in [*zip(self._starts, self._stops, strict=True), (end, end)]:
+            gaps.extend(range(begin, min(start, end, begin + most - len(gaps))))
+            if len(gaps) >= most:
+                break
+            begin = stop
+        return gaps

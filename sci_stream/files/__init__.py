@@ -1,1 +1,0 @@
-"""Files in and out: calibrations, recordings, journals, published measurements and weights."""

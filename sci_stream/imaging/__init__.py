@@ -1,0 +1,1 @@
+"""From reconstructed mosaics to pictures: demosaicing, tone mapping and rendering."""

@@ -1,0 +1,99 @@
+"""Turn a reconstruction into pictures for a screen: demosaic, balance, tone. For looking at, not for measuring."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.imaging.demosaic import demosaic
+from sci_stream.imaging.tone import LINEAR_LIGHT_GAMMA, FalseColour, ToneSettings, curve, light_of, palette
+from sci_stream.model import Array, BayerPhase
+
+_FULL = 65535
+_GREEN_KERNEL = np.array([[1, 0, 1], [0, 4, 0], [1, 0, 1]], np.float32) / 8
+
+U8 = npt.NDArray[np.uint8]
+
+
+def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = None) -> U8:
+    """Render a video for a screen or for a video file.
+
+    Parameters
+    ----------
+    video
+        (B, H, W) float, 0–1; a Bayer mosaic where ``bayer`` is given. Not modified. NaN shows black.
+    bayer
+        Phase of the mosaic, None for mono.
+    tone
+        How it shall look; the default is for linear light.
+
+    Returns
+    -------
+    (B, H, W, 3) uint8 RGB, or (B, H, W) uint8 for mono without false colour.
+    """
+    tone = tone or ToneSettings()
+    light = light_of(video, bayer, tone)
+    if bayer is not None:
+        equalise_greens(light, bayer)
+    linear = (np.clip(light, 0.0, 1.0, out=light) * _FULL + 0.5).astype(np.uint16)
+    # Interpolating colours is right in linear light, so the display curve comes last.
+    if bayer is not None:
+        linear = demosaic(linear, bayer, tone.demosaic)
+    shown = np.take(curve(tone.gamma), linear)
+    if bayer is None and tone.false_colour is not FalseColour.NONE:
+        return np.take(palette(tone.false_colour), shown, axis=0)
+    return shown
+
+
+def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
+    """Let each green pixel of (B, H, W) mosaics meet its four green neighbours half way, in place.
+
+    The two green planes of a mosaic are reconstructed apart, each with errors of its own; unsettled, their difference
+    shows as a mesh over the whole picture.
+    """
+    greens = [divmod(index, 2) for index, colour in enumerate(bayer) if colour == "G"]
+    for frame in mosaic:
+        settled = cv2.filter2D(frame, -1, _GREEN_KERNEL, borderType=cv2.BORDER_REFLECT_101)
+        for row, column in greens:
+            frame[row::2, column::2] = settled[row::2, column::2]
+
+
+def render_counts(counts: Array, gamma: float = LINEAR_LIGHT_GAMMA) -> U8:
+    """Render a coded snapshot: (H, W) DN to uint8, black and white at its 0.1 and 99.9 percentiles."""
+    # An odd step meets every colour of a mosaic.
+    low, high = (float(value) for value in np.nanpercentile(counts[::3, ::3], (0.1, 99.9)))
+    scaled = (counts.astype(np.float32) - low) * (_FULL / max(high - low, 1e-6))
+    return cast(U8, np.take(curve(gamma), np.clip(np.nan_to_num(scaled), 0, _FULL).astype(np.uint16)))
+
+
+def shrink(image: U8, most_px: int) -> U8:
+    """Reduce an image so that neither side exceeds ``most_px``; returns it as it is if it fits."""
+    scale = most_px / max(image.shape[:2])
+    if scale >= 1:
+        return image
+    size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
+    return cast(U8, cv2.resize(image, size, interpolation=cv2.INTER_AREA))
+
+
+def encode_jpeg(image: U8, quality: int) -> bytes:
+    """Encode an image, (H, W) grey or (H, W, 3) RGB, as JPEG."""
+    stored = image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+    done, data = cv2.imencode(".jpg", stored, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not done:
+        raise ValueError(f"cannot encode an image of shape {image.shape}, dtype {image.dtype}")
+    return bytes(data)
+
+
+def no_data_jpeg(last: bytes | None) -> bytes:
+    """Return the last JPEG, or a black picture, dimmed and with "NO DATA" across it."""
+    image = cv2.imdecode(np.frombuffer(last, np.uint8), cv2.IMREAD_COLOR) if last is not None else None
+    canvas = np.zeros((240, 320, 3), np.uint8) if image is None else (image // 3).astype(np.uint8)
+    height, width = canvas.shape[:2]
+    scale = width / 200
+    (text_width, text_height), _ = cv2.getTextSize("NO DATA", cv2.FONT_HERSHEY_SIMPLEX, scale, 2)
+    corner = ((width - text_width) // 2, (height + text_height) // 2)
+    cv2.putText(canvas, "NO DATA", corner, cv2.FONT_HERSHEY_SIMPLEX, scale, (60, 60, 255), max(1, round(2 * scale)))
+    return encode_jpeg(canvas[..., ::-1], 80)

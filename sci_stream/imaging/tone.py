@@ -1,0 +1,267 @@
+"""How light becomes a picture: black level, white balance, exposure, display curve, false colour. Never in the data.
+
+The live page, the window and exported video all show through the same `ToneSettings`, so that what is exported looks
+as it did on the screen. `display.render` applies them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import InputError
+from sci_stream.imaging.demosaic import Demosaic
+from sci_stream.model import Array, BayerPhase
+
+LINEAR_LIGHT_GAMMA = 2.2
+MOST_EV = 10.0
+MOST_GAIN = 8.0
+
+_MOST_BALANCE = 4.0
+_FULL = 65535
+_PICK_RADIUS_PX = 4
+_PICK_DARKEST = 0.01
+_PICK_BRIGHTEST = 0.98
+
+U8 = npt.NDArray[np.uint8]
+Gains = tuple[float, float, float]
+
+
+class WhiteBalance(enum.StrEnum):
+    """What red and blue are scaled by. Colour only."""
+
+    NONE = "none"
+    """Nothing: as the sensor saw it."""
+    GREY_WORLD = "grey_world"
+    """So that the mean of each snapshot's video is grey."""
+    FIXED = "fixed"
+    """`ToneSettings.gains`: given, or from a point that was picked as white."""
+
+
+class FalseColour(enum.StrEnum):
+    """Colours for the grey levels of a monochrome video."""
+
+    NONE = "none"
+    INFERNO = "inferno"
+    VIRIDIS = "viridis"
+    TURBO = "turbo"
+    BONE = "bone"
+
+
+_COLOUR_MAPS = {
+    FalseColour.INFERNO: cv2.COLORMAP_INFERNO,
+    FalseColour.VIRIDIS: cv2.COLORMAP_VIRIDIS,
+    FalseColour.TURBO: cv2.COLORMAP_TURBO,
+    FalseColour.BONE: cv2.COLORMAP_BONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToneSettings:
+    r"""Everything that decides how a video looks on a screen.
+
+    .. math:: level = 255 · clip(2^{ev} · g_c · (x − black)/(1 − black), 0, 1)^{1/γ}
+
+    with the gain :math:`g_c` of the pixel's colour.
+
+    Parameters
+    ----------
+    exposure_ev
+        Brightness in stops, −10 to 10: one more doubles the light.
+    black
+        Light, 0 ≤ black < 1, that is shown as black.
+    gamma
+        2.2 for linear light, as cameras deliver; 1 for video that is made for a display already. 0.1 to 10.
+    white_balance, gains
+        See `WhiteBalance`; ``gains`` of red, green and blue count for `WhiteBalance.FIXED` only, 1/8 to 8.
+    false_colour
+        For monochrome video.
+    demosaic
+        For colour: see `Demosaic`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    exposure_ev: float = 0.0
+    black: float = 0.0
+    gamma: float = LINEAR_LIGHT_GAMMA
+    white_balance: WhiteBalance = WhiteBalance.NONE
+    gains: Gains = (1.0, 1.0, 1.0)
+    false_colour: FalseColour = FalseColour.NONE
+    demosaic: Demosaic = Demosaic.BILINEAR
+
+    def __post_init__(self) -> None:
+        _within("exposure_ev", self.exposure_ev, -MOST_EV, MOST_EV)
+        _within("black", self.black, 0.0, 0.95)
+        _within("gamma", self.gamma, 0.1, 10.0)
+        if len(self.gains) != 3:
+            raise ValueError(f"gains must be those of red, green and blue, got {self.gains}")
+        for gain in self.gains:
+            _within("gains", gain, 1 / MOST_GAIN, MOST_GAIN)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as plain values, for a status or a file; `changed` takes them."""
+        return {
+            field.name: str(value) if isinstance(value := getattr(self, field.name), enum.Enum) else value
+            for field in dataclasses.fields(self)
+        }
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return the settings with some of them changed to plain values, as a page or a file gives them.
+
+        Raises
+        ------
+        InputError
+            If a name is unknown or a value is out of range.
+        """
+        kinds: dict[str, type[enum.StrEnum]] = {
+            "white_balance": WhiteBalance,
+            "false_colour": FalseColour,
+            "demosaic": Demosaic,
+        }
+        new: dict[str, Any] = {}
+        names = [field.name for field in dataclasses.fields(self)]
+        for name, value in changes.items():
+            try:
+                if name == "gains":
+                    new[name] = tuple(_number(gain) for gain in value)
+                elif name in kinds:
+                    new[name] = kinds[name](value)
+                elif name in names:
+                    new[name] = _number(value)
+                else:
+                    raise InputError(f"No tone setting is called {name!r}", expected=f"one of {', '.join(names)}")
+            except (ValueError, TypeError) as error:
+                expected = f"one of {', '.join(kinds[name])}" if name in kinds else "numbers"
+                raise InputError(f"The tone setting {name} is wrong", expected=expected, got=repr(value)) from error
+        try:
+            return dataclasses.replace(self, **new)
+        except ValueError as error:
+            raise InputError("The tone cannot be set so", got=str(error)) from None
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected a number, got {value!r}")
+    return float(value)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ValueError(f"{name} must be {low:g} to {high:g}, got {value:g}")
+
+
+def grey_world_gains(mosaic: Array, bayer: BayerPhase) -> Gains:
+    """Return the gains of R, G, B that make the mean of (B, H, W) mosaics grey, G = 1, each within 1/4 and 4."""
+    return _balancing(colour_means(mosaic, bayer), _MOST_BALANCE)
+
+
+def colour_means(mosaic: Array, bayer: BayerPhase) -> Gains:
+    """Return the mean of the red, green and blue pixels of (B, H, W) mosaics."""
+    sums = dict.fromkeys("RGB", 0.0)
+    for index, colour in enumerate(bayer):
+        plane = mosaic[:, index // 2 :: 2, index % 2 :: 2]
+        sums[colour] += float(plane.mean(dtype=np.float64)) * (0.5 if colour == "G" else 1.0)
+    return sums["R"], sums["G"], sums["B"]
+
+
+def _balancing(means: Gains, most: float) -> Gains:
+    red, green, blue = means
+    gains = (float(np.clip(green / mean, 1 / most, most)) if mean > 0 and green > 0 else 1.0 for mean in (red, blue))
+    red_gain, blue_gain = gains
+    return red_gain, 1.0, blue_gain
+
+
+def pick_white(video: Array, bayer: BayerPhase, x: float, y: float, black: float = 0.0) -> Gains:
+    """Return the gains that make a point of the scene white or grey.
+
+    Parameters
+    ----------
+    video
+        (B, H, W) mosaics, 0–1; the mean over all frames counts, as a spot metre's would.
+    bayer
+        Phase.
+    x, y
+        Where, as fractions of width and height, 0–1.
+    black
+        Light that counts as none.
+
+    Raises
+    ------
+    InputError
+        If the point is outside, too dark to have a colour, or clipped, which has lost it.
+    """
+    if not (0 <= x <= 1 and 0 <= y <= 1):
+        raise InputError("The point is outside the picture", expected="x and y of 0 to 1", got=f"{x:g}, {y:g}")
+    height, width = video.shape[1:]
+    # An even corner, so that the cut has the phase of the whole.
+    top, left = (int(f * (n - 1)) // 2 * 2 for f, n in ((y, height), (x, width)))
+    rows = slice(max(0, top - _PICK_RADIUS_PX), top + _PICK_RADIUS_PX + 2)
+    columns = slice(max(0, left - _PICK_RADIUS_PX), left + _PICK_RADIUS_PX + 2)
+    red, green, blue = colour_means(video[:, rows, columns].astype(np.float32), bayer)
+    if max(red, green, blue) > _PICK_BRIGHTEST:
+        raise InputError(
+            "That point is too bright to take white from", got=f"{max(red, green, blue):.2f}", hint="Pick a grey one."
+        )
+    means = (red - black, green - black, blue - black)
+    if min(means) < _PICK_DARKEST:
+        raise InputError(
+            "That point is too dark to take white from",
+            expected=f"at least {_PICK_DARKEST:g} in every colour",
+            got=f"{min(means):.3f}",
+            hint="Pick something grey or white.",
+        )
+    return _balancing(means, MOST_GAIN)
+
+
+def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.NDArray[np.float32]:
+    """Return linear light ready for the display curve, (B, H, W) float32, a new array, not clipped. NaN is black."""
+    light = np.nan_to_num(video.astype(np.float32), copy=False)
+    gain = np.float32(2.0**tone.exposure_ev / (1.0 - tone.black))
+    if tone.black:
+        light -= np.float32(tone.black)
+    light *= gain
+    if bayer is None or tone.white_balance is WhiteBalance.NONE:
+        return light
+    gains = tone.gains if tone.white_balance is WhiteBalance.FIXED else grey_world_gains(np.clip(light, 0, 1), bayer)
+    for index, colour in enumerate(bayer):
+        light[:, index // 2 :: 2, index % 2 :: 2] *= np.float32(gains["RGB".index(colour)])
+    return light
+
+
+_CURVES: dict[float, U8] = {}
+_MOST_CURVES = 32
+
+
+def curve(gamma: float) -> U8:
+    """Return the display curve as a table over 16 bits: a lookup is far cheaper than a power a pixel."""
+    table = _CURVES.get(gamma)
+    if table is None:
+        if len(_CURVES) >= _MOST_CURVES:  # a slider that is dragged asks for many
+            _CURVES.clear()
+        x = np.arange(_FULL + 1, dtype=np.float64) / _FULL
+        table = _CURVES[gamma] = np.round(255 * x ** (1 / gamma)).astype(np.uint8)
+    return table
+
+
+_PALETTES: dict[FalseColour, U8] = {}
+
+
+def palette(name: FalseColour) -> U8:
+    """Return the colours of a map, (256, 3) uint8 RGB."""
+    table = _PALETTES.get(name)
+    if table is None:
+        ramp = np.arange(256, dtype=np.uint8)[:, None]
+        table = _PALETTES[name] = np.ascontiguousarray(cv2.applyColorMap(ramp, _COLOUR_MAPS[name])[:, 0, ::-1])
+    return table

@@ -1,0 +1,1 @@
+"""The acquire node: reads the camera, numbers snapshots and dispatches them."""

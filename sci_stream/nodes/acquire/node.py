@@ -1,0 +1,444 @@
+"""The acquire node: camera in, snapshots out to the reconstruct nodes, every one accounted for to the sink."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+import zmq
+
+from sci_stream.calibration.compatibility import fit_calibration
+from sci_stream.clock import read_again
+from sci_stream.config import Rig
+from sci_stream.delivery.dispatch_queue import DispatchQueue
+from sci_stream.delivery.ledger import DropReason
+from sci_stream.errors import EnvironmentFault
+from sci_stream.model import CameraFrame, Policy, SeriesInfo, Snapshot
+from sci_stream.nodes.acquire.camera_reader import Answer, CameraPump, Captured
+from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
+from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
+from sci_stream.nodes.acquire.snapshot_builder import make_snapshot, series_info
+from sci_stream.nodes.acquire.spool.spool import RecoveredState
+from sci_stream.nodes.acquire.status import AcquireReport, Phase
+from sci_stream.nodes.runtime.connection_security import ConnectionSecurity, setup_security
+from sci_stream.nodes.runtime.control_handler import ControlHandler
+from sci_stream.nodes.runtime.health_reporter import HealthReporter, acquire_figures
+from sci_stream.nodes.runtime.logs import log_for_series
+from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import declared
+from sci_stream.ports import Camera
+from sci_stream.transport.client_connection import PeerEvent
+from sci_stream.transport.dispatcher import Dispatcher, Settled
+from sci_stream.transport.sink_client import Key, SinkClient
+from sci_stream.transport.sockets import Wakeup
+from sci_stream.wire import CalibrationRequest, Control, Dropped, Hello, Limits, SeriesEnd, encode
+from sci_stream.wire.payload import sealed
+
+log = logging.getLogger(__name__)
+
+_POLL_MS = 20
+_NOTEWORTHY_STEP_S = 1.0
+_STOPPED = "stopped"
+"""Why a series ended that was asked to."""
+_FINISHED = "finished"
+"""Why one ended that had come to its limit."""
+
+
+class AcquireNode:
+    """One camera, one series: a new one, or the one that an earlier process of this node left in its spool.
+
+    Parameters
+    ----------
+    rig
+        The rig's configuration.
+    camera
+        Not yet open; used from a thread of its own from here on.
+    calibration
+        Masks loaded from the rig's file; None to use those the camera knows.
+    snapshots, duration_s
+        End after so many snapshots or seconds; 0 for no limit.
+    actions
+        What operators may ask for while the series runs, by name (`sci_stream.nodes.runtime.control_handler.ControlHandler`).
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        camera: Camera,
+        calibration: Calibration | None,
+        stop: StopRequest,
+        *,
+        snapshots: int = 0,
+        duration_s: float = 0.0,
+        actions: Mapping[str, Callable[[], str]] | None = None,
+    ) -> None:
+        self._rig = rig
+        self._stop = stop
+        self._calibration = calibration
+        self._duration_s = duration_s
+        self._policy = Policy(rig.policy.mode)
+        self._wakeup = Wakeup()
+        stop.call_on_stop(self._wakeup.wake)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doors = setup_security(rig, self._context)
+        stepped_s = read_again() / 1e9
+        if abs(stepped_s) > _NOTEWORTHY_STEP_S:
+            log.warning("this host's clock was set by %+.1f s since the last series", stepped_s)
+        incarnation = new_instance_id()
+        self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
+        self._safe = CrashRecovery(rig.policy.spool, rig.rig.name)
+        self._dispatcher, self._link = open_ends(rig, self._context, self._doors, incarnation)
+        self._ring = MemoryBudget(rig.policy.ring_mib << 20)
+        self._pump = CameraPump(
+            camera,
+            self._ring,
+            self._wakeup.wake,
+            most=snapshots,
+            read_timeout_s=rig.camera.read_timeout_s,
+            backoff_s=(rig.camera.reconnect_first_s, rig.camera.reconnect_max_s),
+        )
+        self._pump.keep = self._keep
+        self._actions = dict(actions or {})
+        self._obedient = ControlHandler("acquire", self._link.dealer.say, self._pump.change, self._actions)
+        self._holdings = InFlightSnapshots(self._ring)
+        self._report = AcquireReport(
+            self._pump, self._dispatcher, self._link, self._safe, ring=self._ring, holdings=self._holdings
+        )
+        self._reason = ""
+        self._watched = HealthReporter(rig, "acquire", "acquire")
+        self._phase = Phase.OPENING
+        self._info: SeriesInfo | None = None
+        self._since_s = self._started_s = time.monotonic()
+        self._progress_s = self._since_s
+        self._deadline_s = float("inf")
+        self.running_s = 0.0
+        """How long the camera ran and its snapshots were under way, once they are all settled."""
+
+    @property
+    def closed_another(self) -> bool:
+        """Whether an earlier process had been asked to end this series: what was to come after it did not."""
+        return self._safe.left is not None and self._safe.left.ending == _STOPPED
+
+    @property
+    def under_way(self) -> int:
+        """Snapshots that the camera has delivered and that are not yet safe or given up. For any thread."""
+        return self._pump.acquired - self._holdings.released
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Run until the series is over and the sink has confirmed its end.
+
+        Raises
+        ------
+        CameraError, CalibrationError
+            If there is no usable camera or calibration.
+        EnvironmentFault
+            If the sink did not confirm in time.
+        """
+        poller = zmq.Poller()
+        poller.register(self._dispatcher.socket, zmq.POLLIN)
+        poller.register(self._dispatcher.monitor.socket, zmq.POLLIN)
+        poller.register(self._link.dealer.socket, zmq.POLLIN)
+        poller.register(self._link.dealer.monitor.socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        self._pump.open(patient=self._safe.left is not None)
+        freeze_gc()
+        try:
+            while self._phase is not Phase.ENDED:
+                poller.poll(_POLL_MS)
+                self._wakeup.clear()
+                self._turn(time.monotonic())
+            if self._pump.failure is not None:
+                raise self._pump.failure
+        finally:
+            self._pump.stop()
+            self._pump.join(5.0)
+            over = self._phase is Phase.ENDED and self._info is not None
+            self._safe.close(over=over, last=self._reason == _FINISHED)
+            self._link.close()
+            self._dispatcher.close()
+            self._watched.close()
+            self._doors.close()
+            self._context.destroy(linger=500)
+            self._wakeup.close()
+
+    def _turn(self, now_s: float) -> None:
+        news = self._link.turn(now_s)
+        if PeerEvent.NEW in news.events:
+            self._introduce_series(now_s)
+        for message in news.messages:
+            if isinstance(message, CalibrationRequest) and self._calibration is not None:
+                self._link.dealer.send(encode(self._calibration))
+            elif isinstance(message, Control):
+                self._obedient.take(message, self._pump.settings, self._offered)
+        for answer in self._pump.answered():
+            self._changed(answer)
+        self._note_safe(news.safe, now_s)
+        for settled in self._dispatcher.turn(now_s):
+            self._settle(settled, now_s)
+        for captured in self._pump.take():
+            self._take_in(captured, now_s)
+        for settled in self._dispatcher.turn(now_s):
+            self._settle(settled, now_s)
+        self._advance(now_s)
+        if self._watched.due(now_s):
+            self._tell()
+        self._link.pump()
+
+    def _note_safe(self, safe: list[Key], now_s: float) -> None:
+        """Let go of what the sink has confirmed."""
+        for kind, _, seq in safe:
+            if kind == "snapshot":
+                self._holdings.raw_is_safe(seq)
+            elif kind == "dropped":
+                self._safe.confirm(seq)
+        if safe:
+            self._progress_s = now_s
+
+    def _advance(self, now_s: float) -> None:
+        match self._phase:
+            case Phase.OPENING:
+                if self._stop:
+                    self._pump.stop()
+                # A series that was left open is closed even if there is nothing else to do for it.
+                wanted = self._safe.left is not None or not self._pump.finished
+                if self._pump.opened is not None and wanted:
+                    self._begin_series(now_s)
+                    self._enter(Phase.WAITING, now_s)
+                    self._introduce_series(now_s)
+                elif self._pump.finished:
+                    self._enter(Phase.ENDED, now_s)
+            case Phase.WAITING:
+                self._wait_for_nodes(now_s)
+            case Phase.RUNNING:
+                if self._stop or now_s >= self._deadline_s:
+                    self._pump.stop()
+                if self._pump.finished:
+                    self._enter(Phase.DRAINING, now_s)
+            case Phase.DRAINING:
+                self._drain(now_s)
+            case Phase.ENDING if not len(self._link.outbox):
+                self._enter(Phase.ENDED, now_s)
+            case Phase.ENDING if now_s - max(self._since_s, self._progress_s) > self._rig.drain.timeout_s:
+                raise EnvironmentFault(
+                    "The sink did not confirm the end of the series",
+                    expected=f"a confirmation within {self._rig.drain.timeout_s:g} s",
+                    got=f"{len(self._link.outbox)} messages unconfirmed",
+                    hint=f"Is the sink running at {self._rig.network.results}?",
+                )
+
+    def _enter(self, phase: Phase, now_s: float) -> None:
+        log.info("%s", phase)
+        self._phase = phase
+        self._since_s = now_s
+        if phase is Phase.DRAINING:
+            # Said before anything of it happens: who takes this series up then acquires nothing more for it.
+            self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else _FINISHED))
+            self._safe.end(self._reason)
+
+    # --- the series
+
+    def _begin_series(self, now_s: float) -> None:
+        opened = self._pump.opened
+        assert opened is not None
+        capabilities = opened.capabilities
+        section = self._rig.calibration
+        calibration = fit_calibration(
+            capabilities, opened.calibration, self._calibration, section.file, other_camera=section.other_camera
+        )
+        self._calibration = calibration
+        self._dispatcher.period_ns = capabilities.frame_period_ns or 0
+        self._dispatcher.announce(calibration)
+        info = series_info(self._series, self._rig, capabilities, calibration)
+        limit_bytes = self._rig.policy.ring_mib << 20
+        self._info = self._safe.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
+        self._series = self._info.series
+        log_for_series(self._series)
+        if self._safe.left is not None:
+            self._take_up(self._safe.left, now_s)
+        self._holdings.spool = self._safe.spool
+
+    def _take_up(self, left: RecoveredState, now_s: float) -> None:
+        """Go on where an earlier process was interrupted: nothing that it had acquired is acquired again, or lost."""
+        self._pump.resume(left.next_seq, left.epoch + 1, left.camera_missed)
+        self._holdings.released = left.next_seq - len(left.kept)
+        self._reason = left.ending
+        record = self._policy is Policy.RECORD
+        for kept in left.kept:
+            snapshot = kept.snapshot
+            nbytes = snapshot.counts.nbytes + (0 if snapshot.truth is None else snapshot.truth.nbytes)
+            self._ring.hold(nbytes)
+            self._holdings.hold(snapshot.id.seq, snapshot.id.epoch, nbytes, raw_pending=record)
+            if record:
+                self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
+            if kept.delivered:
+                self._holdings.settle(snapshot.id.seq)
+            else:
+                self._dispatcher.offer(snapshot, promised=True)
+        for seq in left.lost:
+            self._link.post(Dropped(self._series, left.epoch, seq, DropReason.ACQUIRE_LOST, self._given_up), now_s)
+
+    def _introduce_series(self, now_s: float) -> None:
+        """Tell a sink that knows nothing of it (yet) about the series; the calibration goes first."""
+        if self._info is None or self._calibration is None or not self._link.dealer.connected:
+            return
+        self._link.dealer.send(encode(self._calibration))
+        self._link.outbox.confirm(("series_start", self._series, 0), now_s)
+        self._link.post_first(self._info, now_s)
+
+    def _wait_for_nodes(self, now_s: float) -> None:
+        """Start the camera once there is someone to take its frames, so that the first ones are not lost."""
+        waited_s = now_s - self._since_s
+        series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.dealer.connected
+        left = self._safe.left
+        # One that was interrupted misses frames as it waits: a node is enough, where what is recorded waits for none.
+        needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
+        nodes_there = self._dispatcher.ready_nodes >= needed
+        patient = waited_s < self._rig.policy.wait_for_nodes_s
+        if self._stop or self._pump.finished or self._reason:
+            self._pump.stop()
+            # A series that the sink never heard of needs no end.
+            self._enter(Phase.DRAINING if series_known or left is not None else Phase.ENDED, now_s)
+        elif (series_known or left is not None) and (nodes_there or not patient):
+            if not nodes_there:
+                log.warning(
+                    "%d of %d reconstruct nodes are ready after %.0f s: starting",
+                    self._dispatcher.ready_nodes,
+                    needed,
+                    waited_s,
+                )
+            self._pump.start()
+            self._started_s = now_s
+            ran_s = (time.monotonic_ns() - left.running_ns) / 1e9 if left is not None and left.running_ns else 0.0
+            if ran_s <= 0:
+                self._safe.run_since(time.monotonic_ns())
+            self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
+            self._enter(Phase.RUNNING, now_s)
+
+    def _drain(self, now_s: float) -> None:
+        if not self._stop and self._dispatcher.ready_nodes:
+            # A series that ended by itself is finished, however long a solve takes, while someone works on it.
+            self._since_s = now_s
+        late = now_s - self._since_s > self._rig.drain.timeout_s
+        waiting = self._holdings.delivering
+        if waiting and not late:
+            return
+        self.running_s = now_s - self._started_s
+        for entry in self._dispatcher.clear() if waiting else []:
+            self._settle(Settled(entry, DropReason.DRAIN_TIMEOUT), now_s)
+        if self._info is not None:
+            end = SeriesEnd(
+                series=self._series,
+                acquired=self._pump.acquired,
+                reason=self._reason,
+                camera_dropped=self._pump.counts["missed"],
+            )
+            self._link.post(end, now_s)
+        self._enter(Phase.ENDING, now_s)
+
+    # --- snapshots
+
+    @property
+    def _given_up(self) -> Literal["raw_only", "dropped"]:
+        """What becomes of a snapshot that is not reconstructed."""
+        return "raw_only" if self._policy is Policy.RECORD else "dropped"
+
+    def _keep(self, captured: Captured) -> Captured:
+        """Put a frame where it survives this process; in the camera's thread."""
+        missed = self._pump.counts["missed"]
+        if captured.frame is None:
+            self._safe.number(captured.seq, captured.epoch, missed)
+            return captured
+        frame = captured.frame
+        if self._safe.spool is not None or self._policy is Policy.RECORD:
+            # It is written and sent, or sent twice: one checksum serves all.
+            frame = dataclasses.replace(frame, counts=sealed(frame.counts))
+            captured = dataclasses.replace(captured, frame=frame)
+        self._safe.keep(self._snapshot(captured, frame), missed)
+        return captured
+
+    def _snapshot(self, captured: Captured, frame: CameraFrame) -> Snapshot:
+        assert self._info is not None
+        assert self._pump.opened is not None
+        return make_snapshot(captured, frame, self._info, self._pump.opened.capabilities.clock)
+
+    def _take_in(self, captured: Captured, now_s: float) -> None:
+        seq, frame = captured.seq, captured.frame
+        if frame is None:
+            self._holdings.pass_over()
+            self._link.post(Dropped(self._series, captured.epoch, seq, DropReason.RING_FULL), now_s)
+            return
+        snapshot = self._snapshot(captured, frame)
+        record = self._policy is Policy.RECORD
+        self._holdings.hold(seq, captured.epoch, frame_bytes(frame), raw_pending=record)
+        if record:
+            self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
+        for displaced in self._dispatcher.offer(snapshot):
+            self._settle(Settled(displaced, DropReason.QUEUE_FULL), now_s)
+
+    def _settle(self, settled: Settled, now_s: float) -> None:
+        epoch = self._holdings.settle(settled.seq)
+        if epoch is not None and settled.given_up:
+            self._link.post(Dropped(self._series, epoch, settled.seq, settled.given_up, self._given_up), now_s)
+        elif not settled.given_up:
+            self._safe.confirm(settled.seq)
+
+    @property
+    def _offered(self) -> list[str]:
+        return list(self._actions) if self._phase in {Phase.WAITING, Phase.RUNNING} else []
+
+    def _changed(self, answer: Answer) -> None:
+        """Say that the camera was set, and go by the frame rate that it has now."""
+        self._obedient.done(*answer)
+        if self._info is not None and self._pump.opened is not None:
+            self._dispatcher.period_ns = self._pump.opened.capabilities.frame_period_ns or 0
+        self._watched.tell_soon()
+
+    def _tell(self) -> None:
+        """Say how it goes: to the sink, and to whoever watches this node."""
+        report = self._report
+        status = report.status(self._phase, self._series, self._watched.url)
+        self._link.dealer.status = {**status, **declared(self._pump.settings, self._offered)}
+        self._watched.tell(
+            report.not_ready(self._phase, self._rig.network.results),
+            {**status, **self._link.dealer.clock.status()},
+            acquire_figures(status, self._dispatcher.queue_figures, report.wire_errors),
+            progress=self._pump.acquired + self._holdings.released,
+            idle=not report.must_progress(self._phase),
+        )
+
+
+class Ends(NamedTuple):
+    """Both, open; closing them is the owner's."""
+
+    dispatcher: Dispatcher
+    link: SinkClient
+
+
+def open_ends(rig: Rig, context: zmq.Context[zmq.Socket[bytes]], doors: ConnectionSecurity, incarnation: str) -> Ends:
+    """Open both ends as a rig says; ``incarnation`` tells this process from an earlier one of the node."""
+    limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+    dispatcher = Dispatcher(
+        context,
+        rig.network.listening("dispatch"),
+        DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
+        node="acquire",
+        incarnation=incarnation,
+        heartbeat_s=rig.network.heartbeat_s,
+        limits=limits,
+        dress=doors.serve,
+    )
+    link = SinkClient(
+        context,
+        rig.network.results,
+        Hello(node="acquire", kind_of_node="acquire", incarnation=incarnation, versions=versions()),
+        heartbeat_s=rig.network.heartbeat_s,
+        limits=limits,
+        dress=doors.reach("sink"),
+    )
+    return Ends(dispatcher, link)

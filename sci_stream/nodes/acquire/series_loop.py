@@ -1,0 +1,214 @@
+"""Series after series in one acquire node, on request: from the page, the command line, or by ``kill -USR1``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import zmq
+
+from sci_stream.config import Rig
+from sci_stream.errors import InputError
+from sci_stream.nodes.acquire.node import AcquireNode
+from sci_stream.nodes.acquire.persistent_camera import kept_open
+from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
+from sci_stream.nodes.runtime.connection_security import setup_security
+from sci_stream.nodes.runtime.control_handler import ControlHandler
+from sci_stream.nodes.runtime.health_reporter import HealthReporter
+from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, StopRequest, new_instance_id, versions
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Value, declared
+from sci_stream.ports import Camera
+from sci_stream.transport.client_connection import ClientConnection
+from sci_stream.transport.sockets import Wakeup
+from sci_stream.wire import Control, Hello, Limits
+
+log = logging.getLogger(__name__)
+
+
+def acquire_series(
+    rig: Rig,
+    camera: Camera,
+    calibration: Calibration | None,
+    stop: StopRequest,
+    *,
+    snapshots: int = 0,
+    duration_s: float = 0.0,
+) -> None:
+    """Acquire one series, and another each time one is asked for.
+
+    Each is complete in itself: what was acquired is delivered, its ledger closes at the sink, and the next begins with
+    seq 0 in epoch 0. The camera stays open in between. Main thread only.
+
+    Parameters
+    ----------
+    rig, camera, calibration, snapshots, duration_s
+        As for `AcquireNode`; the limits hold for each series.
+    stop
+        Ends the series that runs; no other follows.
+
+    Raises
+    ------
+    SciStreamError
+        As `AcquireNode.run`.
+    """
+    requests = SeriesRequests(stop)
+    spool = spool_path(rig.policy.spool, rig.rig.name)
+    memory = None if spool is None else spool.with_suffix(".settings")
+    goes_on = spool is not None and spool.exists()
+    with kept_open(camera, memory, goes_on=goes_on) as kept, _on_signal(requests):
+        if os.environ.get(CLOSE_VARIABLE):
+            stop.set()
+
+        def node() -> AcquireNode:
+            return AcquireNode(
+                rig,
+                kept,
+                calibration,
+                requests.current,
+                snapshots=snapshots,
+                duration_s=duration_s,
+                actions=requests.while_running,
+            )
+
+        while True:
+            first = node()
+            first.run()
+            if first.closed_another and not requests.current:
+                node().run()
+            if not requests.renew():
+                return
+            if (done := done_path()) is not None:
+                done.unlink(missing_ok=True)
+            if requests.held:
+                stand_by(rig, requests.current, requests.while_held)
+                if not requests.renew():
+                    return
+
+
+class SeriesRequests:
+    """What becomes of the series that runs: it ends, and another one follows at once, or when it is asked for.
+
+    All of it in the main thread: signal handlers run there, too.
+    """
+
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
+        self._follows = False
+        self.held = False
+        """Whether the next series waits to be asked for."""
+        self.current = StopRequest()
+        """Ends what runs now, a series or the wait for one."""
+        stop.call_on_stop(lambda: self.current.set(gentle=stop.gentle))
+
+    @property
+    def while_running(self) -> Mapping[str, Callable[[], str]]:
+        """What can be asked for while a series runs."""
+        return {"next_series": self.next_series, "stop_series": self.stop_series}
+
+    @property
+    def while_held(self) -> Mapping[str, Callable[[], str]]:
+        """What can be asked for while none does."""
+        return {"start_series": self.next_series}
+
+    def next_series(self) -> str:
+        """End what runs; another series follows. Raises `InputError` while the rig is being stopped."""
+        self._refuse_if_stopping()
+        if not self._follows:
+            log.warning("another series follows")
+        self._follows, self.held = True, False
+        self.current.set()
+        return "another series follows"
+
+    def stop_series(self) -> str:
+        """End the series; the next one waits to be asked for. Raises `InputError` while the rig is being stopped."""
+        self._refuse_if_stopping()
+        log.warning("series ends; the next one waits to be asked for")
+        self._follows = self.held = True
+        self.current.set()
+        return "the series ends; start_series begins another"
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stop:
+            raise InputError("The rig is being stopped")
+
+    def renew(self) -> bool:
+        """Make ready for what follows; return whether anything does."""
+        if self._stop or not self._follows:
+            return False
+        self.current, self._follows = StopRequest(), False
+        return not self._stop  # it may have come while the request was being renewed
+
+
+@contextlib.contextmanager
+def _on_signal(requests: SeriesRequests) -> Iterator[None]:
+    def handle(_number: int, _frame: object) -> None:
+        with contextlib.suppress(InputError):
+            requests.next_series()
+
+    previous = signal.signal(NEXT_SERIES, handle)
+    try:
+        yield
+    finally:
+        signal.signal(NEXT_SERIES, previous)
+
+
+_POLL_MS = 20
+
+
+def stand_by(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], str]]) -> None:
+    """Report to the sink until asked for something.
+
+    Parameters
+    ----------
+    until
+        Ends the wait; one of the actions sets it, or whoever stops the rig.
+    actions
+        What operators may ask for meanwhile, by name.
+    """
+    wakeup = Wakeup()
+    until.call_on_stop(wakeup.wake)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    doors = setup_security(rig, context)
+    watched = HealthReporter(rig, "acquire", "acquire")
+    dealer = ClientConnection(
+        context,
+        rig.network.results,
+        Hello(node="acquire", kind_of_node="acquire", incarnation=new_instance_id(), versions=versions()),
+        heartbeat_s=rig.network.heartbeat_s,
+        limits=Limits(max_payload_bytes=rig.network.max_message_mib << 20),
+        dress=doors.reach("sink"),
+    )
+    obedient = ControlHandler("acquire", dealer.say, _nothing_to_set, actions)
+    poller = zmq.Poller()
+    for socket in (dealer.socket, dealer.monitor.socket, wakeup.fd):
+        poller.register(socket, zmq.POLLIN)
+    try:
+        while not until:
+            poller.poll(_POLL_MS)
+            wakeup.clear()
+            now_s = time.monotonic()
+            messages, _ = dealer.receive(now_s)
+            for message in messages:
+                if isinstance(message, Control):
+                    obedient.take(message, (), actions)
+            dealer.tick(now_s)
+            if watched.due(now_s):
+                status: dict[str, int | float | str] = {"phase": "standby", "health": watched.url}
+                dealer.status = {**status, **declared((), actions)}
+                told = {**status, **dealer.clock.status()}
+                watched.tell("no series is asked for", told, {}, progress=0, idle=True)
+    finally:
+        dealer.close()
+        watched.close()
+        doors.close()
+        context.destroy(linger=500)
+        wakeup.close()
+
+
+def _nothing_to_set(_request: str, _changes: Mapping[str, Value]) -> None:
+    raise InputError("Nothing can be set on the camera between two series")

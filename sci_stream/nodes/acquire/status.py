@@ -1,0 +1,92 @@
+"""What the acquire node says of itself: whether it is ready, whether it must get on, and its figures."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+
+from sci_stream.nodes.acquire.camera_reader import CameraPump
+from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
+from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
+from sci_stream.transport.dispatcher import Dispatcher
+from sci_stream.transport.sink_client import SinkClient
+
+_SLOW_CAMERA_NS = 10 * 10**9
+
+
+class Phase(enum.StrEnum):
+    """Where the node is in its life."""
+
+    OPENING = "opening"
+    WAITING = "waiting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class AcquireReport:
+    """Reads an acquire node's state from its parts, which remain the node's."""
+
+    def __init__(
+        self,
+        pump: CameraPump,
+        dispatcher: Dispatcher,
+        link: SinkClient,
+        safe: CrashRecovery,
+        *,
+        ring: MemoryBudget,
+        holdings: InFlightSnapshots,
+    ) -> None:
+        self._pump = pump
+        self._dispatcher = dispatcher
+        self._link = link
+        self._safe = safe
+        self._ring = ring
+        self._holdings = holdings
+
+    @property
+    def wire_errors(self) -> Counter[str]:
+        """Messages that were refused, by reason."""
+        return self._dispatcher.wire_errors + self._link.dealer.wire_errors
+
+    def must_progress(self, phase: Phase) -> bool:
+        """Return whether frames are due: from a free-running camera, or, when draining, from reconstruct nodes."""
+        if phase is Phase.RUNNING:
+            period_ns = self._dispatcher.period_ns
+            # A camera that waits for triggers gives no frame for as long as none comes, a slow one seldom.
+            return 0 < period_ns < _SLOW_CAMERA_NS and not self._pump.lost
+        return phase is Phase.DRAINING and self._dispatcher.ready_nodes > 0
+
+    def not_ready(self, phase: Phase, sink: str) -> str:
+        """Return why no snapshots go on from the camera, ``""`` if they do; ``sink`` is the sink's address."""
+        if phase is Phase.OPENING:
+            return "the camera is being opened"
+        if self._pump.lost:
+            return f"the camera is lost: {self._pump.lost}"
+        if not self._link.dealer.connected:
+            return f"the sink does not answer at {sink}"
+        if not self._dispatcher.ready_nodes:
+            return "no reconstruct node is ready"
+        return "" if phase in {Phase.WAITING, Phase.RUNNING} else f"the series is over: {phase}"
+
+    def status(self, phase: Phase, series: str, health_url: str) -> dict[str, int | float | str]:
+        """Return every figure of the node, for the sink's page and for whoever asks the node itself."""
+        return {
+            "phase": phase.value,
+            "series": series,
+            "acquired": self._pump.acquired,
+            "held": len(self._holdings),
+            **self._safe.status(),
+            "ring_mib": round(self._ring.used_bytes / 2**20, 1),
+            "unsafe": len(self._link.outbox),
+            "resent": self._link.outbox.resent,
+            "reconstruct_nodes": self._dispatcher.ready_nodes,
+            "redelivered": self._dispatcher.redelivered,
+            "epoch": self._pump.epoch,
+            "health": health_url,
+            "wire_errors": self.wire_errors.total(),
+            **{f"chunk_{name}": value for name, value in self._pump.chunks.items()},
+            **{f"camera_{name}": count for name, count in self._pump.counts.items()},
+            **{f"driver_{name}": count for name, count in self._pump.driver_counts.items()},
+        }

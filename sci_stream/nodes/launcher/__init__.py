@@ -1,0 +1,1 @@
+"""Starts and supervises all nodes of a rig on one machine."""

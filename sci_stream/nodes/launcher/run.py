@@ -1,0 +1,161 @@
+"""``sci-stream run``: the supervised rig with a live status line, for a person who watches."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from sci_stream.config import Rig, load_rig
+from sci_stream.errors import ConfigError
+from sci_stream.nodes.launcher.supervisor import Supervisor
+from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.nodes.runtime.connection_security import reach_taps
+from sci_stream.nodes.runtime.logs import as_line, set_up_logging
+from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
+from sci_stream.transport.pubsub import subscribe_status
+from sci_stream.wire import Heartbeat
+
+
+def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | None, verbose: bool) -> int:
+    """Run a rig's nodes on this machine until they end; return the exit status."""
+    set_up_logging("run", verbose=verbose)
+    rig = load_rig(path)
+    make_camera(rig)  # made, not opened: a wrong driver or option is said before any process starts
+    console = Console(stderr=True)
+    with stop_on_signals() as stop, tempfile.TemporaryDirectory(prefix="sci-stream-") as scratch:
+        account = _writable(summary) if summary is not None else Path(scratch) / "summary.json"
+        supervisor = Supervisor(
+            rig,
+            path,
+            stop,
+            lambda line: console.print(as_line("run", line), highlight=False, markup=False, soft_wrap=True),
+            snapshots=snapshots,
+            duration_s=duration_s,
+            summary=account,
+            verbose=verbose,
+        )
+        line = StatusLine(rig, console, total=snapshots)
+        line.start()
+        before = signal.signal(NEXT_SERIES, lambda *_: supervisor.next_series())
+        try:
+            status = supervisor.run()
+        finally:
+            signal.signal(NEXT_SERIES, before)
+            line.stop()
+        if account.exists():
+            told = json.loads(account.read_text())
+            told["restarts"] = supervisor.restarts
+            account.write_text(json.dumps(told, indent=2) + "\n")
+            for words in last_words(told):
+                console.print(words, highlight=False, markup=False, soft_wrap=True)
+    return status
+
+
+def _writable(summary: Path) -> Path:
+    """Make sure that the summary can be written, before the run rather than after it, and that no old one is left."""
+    try:
+        summary.write_text("")
+        summary.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--summary {summary} cannot be written", got=error.strerror, hint="Name a file in a folder that exists."
+        ) from None
+    return summary.resolve()
+
+
+def last_words(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Say in a few lines how a run went."""
+    ledger = summary["ledger"]
+    dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())
+    terms = [f"{ledger['reconstructed']} reconstructed", f"{ledger['raw_only']} raw only" if ledger["raw_only"] else ""]
+    account = " + ".join(term for term in [*terms, dropped] if term)
+    closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {ledger['in_flight']} missing"
+    yield f"{ledger['acquired']} acquired = {account}: {closes}"
+    figures = []
+    if summary["psnr_db"]:
+        figures.append(f"PSNR {summary['psnr_db']['mean']:.2f} dB (lowest {summary['psnr_db']['min']:.2f})")
+    if summary["iterations"]["mean"] is not None:
+        figures.append(f"{summary['iterations']['mean']:.1f} iterations")
+    if "total" in summary["latency_ms"]:
+        total = summary["latency_ms"]["total"]
+        figures.append(f"camera to sink {total['p50']:.0f} ms (p99 {total['p99']:.0f})")
+    if summary["restarts"]:
+        figures.append(f"{summary['restarts']} node restarts, {ledger['redelivered']} snapshots redelivered")
+    if figures:
+        yield " · ".join(figures)
+    if summary["recording"].get("file"):
+        yield f"recording: {summary['recording'].get('whole') or summary['recording']['file']}"
+
+
+class StatusLine:
+    """A line that says how the run goes, renewed as the sink reports; plain lines where there is no terminal."""
+
+    def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
+        self._rig = rig
+        self._dress = reach_taps(rig)
+        self._console = console
+        self._total = total
+        self._text = "starting: nodes load and find each other …"
+        self._live = Live(Text(self._text), console=console, refresh_per_second=4, transient=True)
+        self._thread = threading.Thread(target=self._follow, name="status", daemon=True)
+        self._announced = False
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin."""
+        if self._console.is_terminal:
+            self._live.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; the terminal is as it was."""
+        self._stopped = True
+        self._live.stop()
+
+    def _follow(self) -> None:
+        for report in subscribe_status(self._rig.network.taps, dress=self._dress):
+            if self._stopped:
+                return
+            self._announce(report)
+            self._text = self._words(report)
+            if self._console.is_terminal:
+                self._live.update(Text(self._text))
+
+    def _announce(self, report: Heartbeat) -> None:
+        url = report.status.get("preview")
+        if self._announced or not isinstance(url, str) or not url:
+            return
+        self._announced = True
+        self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
+        if self._rig.preview.open_browser:
+            webbrowser.open(url)
+
+    def _words(self, report: Heartbeat) -> str:
+        status = report.status
+        if "ledger.acquired" not in status:
+            return self._text if status.get("state") == "ended" else "waiting for the camera and a reconstruct node …"
+        of = f"/{self._total}" if self._total else ""
+        parts = [
+            f"acquired {status['ledger.acquired']}{of}",
+            f"reconstructed {status['ledger.reconstructed']}",
+            f"raw only {status['ledger.raw_only']}" if status.get("ledger.raw_only") else "",
+            f"dropped {status['ledger.dropped']}" if status.get("ledger.dropped") else "",
+            f"in flight {status['ledger.in_flight']}",
+            f"{status.get('rate.reconstructed_per_s', 0.0):.2f} snapshots/s",
+            f"{status.get('rate.video_fps', 0.0):.1f} video frames/s",
+            f"{status['latency_ms.p50']:.0f} ms" if "latency_ms.p50" in status else "",
+            f"{status['iterations']:.0f} iterations" if "iterations" in status else "",
+            f"{status['psnr_db']:.2f} dB" if "psnr_db" in status else "",
+        ]
+        return " · ".join(part for part in parts if part)

@@ -1,0 +1,310 @@
+"""Runs all nodes of a rig on this machine, each a process of its own: starts, watches, starts again, stops in order."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sci_stream.config import Rig
+from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.nodes.acquire.spool.spool import SPOOL_VARIABLE, done_path, spool_path
+from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, PARENT_VARIABLE, StopRequest
+from sci_stream.transport.local_sockets import FOLDER_VARIABLE
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_BACKOFF_FIRST_S = 0.2
+_BACKOFF_MOST_S = 5.0
+_CRASHES_AT_MOST = 20
+_CRASHES_WITHIN_S = 60.0
+_GRACE_S = 10.0
+_MEMORY = Path("/dev/shm")
+EXIT_NODE_FAILED = 5
+
+
+@dataclass(slots=True)
+class _Child:
+    """One node's process over its restarts."""
+
+    name: str
+    argv: Sequence[str]
+    environment: dict[str, str]
+    process: subprocess.Popen[str] | None = None
+    starts: int = 0
+    crashes: deque[float] = field(default_factory=deque)
+    again_s: float = 0.0
+    over: bool = False
+    """It has ended in a way that is final."""
+
+
+class Supervisor:
+    """Supervises a rig's nodes.
+
+    The run is over when the acquire node ends; a node that dies is started again, with back-off. A node that ends by
+    saying that its input is wrong, or at its first start that something is not there, is not: the run ends with its
+    status.
+
+    Parameters
+    ----------
+    rig_path
+        The rig file, given to every node.
+    say
+        Takes each line that a node writes.
+    program
+        What is run for each node, before its arguments.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        rig_path: Path,
+        stop: StopRequest,
+        say: Callable[[str], None],
+        *,
+        snapshots: int = 0,
+        duration_s: float = 0.0,
+        summary: Path | None = None,
+        verbose: bool = False,
+        program: Sequence[str] = (sys.executable, "-m", "sci_stream"),
+    ) -> None:
+        self._rig = rig
+        self._stop = stop
+        self._say = say
+        command = [*program, *(["--verbose"] if verbose else [])]
+        sink = [*command, "sink", str(rig_path)] + (["--summary", str(summary)] if summary else [])
+        acquire = [*command, "acquire", str(rig_path)]
+        acquire += ["--snapshots", str(snapshots)] if snapshots else []
+        acquire += ["--duration", str(duration_s)] if duration_s else []
+        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        self._sockets = tempfile.TemporaryDirectory(prefix="sci-stream-", ignore_cleanup_errors=True)
+        environment[FOLDER_VARIABLE] = self._sockets.name
+        self._spool = tempfile.TemporaryDirectory(
+            prefix="sci-stream-spool-",
+            dir=_MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None,
+            ignore_cleanup_errors=True,
+        )
+        # A service manager that started this process watches this one, not each of its nodes.
+        environment.pop("NOTIFY_SOCKET", None)
+        # Nodes share the cores: those that only move data need one thread, solvers divide what there is.
+        movers = {**environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        nodes = rig.reconstruct.nodes
+        solvers = dict(environment)
+        if nodes > 1 and not rig.reconstruct.threads:
+            solvers["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // nodes))
+        self._sink = _Child("sink", sink, movers)
+        self._acquire = _Child("acquire", acquire, {**movers, SPOOL_VARIABLE: self._spool.name})
+        self._workers = [
+            _Child(f"reconstruct-{index}", [*command, "reconstruct", str(rig_path), "--index", str(index)], solvers)
+            for index in range(nodes)
+        ]
+        self._status = 0
+        stop.call_at_once(self._abandon)
+
+    @property
+    def restarts(self) -> int:
+        """How often a node was started again."""
+        return sum(max(0, child.starts - 1) for child in self._children)
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Process number by node, of those that run."""
+        # Also asked by other threads: each process is looked at once.
+        there = [(child.name, child.process) for child in self._children]
+        return {name: process.pid for name, process in there if process is not None}
+
+    @property
+    def _children(self) -> list[_Child]:
+        return [self._sink, *self._workers, self._acquire]
+
+    def next_series(self) -> None:
+        """Have the acquire node end its series and begin another; may be called from a signal handler."""
+        if self._acquire.process is not None:
+            self._acquire.process.send_signal(NEXT_SERIES)
+
+    def run(self) -> int:
+        """Run to the end; return the exit status: 0 if every node ended well and the ledger closed."""
+        try:
+            for child in self._children:
+                self._start(child)
+            while not self._over():
+                self._stop.wait(_POLL_S)
+                if self._stop:
+                    self._say("draining: what is under way is finished first; a second Ctrl-C stops at once")
+                    break
+            if not self._acquire.over:
+                self._end_acquire(self._rig.drain.timeout_s * 2 + _GRACE_S)
+            for worker in self._workers:
+                self._end(worker, _GRACE_S)
+            self._end(self._sink, _GRACE_S)
+        finally:
+            self._kill_all()
+            self._sockets.cleanup()
+            self._clear_spool()
+        return self._status
+
+    def _over(self) -> bool:
+        now_s = time.monotonic()
+        return any(self._tend(child, now_s) for child in self._children)
+
+    def _tend(self, child: _Child, now_s: float) -> bool:
+        """Look after a child: start it when it is due; return whether it ended in a way that ends the run."""
+        if child.process is None:
+            if now_s >= child.again_s and not child.over:
+                self._start(child)
+            return False
+        status = child.process.poll()
+        if status is not None and self._ended(child, status, now_s):
+            child.over = True
+        return child.over
+
+    def _start(self, child: _Child) -> None:
+        child.starts += 1
+        # A session of its own: Ctrl-C reaches this process only, which stops the nodes in order.
+        child.process = subprocess.Popen(
+            child.argv,
+            env=child.environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        threading.Thread(target=self._relay, args=(child.process,), daemon=True).start()
+        log.info("%s runs as process %d", child.name, child.process.pid)
+
+    def _relay(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                self._say(line.rstrip("\n"))
+
+    def _ended(self, child: _Child, status: int, now_s: float) -> bool:
+        """Take note that a node ended by itself; return whether that ends the run."""
+        child.process = None
+        if child is self._acquire and (status >= 0 or self._all_done):
+            self._fail_with(max(0, status))
+            return True
+        if status == InputError.exit_status or (status == EnvironmentFault.exit_status and child.starts == 1):
+            # It said why in its own words: starting it again would only have it said again.
+            self._fail_with(status)
+            self._say(f"{child.name} cannot run (exit status {status}): stopping")
+            return True
+        child.crashes.append(now_s)
+        while now_s - child.crashes[0] > _CRASHES_WITHIN_S:
+            child.crashes.popleft()
+        if len(child.crashes) > _CRASHES_AT_MOST:
+            self._say(f"{child.name} died {len(child.crashes)} times within {_CRASHES_WITHIN_S:.0f} s: stopping")
+            self._fail_with(EXIT_NODE_FAILED)
+            return True
+        wait_s = min(_BACKOFF_FIRST_S * 2 ** (len(child.crashes) - 1), _BACKOFF_MOST_S)
+        child.again_s = now_s + wait_s
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        self._say(f"{child.name} ended {how}: starting it again in {wait_s:.1f} s")
+        return False
+
+    @property
+    def _acquire_spool(self) -> Path | None:
+        return spool_path(self._rig.policy.spool, self._rig.rig.name, self._acquire.environment)
+
+    @property
+    def _all_done(self) -> bool:
+        """Whether the acquire node has said that its last series is over, and left nothing of it."""
+        done, spool = done_path(self._acquire.environment), self._acquire_spool
+        return done is not None and done.exists() and not (spool is not None and spool.exists())
+
+    def _clear_spool(self) -> None:
+        """Take the spool's folder away, unless there is something in it that nobody else has."""
+        folder = Path(self._spool.name)
+        left = next(folder.glob("*.spool"), None)
+        if left is not None:
+            kept = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
+            left.rename(kept / left.name)
+            self._say(
+                f"what the acquire node had not delivered is kept in {kept}: to have the series go on, run the rig "
+                f'with [policy] spool = "{kept}"'
+            )
+        self._spool.cleanup()
+
+    def _end_acquire(self, grace_s: float) -> None:
+        """Have the acquire node end its series; the others are kept running, since it needs them for that.
+
+        One that is down, or that dies meanwhile, is started again to close what it left open, and nothing else.
+        """
+        deadline_s = time.monotonic() + grace_s
+        child = self._acquire
+        if child.process is not None:
+            child.process.send_signal(signal.SIGTERM)
+        child.environment[CLOSE_VARIABLE] = "1"
+        spool = self._acquire_spool
+        while time.monotonic() < deadline_s:
+            if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:
+                # Down, or it was still loading and had not yet learnt to end in order.
+                child.process = None
+                if spool is None or not spool.exists():
+                    return
+                self._say("acquire left a series open: it is started once more to close it")
+                self._start(child)
+            elif status is not None and self._ended(child, status, time.monotonic()):
+                return
+            for other in (self._sink, *self._workers):
+                self._tend(other, time.monotonic())
+            time.sleep(_POLL_S)
+        self._say(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+        if child.process is not None:
+            child.process.kill()
+            child.process.wait()
+            child.process = None
+        self._fail_with(EXIT_NODE_FAILED)
+
+    def _end(self, child: _Child, grace_s: float) -> None:
+        """Ask a node to stop and wait for it; one that does not in time is killed."""
+        if child.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            child.process.send_signal(signal.SIGTERM)
+        try:
+            status = child.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._say(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+            child.process.kill()
+            child.process.wait()
+            # Once the acquire node has ended, nothing that a reconstruct node still computes is waited for.
+            status = 0 if child in self._workers else EXIT_NODE_FAILED
+        if status == -signal.SIGTERM:
+            status = 0  # it was still loading and had not yet learnt to end in order
+        self._fail_with(status if status >= 0 else EXIT_NODE_FAILED)
+        child.process = None
+
+    def _fail_with(self, status: int) -> None:
+        """Keep the first failure: what follows it is its consequence."""
+        self._status = self._status or status
+
+    def _signal_all(self) -> None:
+        """Kill every node without waiting; may be called from a signal handler."""
+        for child in self._children:
+            if child.process is not None:
+                child.process.kill()
+
+    def _abandon(self) -> None:
+        """Kill every node and leave nothing in memory: whoever insists gives up what was under way."""
+        self._signal_all()
+        self._spool.cleanup()
+
+    def _kill_all(self) -> None:
+        self._signal_all()
+        for child in self._children:
+            if child.process is not None:
+                child.process.wait()
+                child.process = None

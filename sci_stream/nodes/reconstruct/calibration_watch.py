@@ -1,0 +1,91 @@
+"""What a reconstruct node does about its calibration while it runs: looks, warns, and moves the masks if it may."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from sci_stream.calibration.diagnosis import findings
+from sci_stream.calibration.monitor import CalibrationMonitor
+from sci_stream.config import CalibrationSection
+from sci_stream.model import Array, CalibrationHealth, Snapshot
+from sci_stream.recon.engine import Engine
+
+log = logging.getLogger(__name__)
+
+_MOST_UNMEASURED = 0.01
+
+
+class CalibrationWatch:
+    """Watches one engine's calibration.
+
+    Parameters
+    ----------
+    section
+        ``[calibration]`` of the rig.
+    engine
+        Whose masks are moved where the rig allows it.
+    """
+
+    def __init__(self, section: CalibrationSection, engine: Engine) -> None:
+        self._section = section
+        self._engine = engine
+        self._monitor = (
+            CalibrationMonitor(
+                engine.calibration, engine.device, every=section.health_every, correct=section.correct_shift
+            )
+            if section.health_every
+            else None
+        )
+        self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
+        if self._unmeasured > _MOST_UNMEASURED:
+            log.warning(
+                "no mask opens %.1f%% of the pixels (Σφ² = 0): they are not measured, the prior fills them in",
+                100 * self._unmeasured,
+            )
+        self._health: CalibrationHealth | None = None
+        self._said: set[str] = set()
+
+    def see(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
+        """Take a reconstructed snapshot; return what is known of the calibration if it was looked at."""
+        if self._monitor is None:
+            return None
+        before = self._monitor.correction
+        health = self._monitor.look(snapshot, video)
+        if self._monitor.correction != before:
+            self._engine.displace_masks(self._monitor.correction)
+        if health is not None:
+            self._health = health
+            self._warn(health)
+        return health
+
+    def status(self) -> dict[str, int | float | str]:
+        """Return the pixels that no mask opens, and the figures of the last look, for the node's status."""
+        if self._monitor is None:
+            return {}
+        health = self._health
+        always: dict[str, int | float | str] = {"unmeasured_fraction": round(self._unmeasured, 4)}
+        if health is None:
+            return always
+        figures = {
+            "mask_shift_x_px": health.shift_x_px,
+            "mask_shift_y_px": health.shift_y_px,
+            "mask_match": health.match,
+            "mask_contrast": health.contrast,
+            "below_black_fraction": health.below_black_fraction,
+            "brightness": health.brightness,
+            "camera_gain": health.gain,
+        }
+        known = {name: round(value, 4) for name, value in figures.items() if value is not None}
+        return {**always, **known, "mask_order": health.order, "masks_corrected": int(health.corrected)}
+
+    def _warn(self, health: CalibrationHealth) -> None:
+        """Say what is wrong when it begins to be, not with every look."""
+        found = findings(health, self._section.warn_shift_px)
+        for name, text in found.items():
+            if name not in self._said:
+                log.warning("%s", text)
+        for name in self._said - found.keys():
+            log.info("calibration: %s is over", name)
+        self._said = set(found)

@@ -1,0 +1,297 @@
+"""The reconstruct node: snapshots in, video out; calibration and network stay on its device."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import zmq
+
+from sci_stream.clock import unix_ns
+from sci_stream.config import Rig
+from sci_stream.errors import EnvironmentFault
+from sci_stream.model import Reconstruction, Snapshot
+from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved, Solver
+from sci_stream.nodes.runtime.connection_security import setup_security
+from sci_stream.nodes.runtime.control_handler import ControlHandler
+from sci_stream.nodes.runtime.health_reporter import HealthReporter, reconstruct_figures
+from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import declared
+from sci_stream.transport.client_connection import ClientConnection, PeerEvent
+from sci_stream.transport.sink_client import SinkClient
+from sci_stream.transport.sockets import Wakeup
+from sci_stream.wire import (
+    CalibrationMissing,
+    CalibrationRequest,
+    Control,
+    Done,
+    Hello,
+    Limits,
+    Message,
+)
+
+log = logging.getLogger(__name__)
+
+_POLL_MS = 20
+_REMEMBERED = 256
+
+Identity = tuple[str, int]
+"""(series, seq)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    snapshot: Snapshot
+    received_ns: int
+
+
+class ReconstructNode:
+    """Takes snapshots on credit, reconstructs them one by one, and reports each done once the sink has it.
+
+    The sockets are served by the calling thread while another one computes, so heartbeats go on during a long solve.
+    """
+
+    def __init__(self, rig: Rig, solver: Solver, stop: StopRequest, *, index: int = 0) -> None:
+        self._rig = rig
+        self._stop = stop
+        self._wakeup = Wakeup()
+        stop.call_on_stop(self._wakeup.wake)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doors = setup_security(rig, self._context)
+        limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        self._solver = solver
+        self._hello = Hello(
+            node=f"reconstruct-{index}",
+            kind_of_node="reconstruct",
+            incarnation=new_instance_id(),
+            device=self._solver.device_name,
+            versions=versions(),
+        )
+        self._watched = HealthReporter(rig, self._hello.node, "reconstruct", index)
+        heartbeat_s = rig.network.heartbeat_s
+        self._dispatch = ClientConnection(
+            self._context,
+            rig.network.dispatch,
+            self._hello,
+            heartbeat_s=heartbeat_s,
+            limits=limits,
+            dress=self._doors.reach("acquire"),
+        )
+        self._link = SinkClient(
+            self._context,
+            rig.network.results,
+            self._hello,
+            heartbeat_s=heartbeat_s,
+            limits=limits,
+            dress=self._doors.reach("sink"),
+        )
+        self._obedient = ControlHandler(self._hello.node, self._link.dealer.say, self._solver.change)
+        self._doing: dict[Identity, _Doing] = {}
+        self._orphans: dict[str, deque[Snapshot]] = {}
+        self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
+        self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
+        self._trouble = ""
+
+    def run(self) -> None:
+        """Run until asked to stop; what is in hand is finished first, within the drain time."""
+        poller = zmq.Poller()
+        for dealer in (self._dispatch, self._link.dealer):
+            poller.register(dealer.socket, zmq.POLLIN)
+            poller.register(dealer.monitor.socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        self._solver.start(self._wakeup.wake)
+        leave_s: float | None = None
+        try:
+            # Once asked to stop, what is in hand is worth finishing only while there is someone who counts it.
+            while leave_s is None or (self._doing and self._dispatch.connected and time.monotonic() < leave_s):
+                poller.poll(_POLL_MS)
+                self._wakeup.clear()
+                self._turn(time.monotonic())
+                needed = self._stop.gentle and self._dispatch.connected
+                if self._stop and leave_s is None and not needed:
+                    self._dispatch.introduce(dataclasses.replace(self._hello, credit=0))
+                    leave_s = time.monotonic() + self._rig.drain.timeout_s
+        finally:
+            # The goodbyes first: a solve that takes a while to end is nothing that others should wait for.
+            self._dispatch.close()
+            self._link.close()
+            self._doors.close()
+            self._context.destroy(linger=500)
+            self._solver.stop()
+            self._wakeup.close()
+            self._watched.close()
+
+    def _turn(self, now_s: float) -> None:
+        messages, events = self._dispatch.receive(now_s)
+        events += self._dispatch.tick(now_s)
+        if PeerEvent.NEW in events:
+            # Another acquire process: it knows nothing of what this one holds, and what it sends will be new.
+            # What waits for a calibration would wait for ever: it is forgotten, and taken when it is sent again.
+            for orphan in itertools.chain.from_iterable(self._orphans.values()):
+                self._doing.pop((orphan.id.series, orphan.id.seq), None)
+            self._orphans.clear()
+        for message in messages:
+            self._obey(message)
+        for result in self._solver.results():
+            match result:
+                case Ready():
+                    self._tell_sink()
+                    self._ready(result)
+                case Solved():
+                    self._solved(result, now_s)
+                case Failed():
+                    self._failed(result)
+                case Changed():
+                    self._obedient.done(result.request, result.parameters, result.error)
+                    self._tell_sink()
+        news = self._link.turn(now_s)
+        self._hear_sink(news.messages)
+        for kind, series, seq in news.safe:
+            if kind == "reconstruction":
+                self._finish((series, seq))
+        if self._watched.due(now_s):
+            self._tell()
+        self._link.pump()
+
+    def _hear_sink(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if isinstance(message, Control):
+                self._obedient.take(message, self._solver.parameters())
+            else:
+                log.warning("unexpected message from the sink: %s", type(message).__name__)
+
+    def _tell_sink(self) -> None:
+        """Say how snapshots are solved from now on before the first of them comes."""
+        self._tell()
+        self._link.dealer.beat()
+
+    def _tell(self) -> None:
+        """Say how it goes: to the other nodes, and to whoever watches this one."""
+        status = {
+            **self._counts,
+            "in_hand": len(self._doing),
+            "resent": self._link.outbox.resent,
+            "health": self._watched.url,
+            **self._solver.status(),
+        }
+        self._dispatch.status = status
+        self._link.dealer.status = {**status, **declared(self._solver.parameters())}
+        wire_errors = self._dispatch.wire_errors + self._link.dealer.wire_errors
+        # Iterations, not snapshots: a solve may take longer than anyone would wait for a hanging one.
+        progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
+        waits_for_sink = len(self._link.outbox) >= len(self._doing)
+        self._watched.tell(
+            self._not_ready(),
+            {**status, **self._link.dealer.clock.status()},
+            reconstruct_figures(status, wire_errors),
+            progress=progress,
+            idle=waits_for_sink,
+        )
+
+    def _not_ready(self) -> str:
+        """Return why this node cannot reconstruct, ``""`` if it can."""
+        network = self._rig.network
+        if not self._dispatch.connected:
+            return f"the acquire node does not answer at {network.dispatch}"
+        if not self._link.dealer.connected:
+            return f"the sink does not answer at {network.results}"
+        return self._trouble if self._hello.credit else "the engine is being made ready with the calibration"
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case Calibration():
+                self._solver.adopt(message)
+            case Snapshot():
+                self._begin(message)
+            case CalibrationMissing():
+                for snapshot in self._orphans.pop(message.hash, ()):
+                    self._tell_failed((snapshot.id.series, snapshot.id.seq), "calibration_missing")
+            case _:
+                log.warning("unexpected message from the acquire node: %s", type(message).__name__)
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        identity = (snapshot.id.series, snapshot.id.seq)
+        if identity in self._done:
+            self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
+            return
+        if identity in self._doing:
+            return
+        self._doing[identity] = _Doing(snapshot, unix_ns())
+        if self._solver.has(snapshot.calibration_hash):
+            self._solver.submit(snapshot)
+            return
+        waiting = self._orphans.setdefault(snapshot.calibration_hash, deque())
+        if not waiting:
+            self._dispatch.say(CalibrationRequest(hash=snapshot.calibration_hash))
+        waiting.append(snapshot)
+
+    def _ready(self, ready: Ready) -> None:
+        for snapshot in self._orphans.pop(ready.calibration_hash, ()):
+            self._solver.submit(snapshot)
+        self._hello = dataclasses.replace(self._hello, credit=self._rig.reconstruct.credit, device=ready.device)
+        if not self._stop:
+            self._dispatch.introduce(self._hello)
+            self._link.dealer.introduce(self._hello)
+        freeze_gc()
+
+    def _solved(self, solved: Solved, now_s: float) -> None:
+        snapshot = solved.snapshot
+        doing = self._doing.get((snapshot.id.series, snapshot.id.seq))
+        if doing is None:
+            return
+        self._trouble = ""
+        self._counts["reconstructed"] += 1
+        self._counts["budget_limited"] += solved.report.budget_limited
+        self._counts["warm"] += solved.report.start == "warm"
+        self._watched.figures.observe("solve_seconds", solved.report.solve_ns / 1e9)
+        self._watched.figures.observe("iterations", solved.report.iterations)
+        self._link.post(
+            Reconstruction(
+                id=snapshot.id,
+                video=solved.video,
+                calibration_hash=snapshot.calibration_hash,
+                report=solved.report,
+                times=dataclasses.replace(
+                    solved.times,
+                    acquired_ns=snapshot.host_time_ns,
+                    dispatched_ns=snapshot.dispatched_ns,
+                    received_ns=doing.received_ns,
+                ),
+                node=self._hello.node,
+                device=self._hello.device,
+                bayer=snapshot.bayer,
+                counts=snapshot.counts,
+                camera_time_ns=snapshot.camera_time_ns,
+                camera_frame_id=snapshot.camera_frame_id,
+                redelivered=snapshot.redelivered,
+                dropped_before=snapshot.dropped_before,
+                chunks=snapshot.chunks,
+            ),
+            now_s,
+        )
+
+    def _failed(self, failed: Failed) -> None:
+        self._counts["failed"] += 1
+        if failed.snapshot is None:
+            # Without an engine this node can do nothing: the reason is all that it has to give.
+            raise failed.error
+        about = {"series": failed.snapshot.id.series, "seq": failed.snapshot.id.seq}
+        log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error, extra=about)
+        if isinstance(failed.error, EnvironmentFault):
+            self._trouble = str(failed.error)  # of the device: it will be the same for the next ones
+        self._tell_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
+
+    def _tell_failed(self, identity: Identity, reason: str) -> None:
+        self._doing.pop(identity, None)
+        self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200]))
+
+    def _finish(self, identity: Identity) -> None:
+        self._doing.pop(identity, None)
+        self._done.append(identity)
+        self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=True, reason=""))

@@ -1,0 +1,81 @@
+"""What may be set on a reconstruct node while it runs, and what comes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from sci_stream.config import ReconstructSection
+from sci_stream.config.runtime_parameters import changed, declare
+from sci_stream.parameters import Parameter, Value
+from sci_stream.recon.denoisers.registry import DENOISERS
+from sci_stream.recon.settings import SolverSettings
+
+_NO_PRIOR = "identity"
+"""Denoises nothing: for tests of what is around it."""
+
+
+_LEFT_OPEN = tuple(
+    field.name
+    for field in dataclasses.fields(SolverSettings)
+    if (known := ReconstructSection.model_fields.get(field.name)) is not None and known.default is None
+)
+"""What a rig may leave to what suits its denoiser."""
+
+
+def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:
+    """Return the denoisers that can be loaded: the rig's own, and those that came with the product."""
+    own = _own_prior(given, prior)
+    free = [name for name in DENOISERS if name != _NO_PRIOR]
+    return tuple(sorted({own, prior, *free}))
+
+
+def _own_prior(given: ReconstructSection, prior: str) -> str:
+    if given.denoiser != "auto":
+        return given.denoiser
+    return "ffdnet" if given.weights is not None else prior
+
+
+def solver_parameters(
+    given: ReconstructSection, now: ReconstructSection, prior: str, settings: SolverSettings
+) -> list[Parameter]:
+    """Declare what may be set.
+
+    Parameters
+    ----------
+    given, now
+        ``[reconstruct]`` as the rig file says, and as it has been changed since.
+    prior, settings
+        What snapshots are solved with at present.
+    """
+    return [
+        declare(ReconstructSection, "denoiser", prior, choices=offered_priors(given, prior)),
+        declare(ReconstructSection, "iterations", settings.iterations),
+        declare(ReconstructSection, "min_iterations", settings.min_iterations),
+        declare(ReconstructSection, "adapt_budget", now.adapt_budget),
+    ]
+
+
+def changed_section(
+    given: ReconstructSection, now: ReconstructSection, prior: str, changes: Mapping[str, Value]
+) -> ReconstructSection:
+    """Return ``[reconstruct]`` with changes that fit together.
+
+    Another denoiser begins with the iterations that suit it, unless some are set with it; the rig's weights belong to
+    the rig's denoiser. Fewer iterations than the fewest asked for before are taken to be the fewest, too.
+
+    Raises
+    ------
+    ConfigError
+        If they do not fit.
+    """
+    new: dict[str, object] = dict(changes)
+    if "denoiser" in changes and changes["denoiser"] != prior:
+        own = changes["denoiser"] == _own_prior(given, prior)
+        new["weights"] = given.weights if own else None
+        for name in _LEFT_OPEN:
+            new.setdefault(name, getattr(given, name) if own else None)
+    iterations = changes.get("iterations")
+    if iterations is not None and "min_iterations" not in changes and now.min_iterations is not None:
+        new["min_iterations"] = min(now.min_iterations, int(iterations))
+    return changed(now, new, "[reconstruct]")

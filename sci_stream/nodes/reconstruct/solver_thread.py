@@ -1,0 +1,376 @@
+"""The thread that computes: engines by calibration, one snapshot after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+import torch
+
+from sci_stream.clock import unix_ns
+from sci_stream.config import CalibrationSection, ReconstructSection
+from sci_stream.errors import DeviceMemoryError, SciStreamError
+from sci_stream.model import Snapshot, SnapshotId, StageTimes
+from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
+from sci_stream.nodes.reconstruct.parameters import changed_section, solver_parameters
+from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Result, Solved
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value
+from sci_stream.ports import Denoiser
+from sci_stream.recon.backend.async_solve import AsyncSolve
+from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
+from sci_stream.storage.matconvnet import read_matconvnet
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+SOLVER_KEY = "solver."
+"""Begins the names under which a node's status says how it solves; the sink records them."""
+_ID_DIGITS = 12
+_ENGINES_KEPT = 2
+"""The current calibration and the one before it, whose last snapshots may still be on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    request: str
+    changes: Mapping[str, Value]
+
+
+_FROM_RIG = tuple(
+    field.name for field in dataclasses.fields(SolverSettings) if field.name in ReconstructSection.model_fields
+)
+"""What a rig may say of how a snapshot is solved; the fields have the same names in both."""
+
+
+def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
+    """Return the denoiser on its device, and the settings: what the rig says, and for the rest what suits the device.
+
+    Raises
+    ------
+    ConfigError, WeightsError
+        If the denoiser is unknown or its checkpoint missing or unusable.
+    """
+    name, weights = section.denoiser, section.weights
+    if name == "auto":
+        name = "ffdnet" if weights is not None else "ffdnet-lite"
+    settings = default_settings(device, name, linear_start=section.linear_start)
+    given = {field: value for field in _FROM_RIG if (value := getattr(section, field)) is not None}
+    if "iterations" in given and "min_iterations" not in given:
+        given["min_iterations"] = min(settings.min_iterations, given["iterations"])
+    settings = dataclasses.replace(settings, **given)
+    matconvnet = weights is not None and weights.suffix == ".mat"
+    checkpoint = read_matconvnet(weights) if matconvnet and weights else weights
+    precision = Precision(section.precision)
+    return make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma), settings
+
+
+def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:
+    """Return how snapshots are solved, in full, as it is recorded: what a rig leaves open is decided by now."""
+    told: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
+    told |= {name: value.value for name, value in told.items() if isinstance(value, StrEnum)}
+    told["precision"] = section.precision
+    if section.weights is not None:
+        told["weights"] = section.weights.name
+        told["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
+    return told
+
+
+def solver_id(told: Mapping[str, int | float | str]) -> str:
+    """Return the name of settings as `describe_solver` tells them: the same wherever they are the same."""
+    return hashlib.sha256(json.dumps(dict(told), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
+
+
+class _CancelledError(Exception):
+    """The solve in hand is not wanted any more."""
+
+
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A solve that was begun."""
+
+    snapshot: Snapshot
+    pending: AsyncSolve
+    started_ns: int
+
+
+class Utilisation:
+    """The share of the last seconds in which something was done, from how long it has been done altogether."""
+
+    def __init__(self, window_s: float = 2.0) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
+
+    def of(self, busy_s: float, now_s: float) -> float:
+        """Return it, 0–1, and take note of how it is now."""
+        while len(self._seen) > 1 and now_s - self._seen[1][0] >= self._window_s:
+            self._seen.popleft()
+        began_s, before_s = self._seen[0]
+        self._seen.append((now_s, busy_s))
+        return round(min(1.0, (busy_s - before_s) / max(now_s - began_s, 1e-3)), 3)
+
+
+class SolverThread:
+    """Runs the engine beside the node's poll loop.
+
+    On a GPU the next snapshot is begun before the last one's video has come out, so that copies run beside the
+    computing; a video is handed on as soon as it is there.
+
+    Parameters
+    ----------
+    section
+        ``[reconstruct]`` of the rig.
+    device
+        What to compute on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    calibration
+        ``[calibration]`` of the rig: how to watch it.
+
+    Raises
+    ------
+    DeviceError, ConfigError, WeightsError
+        If the device is missing, the denoiser unknown or its checkpoint unusable.
+    """
+
+    def __init__(self, section: ReconstructSection, device: str, calibration: CalibrationSection | None = None) -> None:
+        self._given = self._section = section
+        self._calibration_section = calibration or CalibrationSection()
+        self._watches: dict[str, CalibrationWatch] = {}
+        self._watch_status: dict[str, int | float | str] = {}
+        self._device = pick_device(device)
+        if section.threads:
+            torch.set_num_threads(section.threads)
+        self.device_name = describe_device(self._device)
+        self._denoiser, self._settings = make_prior(section, self._device)
+        self._told = self._tell()
+        self._dtype = torch.float16 if section.video_dtype == "float16" else torch.float32
+        self._cancelled = False
+        self._denoised = 0
+        self._under_way: _UnderWay | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._engines: OrderedDict[str, Engine] = OrderedDict()
+        self._last_engine: Engine | None = None
+        self._adopting: set[str] = set()
+        self._jobs: queue.SimpleQueue[Calibration | Snapshot | _Change | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._controller = BudgetController(self._settings)
+        self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
+        self._iterations = 0
+        self._busy_s = 0.0
+        self._out_of_memory = 0
+        self._utilisation = Utilisation()
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin; ``wake`` is called whenever there is a result to fetch."""
+        self._wake = wake
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give up the job in hand and end, within an iteration."""
+        self._cancelled = True
+        self._jobs.put(None)
+        self._thread.join()
+
+    def has(self, calibration_hash: str) -> bool:
+        """Return whether snapshots with this calibration can be submitted."""
+        return calibration_hash in self._engines or calibration_hash in self._adopting
+
+    def adopt(self, calibration: Calibration) -> None:
+        """Bring a calibration onto the device; `Ready` follows."""
+        if not self.has(calibration.hash):
+            self._adopting.add(calibration.hash)
+            self._jobs.put(calibration)
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Have a snapshot reconstructed; `Solved` or `Failed` follows."""
+        self._jobs.put(snapshot)
+
+    def parameters(self) -> Sequence[Parameter]:
+        """Return what may be set while it runs."""
+        return self._parameters
+
+    def change(self, request: str, changes: Mapping[str, Value]) -> None:
+        """Set parameters from the next snapshot on; `Changed` follows."""
+        self._jobs.put(_Change(request, changes))
+
+    def results(self) -> Iterator[Result]:
+        """Fetch what has come out since last asked."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._results.get_nowait()
+
+    def status(self) -> dict[str, int | float | str]:
+        """Return what the node reports of its solver."""
+        found: dict[str, int | float | str] = {
+            "denoiser": self._denoiser.name,
+            "device": self.device_name,
+            "iterations": self._iterations,
+            "denoised": self._denoised,
+            "busy_s": round(self._busy_s, 3),
+            "utilisation": self._utilisation.of(self._busy_s, time.monotonic()),
+            "out_of_memory": self._out_of_memory,
+        }
+        return {**found, **memory_in_use(self._device), **self._told, **self._watch_status}
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if isinstance(job, Calibration):
+                    self._deliver()
+                    self._put(self._adopt(job))
+                elif isinstance(job, _Change):
+                    self._deliver()
+                    self._put(self._change(job))
+                else:
+                    self._begin(job)
+            except _CancelledError:
+                return
+            except Exception as error:
+                self._fail(job if isinstance(job, Snapshot) else None, error)
+            if self._jobs.empty() or (self._under_way and self._under_way.pending.ready):
+                self._deliver()
+        self._deliver()
+
+    def _put(self, result: Result) -> None:
+        self._results.put(result)
+        self._wake()
+
+    def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
+        if not isinstance(error, SciStreamError):
+            log.error("the solver failed", exc_info=error)
+        self._put(Failed(snapshot, error))
+
+    def _change(self, job: _Change) -> Changed:
+        """Go on with other settings, all of them or none."""
+        try:
+            section = changed_section(self._given, self._section, self._denoiser.name, job.changes)
+            denoiser, settings = make_prior(section, self._device)
+            if denoiser.name == self._denoiser.name:
+                self._controller = BudgetController(settings, self._controller.iteration_s)
+                for engine in self._engines.values():
+                    engine.settings = settings  # more or fewer of the same iterations: nothing to be made anew
+            else:
+                made = [self._make_engine(engine.calibration, denoiser, settings) for engine in self._engines.values()]
+                self._denoiser, self._settings = denoiser, settings
+                self._controller = BudgetController(settings)
+                for engine, iteration_s in made:
+                    self._install(engine, iteration_s)
+                self._last_engine = None
+        except SciStreamError as error:
+            return Changed(job.request, error)
+        self._section, self._settings = section, settings
+        self._told = self._tell()
+        return Changed(job.request, parameters=self._parameters)
+
+    def _tell(self) -> dict[str, int | float | str]:
+        """Declare what may be set, and return how snapshots are solved."""
+        section, prior, settings = self._section, self._denoiser.name, self._settings
+        self._parameters = solver_parameters(self._given, section, prior, settings)
+        solver = describe_solver(section, prior, settings)
+        self._solver_id = solver_id(solver)
+        return {f"{SOLVER_KEY}{name}": value for name, value in {"id": self._solver_id, **solver}.items()}
+
+    def _make_engine(
+        self, calibration: Calibration, denoiser: Denoiser, settings: SolverSettings
+    ) -> tuple[Engine, float]:
+        """Return an engine, and the seconds that it takes for an iteration."""
+        engine = Engine(
+            calibration,
+            denoiser,
+            self._device,
+            settings,
+            video_dtype=self._dtype,
+            between=self._between_iterations,
+        )
+        # The first run loads kernels and allocates memory: better now than on the first snapshot.
+        while (iteration_s := self._within_memory(engine, SnapshotId("", 0, 0), engine.warm_up)) is None:
+            pass
+        return engine, iteration_s
+
+    def _install(self, engine: Engine, iteration_s: float) -> None:
+        if engine.fault:
+            log.warning("%s: %s", self.device_name, engine.fault)
+        self._controller = BudgetController(self._settings, iteration_s)
+        self._engines[engine.calibration.hash] = engine
+        self._watches[engine.calibration.hash] = CalibrationWatch(self._calibration_section, engine)
+
+    def _adopt(self, calibration: Calibration) -> Ready:
+        self._install(*self._make_engine(calibration, self._denoiser, self._settings))
+        self._adopting.discard(calibration.hash)
+        while len(self._engines) > _ENGINES_KEPT:
+            del self._watches[self._engines.popitem(last=False)[0]]
+        return Ready(calibration.hash, self.device_name)
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        """Ask for a snapshot's video, and hand on the one before it."""
+        started_ns = unix_ns()
+        engine = self._engines[snapshot.calibration_hash]
+        if self._last_engine is not None and self._last_engine is not engine:
+            engine.forget("calibration")
+        self._last_engine = engine
+        budget = (
+            self._controller.next_budget(period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize())
+            if self._section.adapt_budget
+            else Budget(iterations=self._settings.iterations)
+        )
+        while (pending := self._within_memory(engine, snapshot.id, lambda: engine.begin(snapshot, budget))) is None:
+            pass
+        self._under_way = _UnderWay(snapshot, pending, started_ns)
+
+    def _within_memory(self, engine: Engine, which: SnapshotId, work: Callable[[], _T]) -> _T | None:
+        """Do some work, and hand on the video before; None if there was no memory: some is spared to try again."""
+        try:
+            return work()
+        except DeviceMemoryError as error:
+            self._out_of_memory += 1
+            short = str(error)
+        finally:
+            self._deliver()
+        what = f"snapshot {which.seq}" if which.series else "the first run"
+        # Only now is nothing of the attempt alive any more: the error held on to it.
+        if not engine.spare_memory():
+            raise DeviceMemoryError(f"There is no memory for {what}, and nothing left to spare", got=short)
+        about = {"series": which.series, "seq": which.seq} if which.series else {}
+        log.warning("%s is begun again with less at once: %s", what, short, extra=about)
+        return None
+
+    def _between_iterations(self) -> None:
+        """Give up if that is wanted; hand on the last video if it has come out meanwhile."""
+        if self._cancelled:
+            raise _CancelledError
+        self._denoised += 1
+        if self._under_way and self._under_way.pending.ready:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand on the video that is under way, if there is one; waits for it."""
+        done, self._under_way = self._under_way, None
+        if done is None:
+            return
+        try:
+            video, report = done.pending.finish()
+        except Exception as error:
+            self._fail(done.snapshot, error)
+            return
+        self._controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
+        self._iterations = report.iterations
+        self._busy_s += report.solve_ns / 1e9
+        watch = self._watches[done.snapshot.calibration_hash]
+        report = dataclasses.replace(report, health=watch.see(done.snapshot, video), solver=self._solver_id)
+        self._watch_status = watch.status()
+        times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())
+        self._put(Solved(done.snapshot, video, report, times))

@@ -1,0 +1,1 @@
+"""What every node process shares: signals, logging, health reporting, control and connection security."""

@@ -1,0 +1,56 @@
+"""From the rig to the encryption of a node's connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import zmq
+
+from sci_stream.config import Rig
+from sci_stream.security.curve import CurveServer, SocketConfig, plain, present
+from sci_stream.security.keys import read_key_pair
+
+Host = Literal["acquire", "sink"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSecurity:
+    """How one node's sockets serve and reach others; without encryption they do nothing."""
+
+    serve: SocketConfig
+    _rig: Rig
+    _doors: CurveServer | None
+
+    def reach(self, host: Host) -> SocketConfig:
+        """Return what prepares a socket that connects to the host of a node."""
+        return plain if self._doors is None else self._doors.reach(self._rig.security.key_of(host))
+
+    @property
+    def strangers(self) -> int:
+        """How many connections were refused for their key."""
+        return 0 if self._doors is None else self._doors.allow_list.refused
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        if self._doors is not None:
+            self._doors.close()
+
+
+def setup_security(rig: Rig, context: zmq.Context[zmq.Socket[bytes]]) -> ConnectionSecurity:
+    """Prepare the encryption that a rig asks for; to be closed before the context ends.
+
+    Raises
+    ------
+    ConfigError
+        If this host's key is missing or unusable.
+    """
+    if not rig.encrypted:
+        return ConnectionSecurity(plain, rig, None)
+    doors = CurveServer(context, read_key_pair(rig.security.key), rig.security.allowed)
+    return ConnectionSecurity(doors.serve, rig, doors)
+
+
+def reach_taps(rig: Rig) -> SocketConfig:
+    """Return what prepares a socket that listens to the sink's taps."""
+    return present(read_key_pair(rig.security.key), rig.security.key_of("sink")) if rig.encrypted else plain

@@ -1,0 +1,148 @@
+"""What acquire, reconstruct and sink nodes tell whoever watches them, from what they know of themselves."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from sci_stream.clock import host_s
+from sci_stream.config import Rig
+from sci_stream.config.fields import expiry_s
+from sci_stream.health import Figures, Health, HealthServer
+from sci_stream.health.metrics import Value
+from sci_stream.nodes.runtime.process import versions
+from sci_stream.nodes.runtime.systemd import SystemdNotifier
+
+log = logging.getLogger(__name__)
+
+_PERIOD_S = 0.2
+
+
+class HealthReporter:
+    """A node's health and the server that tells it, if the rig wants one.
+
+    Parameters
+    ----------
+    node, kind_of_node, index
+        Who this is; the index tells reconstruct nodes apart.
+    """
+
+    def __init__(self, rig: Rig, node: str, kind_of_node: str, index: int = 0) -> None:
+        section = rig.health
+        self.figures = Figures(node, kind_of_node, versions())
+        self._health = Health(self.figures)
+        self._manager = SystemdNotifier()
+        self._server: HealthServer | None = None
+        self._next_s = float("-inf")
+        self.page_refused: Counter[str] | None = None
+        """Requests that the live page refused, by reason, where this node serves one."""
+        if section.enabled:
+            port = section.port(kind_of_node, index)
+            expires_s = expiry_s(section.token_expires)
+            self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
+            if section.token and host_s() >= expires_s:
+                log.error("the token of [health] has expired (token_expires): nobody can read status and metrics")
+
+    @property
+    def url(self) -> str:
+        """Where it is served, ``""`` if it is not."""
+        return "" if self._server is None else self._server.url
+
+    def due(self, now_s: float) -> bool:
+        """Note that the loop turns; return whether it is time to `tell` again."""
+        self._health.turn()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + _PERIOD_S
+        return True
+
+    def tell_soon(self) -> None:
+        """Have `due` say so at the next turn: something changed that others wait to see."""
+        self._next_s = float("-inf")
+
+    def tell(
+        self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value], *, progress: int, idle: bool
+    ) -> None:
+        """Publish; see `Health.tell` and `SystemdNotifier.tell`."""
+        refused = Counter({} if self._server is None else self._server.refused)
+        refused.update(Counter({} if self.page_refused is None else self.page_refused))
+        self._health.tell(not_ready, status, {"http_refused": dict(refused), **figures})
+        self._manager.tell(not_ready or "ready", progress=progress, idle=idle)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._manager.stopping()
+        self._manager.close()
+        if self._server is not None:
+            self._server.close()
+
+
+def _counts(status: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    return {key.removeprefix(prefix): float(value) for key, value in status.items() if key.startswith(prefix)}
+
+
+def acquire_figures(status: Mapping[str, Any], queue: Mapping[str, int], wire_errors: Counter[str]) -> dict[str, Value]:
+    """Return an acquire node's figures from its status report and its dispatch queue."""
+    return {
+        "acquired": status["acquired"],
+        "camera_events": {"missed": 0.0, "incomplete": 0.0, **_counts(status, "camera_"), **_counts(status, "driver_")},
+        "camera_epoch": status["epoch"],
+        "held": status["held"],
+        "ring_bytes": status["ring_mib"] * 2**20,
+        "unconfirmed": status["unsafe"],
+        "resent": status["resent"],
+        "reconstruct_nodes": status["reconstruct_nodes"],
+        "redelivered": status["redelivered"],
+        "wire_errors": dict(wire_errors),
+        **queue,
+    }
+
+
+def reconstruct_figures(status: Mapping[str, Any], wire_errors: Counter[str]) -> dict[str, Value]:
+    """Return a reconstruct node's figures from its status report."""
+    memory = {key.removeprefix("memory_"): float(value) for key, value in status.items() if key.startswith("memory_")}
+    return {
+        "reconstructed": status["reconstructed"],
+        "failed": status["failed"],
+        "budget_limited": status["budget_limited"],
+        "starts": {"warm": status["warm"], "cold": status["reconstructed"] - status["warm"]},
+        "in_hand": status["in_hand"],
+        "resent": status["resent"],
+        "solver_busy_seconds": status.get("busy_s", 0.0),
+        "device_utilisation": status.get("utilisation", 0.0),
+        "out_of_memory": status.get("out_of_memory", 0),
+        "wire_errors": dict(wire_errors),
+        **({"device_memory_bytes": memory} if memory else {}),
+    }
+
+
+def sink_figures(status: Mapping[str, Any], wire_errors: Counter[str]) -> dict[str, Value]:
+    """Return the sink's figures from the status that the live page shows."""
+    figures: dict[str, Value] = {
+        "wire_errors": dict(wire_errors),
+        "nodes": dict(Counter(f"{node['kind']} {node['state']}" for node in status["nodes"])),
+    }
+    ledger = status.get("ledger")
+    if ledger is not None:
+        dropped = {f"dropped: {reason}": float(count) for reason, count in ledger["dropped"].items()}
+        settled = {name: float(ledger[name]) for name in ("reconstructed", "raw_only")}
+        figures |= {
+            "snapshots": settled | dropped,
+            "ledger_acquired": ledger["acquired"],
+            "ledger_in_flight": ledger["in_flight"],
+            "duplicates": ledger["duplicates"],
+        }
+    recording = status.get("recording", {})
+    if recording.get("enabled"):
+        figures |= {
+            "disk_free_bytes": recording["free_bytes"],
+            "recorded_bytes": recording["bytes"],
+            "recorded_bytes_per_second": recording["mb_per_s"] * 1e6,
+            "recorder_state": {str(recording["state"]): 1.0},
+        }
+    shift_px = (status.get("calibration") or {}).get("shift_px")
+    if shift_px is not None:
+        figures["calibration_shift_px"] = dict(zip(("x", "y"), shift_px, strict=True))
+    return figures

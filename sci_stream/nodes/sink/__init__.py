@@ -1,0 +1,1 @@
+"""The sink node: keeps the ledger, records, displays and confirms results."""

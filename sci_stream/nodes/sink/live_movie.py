@@ -1,0 +1,137 @@
+"""Film a series while it runs, for people to share. It gives way to everything else, and counts what it left out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sci_stream.errors import SciStreamError, StorageError
+from sci_stream.imaging.rendering import render
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import Reconstruction
+from sci_stream.storage.recording.segments import free_bytes, segment_path
+from sci_stream.storage.video_file import MovieFile
+
+_LOG = logging.getLogger(__name__)
+_NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MovieOptions:
+    """How to film.
+
+    ``suffix`` is ``".mp4"`` or ``".mkv"``; ``fps`` the frames a second at which it plays; ``tone`` as on the page;
+    ``queue`` how many snapshots may wait for the encoder; below ``floor_free_bytes`` of disk it ends.
+    """
+
+    suffix: str = ".mp4"
+    fps: float = 25.0
+    tone: ToneSettings = field(default_factory=ToneSettings)
+    queue: int = 8
+    floor_free_bytes: int = 512 << 20
+
+
+class Movie:
+    """The film of one series, made by a thread of its own.
+
+    Parameters
+    ----------
+    recording
+        Path of the series' recording: the film lies beside it, ``run.mp4``; an existing one is left alone.
+    options
+        How.
+    """
+
+    def __init__(self, recording: Path, options: MovieOptions) -> None:
+        self._options = options
+        self.path = _free_path(recording.with_suffix(options.suffix))
+        self._file = MovieFile(self.path, options.fps, threads=1)
+        self._changed = threading.Condition()
+        self._queue: deque[Reconstruction] = deque()
+        self._ending = False
+        self._filmed = 0
+        self._left_out = 0
+        self._reason = ""
+        self._thread = threading.Thread(target=self._run, name="movie", daemon=True)
+        self._thread.start()
+
+    def publish(self, reconstruction: Reconstruction) -> None:
+        """Film a reconstruction if there is room for it; never waits. Its arrays must not be changed afterwards."""
+        with self._changed:
+            if self._reason or self._ending or len(self._queue) >= self._options.queue:
+                self._left_out += 1
+                return
+            self._queue.append(reconstruction)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Film what waits and end the film. May be called again."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self._thread.join()
+
+    def status(self) -> dict[str, Any]:
+        """Return the state as plain values; callable from any thread."""
+        with self._changed:
+            return {
+                "file": str(self.path),
+                "encoder": self._file.encoder,
+                "snapshots": self._filmed,
+                "left_out": self._left_out,
+                "reason": self._reason,
+            }
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # it may not be allowed; then it is only less polite
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while (reconstruction := self._next()) is not None:
+            try:
+                self._film(reconstruction)
+            except SciStreamError as error:
+                self._give_up(str(error))
+        try:
+            self._file.close()
+        except StorageError as error:
+            self._give_up(str(error))
+
+    def _next(self) -> Reconstruction | None:
+        with self._changed:
+            while not self._queue and not self._ending:
+                self._changed.wait()
+            return self._queue.popleft() if self._queue else None
+
+    def _film(self, reconstruction: Reconstruction) -> None:
+        free, floor = free_bytes(self.path), self._options.floor_free_bytes
+        if free < floor:
+            raise StorageError(
+                f"The film {self.path} ends here: the disk is nearly full",
+                expected=f"{floor / 1e6:.0f} MB free",
+                got=f"{free / 1e6:.0f} MB",
+            )
+        for picture in render(reconstruction.video, reconstruction.bayer, self._options.tone):
+            self._file.write(picture)
+        with self._changed:
+            self._filmed += 1
+
+    def _give_up(self, reason: str) -> None:
+        """End the film early, in words, and count what is missing from it. The recording goes on."""
+        with self._changed:
+            if not self._reason:
+                _LOG.error("no film any more: %s", reason)
+                self._left_out += 1 + len(self._queue)
+                self._queue.clear()
+                self._reason = reason
+
+
+def _free_path(path: Path) -> Path:
+    number = 0
+    while segment_path(path, number).exists():
+        number += 1
+    return segment_path(path, number)

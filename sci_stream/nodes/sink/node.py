@@ -1,0 +1,322 @@
+"""The sink node: takes results, keeps the ledger, records, shows, and says so when a snapshot is safe."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from sci_stream.clock import host_s
+from sci_stream.config import Rig
+from sci_stream.config.fields import expiry_s
+from sci_stream.errors import LedgerError, SciStreamError, StorageError
+from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.nodes.runtime.connection_security import setup_security
+from sci_stream.nodes.runtime.health_reporter import HealthReporter, sink_figures
+from sci_stream.nodes.runtime.logs import log_for_series
+from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.nodes.sink.intake import Intake
+from sci_stream.nodes.sink.operator_commands import OperatorCommands
+from sci_stream.nodes.sink.options import movie_options, preview_options
+from sci_stream.nodes.sink.recorder import RecorderState
+from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.nodes.sink.status import describe_nodes, flat, solvers
+from sci_stream.optics.calibration import Calibration
+from sci_stream.transport.pubsub import TapPublisher
+from sci_stream.transport.results_server import Peer, ResultsServer
+from sci_stream.transport.sockets import Wakeup
+from sci_stream.wire import (
+    Accepted,
+    CalibrationRequest,
+    ControlResult,
+    Dropped,
+    Heartbeat,
+    Limits,
+    Message,
+    SeriesEnd,
+)
+
+log = logging.getLogger(__name__)
+
+_POLL_MS = 20
+_STATUS_S = 0.5
+_EARLY_AT_MOST = 64
+_CALIBRATIONS_KEPT = 4
+_LAST_WORDS_S = 2.0
+
+
+class SinkNode:
+    """Everything that comes out of the instrument comes out here.
+
+    A message is confirmed to its sender when it is safe: in the recording and flushed, or, without a recording, shown
+    and counted. While the recorder has no room, nothing more is received: the senders' credit, and in the end the
+    acquire node's policy, take up the slack.
+    """
+
+    def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None = None) -> None:
+        self._rig = rig
+        self._stop = stop
+        self._summary = summary
+        self._wakeup = Wakeup()
+        stop.call_on_stop(self._wakeup.wake)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doors = setup_security(rig, self._context)
+        limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        self._server = ResultsServer(
+            self._context,
+            rig.network.listening("results"),
+            node="sink",
+            incarnation=new_instance_id(),
+            heartbeat_s=rig.network.heartbeat_s,
+            limits=limits,
+            dress=self._doors.serve,
+        )
+        self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._doors.serve)
+        self._watched = HealthReporter(rig, "sink", "sink")
+        movie_options(rig)  # what is missing for it is better said now than when the series starts
+        self._series: SeriesSession | None = None
+        self._intake = Intake(self._server, self._watched, self._wakeup.wake, self._show)
+        options = preview_options(rig) if rig.preview.enabled else None
+        self._operators = OperatorCommands(
+            self._server, options, lambda: self._series, self._wakeup.wake, self._show_status_soon
+        )
+        self._preview = self._operators.preview
+        if self._preview is not None:
+            self._watched.page_refused = self._preview.refused
+            if rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
+                log.error("the token of [preview] has expired (token_expires): nobody can open the live page")
+        self._preview_url = ""
+        self._ended: deque[str] = deque(maxlen=64)
+        self._calibrations: dict[str, Calibration] = {}
+        self._starting: tuple[bytes, SeriesInfo] | None = None
+        self._early: deque[tuple[bytes, Message]] = deque(maxlen=_EARLY_AT_MOST)
+        self._status_s = float("-inf")
+        self._last_status: dict[str, Any] = {}
+        self._failure: SciStreamError | None = None
+
+    def run(self) -> None:
+        """Run until asked to stop.
+
+        Raises
+        ------
+        LedgerError
+            If a series that ended here does not add up.
+        StorageError
+            If a recording could not take all of its series.
+        """
+        if self._preview is not None:
+            self._preview_url = self._preview.start()
+            log.info("preview at %s", self._preview_url)
+        freeze_gc()
+        poller = zmq.Poller()
+        poller.register(self._server.socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        stopping_s: float | None = None
+        try:
+            while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
+                full = self._intake.full
+                if full:
+                    poller.unregister(self._server.socket)
+                poller.poll(_POLL_MS)
+                if full:
+                    poller.register(self._server.socket, zmq.POLLIN)
+                self._wakeup.clear()
+                self._turn(time.monotonic())
+                # Also after the series: what is said last is lost if the connection closes before it is read.
+                needed = self._stop.gentle and self._acquire_is_there()
+                if self._stop and stopping_s is None and not needed:
+                    stopping_s = time.monotonic() + _LAST_WORDS_S
+            if self._series is not None:
+                self._end_series("the sink was stopped before the series ended")
+        finally:
+            self._close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _close(self) -> None:
+        if self._series is not None:
+            self._series.abandon()
+        if self._preview is not None:
+            self._preview.close()
+        self._server.close()
+        self._taps.close()
+        self._watched.close()
+        self._doors.close()
+        self._context.destroy(linger=500)
+        self._wakeup.close()
+
+    def _turn(self, now_s: float) -> None:
+        self._operators.answer(now_s)
+        self._intake.turn()
+        if not self._intake.full:
+            for identity, message in self._server.receive(now_s):
+                self._obey(identity, message, now_s)
+        for peer in self._server.tick(now_s):
+            self._lost(peer)
+        if self._series is not None:
+            self._show(self._series, self._series.reorder.expire(now_s))
+            if self._series.may_end():
+                self._end_series(self._series.book.end_reason)
+        if now_s - self._status_s >= _STATUS_S:
+            self._status_s = now_s
+            self._tell_status(now_s)
+
+    # --- messages
+
+    def _obey(self, identity: bytes, message: Message, now_s: float) -> None:
+        match message:
+            case Calibration():
+                self._calibrations[message.hash] = message
+                while len(self._calibrations) > _CALIBRATIONS_KEPT:
+                    del self._calibrations[next(iter(self._calibrations))]
+                if self._starting is not None and self._starting[1].calibration_hash == message.hash:
+                    self._begin(*self._starting, now_s)
+            case SeriesInfo():
+                self._begin(identity, message, now_s)
+            case Snapshot() | Reconstruction():
+                self._for_series(message.id.series, identity, message, now_s)
+            case Dropped() | SeriesEnd():
+                self._for_series(message.series, identity, message, now_s)
+            case ControlResult() if self._operators.take(identity, message):
+                pass
+            case _:
+                self._server.wire_errors["unexpected_kind"] += 1
+
+    def _for_series(
+        self, name: str, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd, now_s: float
+    ) -> None:
+        series = self._series
+        if name in self._ended:
+            # It was over already when this came (again): the sender need not keep it.
+            self._intake.accept(identity, message)
+            return
+        if series is None or series.name != name:
+            self._early.append((identity, message))
+            return
+        match message:
+            case Reconstruction():
+                self._intake.take_reconstruction(series, identity, message, now_s)
+            case Snapshot():
+                self._intake.take_raw(series, identity, message)
+            case Dropped():
+                self._intake.take_dropped(series, identity, message, now_s)
+            case SeriesEnd():
+                series.end(identity, message)
+
+    def _begin(self, identity: bytes, info: SeriesInfo, now_s: float) -> None:
+        calibration = self._calibrations.get(info.calibration_hash)
+        if calibration is None:
+            self._starting = (identity, info)
+            self._server.reply(identity, CalibrationRequest(hash=info.calibration_hash))
+            return
+        self._starting = None
+        if info.series not in self._ended and (self._series is None or self._series.name != info.series):
+            if self._series is not None:
+                self._end_series(f"another series began: {info.series}")
+            self._series = SeriesSession(info, calibration, self._rig)
+            self._operators.carry_changes(self._series)
+            if self._preview is not None:
+                self._preview.series_started(info)
+            log_for_series(info.series)
+            log.info("series %s begins", info.series)
+        self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
+        early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)
+        for sender, message in early:
+            self._obey(sender, message, now_s)
+
+    def _end_series(self, reason: str) -> None:
+        """Close the books: the recording with its ledger inside, the summary, and the word to the acquire node."""
+        series, self._series = self._series, None
+        assert series is not None
+        series.book.end_reason = reason
+        self._show(series, series.reorder.flush())
+        recording = series.close()
+        self._intake.settle()
+        if self._summary is not None:
+            summary = series.book.summary(versions(), self._wire_errors, recording)
+            self._summary.write_text(json.dumps(summary, indent=2) + "\n")
+        try:
+            series.book.ledger.check()
+        except LedgerError as error:
+            log.error("series %s: %s", series.name, error)
+            self._failure = self._failure or error
+        if recording.get("state") in {RecorderState.STOPPED, RecorderState.FAILED}:
+            self._failure = self._failure or StorageError(
+                f"The recording {recording['file']} is not complete",
+                got=recording["reason"],
+                hint="What was flushed before is readable; the ledger counts the rest as not_recorded.",
+            )
+        self._ended.append(series.name)
+        self._last_status = series.status(time.monotonic())
+        self._tell_status(time.monotonic())
+        if series.ended_by is not None:
+            self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
+        log.info("series %s is over: %s", series.name, series.book.ledger.as_dict())
+
+    def _acquire_is_there(self) -> bool:
+        return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
+
+    def _lost(self, peer: Peer) -> None:
+        self._show_status_soon()  # whoever watches is told at once
+        if peer.hello.kind_of_node == "acquire" and self._series is not None:
+            log.warning("the acquire node is silent; series %s stays open until it is back", self._series.name)
+
+    # --- what is shown
+
+    def _show(self, series: SeriesSession, reconstructions: list[Reconstruction]) -> None:
+        for reconstruction in reconstructions:
+            series.film(reconstruction)
+            self._taps.publish(reconstruction)
+            if self._preview is not None:
+                self._preview.publish(reconstruction)
+
+    def _show_status_soon(self) -> None:
+        self._status_s = float("-inf")
+
+    def _tell_status(self, now_s: float) -> None:
+        series = self._series
+        for peer in self._server.peers.values():
+            if series is not None and peer.status.get("series") == series.name:
+                series.hear(peer.status, now_s)
+        if series is not None:
+            series.learn_solvers(solvers(self._server.peers.values()))
+            series.checkpoint()
+        state = "running" if series is not None else ("ended" if self._ended else "waiting")
+        status = {
+            "state": state,
+            "rig": self._rig.rig.name,
+            "nodes": describe_nodes(self._server.peers.values()),
+            "controls": self._operators.describe(),
+            "wire_errors": dict(self._wire_errors),
+            **(series.status(now_s) if series is not None else self._last_status),
+        }
+        if self._preview is not None:
+            self._preview.set_status(status)
+        self._taps.publish(Heartbeat(node="sink", status={**flat(status), "preview": self._preview_url}))
+        if self._watched.due(now_s):
+            figures = sink_figures(status, self._wire_errors)
+            self._watched.tell(
+                self._not_ready(status),
+                {**status, "preview": self._preview_url},
+                figures,
+                progress=int(status.get("recording", {}).get("rows", 0)),
+                idle=not self._intake.full and not status.get("recording", {}).get("queue_items", 0),
+            )
+
+    @property
+    def _wire_errors(self) -> Counter[str]:
+        """Messages refused by reason, at both addresses."""
+        return self._server.wire_errors + self._taps.wire_errors
+
+    def _not_ready(self, status: Mapping[str, Any]) -> str:
+        """Return why results cannot be taken or kept, ``""`` if they can."""
+        recording = status.get("recording", {})
+        if recording.get("state") in {RecorderState.STOPPED, RecorderState.FAILED}:
+            return f"nothing more is recorded: {recording['reason']}"
+        return "" if self._acquire_is_there() else "no acquire node reports"

@@ -1,0 +1,129 @@
+"""The sink's side towards operators: what they ask for by the page is done or refused, and who changed what is kept."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from sci_stream.clock import unix_ns
+from sci_stream.errors import InputError, SciStreamError
+from sci_stream.nodes.sink.control_broker import ControlBroker, SettingChange, SinkControls
+from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.web.preview import PreviewOptions, WebPreview
+from sci_stream.wire import ControlResult
+
+log = logging.getLogger(__name__)
+
+
+class OperatorCommands:
+    """The live page and what is asked for there (`preview_controls.OperatorControl`). Used from the sink's loop.
+
+    `switch_recording` and `ask` may be called from any thread.
+
+    Parameters
+    ----------
+    server
+        Whose peers are asked.
+    options
+        Of the page; None for none, and then nobody can ask for anything.
+    series
+        Returns the series that is going on.
+    wake
+        Wakes the sink's loop.
+    show_soon
+        Has what is shown renewed at once.
+    """
+
+    def __init__(
+        self,
+        server: ResultsServer,
+        options: PreviewOptions | None,
+        series: Callable[[], SeriesSession | None],
+        wake: Callable[[], None],
+        show_soon: Callable[[], None],
+    ) -> None:
+        self._series = series
+        self._wake = wake
+        self._show_soon = show_soon
+        self._asked: queue.SimpleQueue[tuple[bool, str, Future[str]]] = queue.SimpleQueue()
+        self._in_force: dict[tuple[str, str], SettingChange] = {}
+        self.preview = None if options is None else WebPreview(options, operator=self)
+        own = SinkControls(self.preview, self._is_recording, self._switch_recording)
+        self._desk = ControlBroker(server.peers, server.reply, own, self._note_change, wake)
+
+    # --- from any thread
+
+    def switch_recording(self, on: bool, who: str = "") -> Future[str]:
+        """Ask for the recording to be on or off."""
+        answer: Future[str] = Future()
+        self._asked.put((on, who, answer))
+        self._wake()
+        return answer
+
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+        """Ask a node, or all of a kind, for something; see `ControlBroker.ask`."""
+        return self._desk.ask(node, action, parameters, who)
+
+    # --- from the sink's loop
+
+    def answer(self, now_s: float) -> None:
+        """Do what was asked for meanwhile."""
+        while not self._asked.empty():
+            on, who, answer = self._asked.get()
+            if not answer.set_running_or_notify_cancel():
+                continue  # who asked has given up, and was told so
+            try:
+                file = self._switch_recording(on, who)
+            except SciStreamError as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(file)
+        self._desk.turn(now_s)
+
+    def take(self, identity: bytes, result: ControlResult) -> bool:
+        """Take a node's answer; return whether it had been asked."""
+        return self._desk.take(identity, result)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what may be set and done."""
+        return self._desk.describe()
+
+    def carry_changes(self, series: SeriesSession) -> None:
+        """Tell a series that begins what was changed before it and still holds."""
+        values = self._desk.values()
+        for key, change in list(self._in_force.items()):
+            if values.get(key, change.new) == change.new:
+                series.note_change(change)
+            else:
+                del self._in_force[key]  # the node was started anew since, as the rig file says
+
+    def _is_recording(self) -> bool | None:
+        series = self._series()
+        return None if series is None else series.recording.is_on
+
+    def _switch_recording(self, on: bool, who: str) -> str:
+        self._show_soon()
+        series = self._series()
+        if series is None:
+            raise InputError("There is no series to record", hint="Wait for the camera to start.")
+        change = SettingChange(unix_ns(), who, "sink", "recording", self._is_recording(), on)
+        if change.old and not on:
+            self._note_change(change)  # while there is a journal to tell it to
+            return series.switch_recording(on)
+        file = series.switch_recording(on)
+        self._note_change(change)
+        return file
+
+    def _note_change(self, change: SettingChange) -> None:
+        old, new = ("", "") if change.new is None else (f" from {change.old}", f" to {change.new}")
+        log.warning("%s %s%s%s, by %s", change.node, change.name, old, new, change.who or "nobody who said so")
+        if change.new is not None and change.node != "sink":
+            self._in_force[change.node, change.name] = change
+        series = self._series()
+        if series is not None:
+            series.note_change(change)
+        self._show_soon()

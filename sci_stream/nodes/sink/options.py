@@ -1,0 +1,90 @@
+"""From the rig to the options of what the sink feeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sci_stream.config import PreviewSection, Rig
+from sci_stream.config.fields import expiry_s
+from sci_stream.errors import StorageError
+from sci_stream.imaging.demosaic import Demosaic
+from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance
+from sci_stream.nodes.sink.live_movie import MovieOptions
+from sci_stream.nodes.sink.recorder import RecorderOptions
+from sci_stream.optional import need
+from sci_stream.storage.recording import Compression
+from sci_stream.web.preview import PreviewOptions
+
+
+def recorder_options(rig: Rig) -> RecorderOptions:
+    """Return how to record; the folder is made if it is not there.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be made.
+    """
+    section = rig.record
+    folder = Path(section.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"[record] folder {folder} cannot be made", got=error.strerror) from None
+    return RecorderOptions(
+        folder=folder,
+        raw=section.raw,
+        video=section.video,
+        compression=Compression(section.compression),
+        segment_bytes=section.segment_mib << 20,
+        segment_s=section.segment_minutes * 60,
+        warn_free_bytes=section.warn_free_mib << 20,
+        floor_free_bytes=section.min_free_mib << 20,
+    )
+
+
+def movie_options(rig: Rig) -> MovieOptions | None:
+    """Return how to film; None if it is not wanted.
+
+    Raises
+    ------
+    ConfigError
+        If PyAV is not installed.
+    """
+    section = rig.record
+    if not section.enabled or section.movie == "none":
+        return None
+    need("av", "video", f'[record] movie = "{section.movie}"')
+    return MovieOptions(
+        suffix=f".{section.movie}",
+        fps=section.movie_fps,
+        tone=tone_settings(rig.preview),
+        floor_free_bytes=section.min_free_mib << 20,
+    )
+
+
+def preview_options(rig: Rig) -> PreviewOptions:
+    """Return how to serve the live page."""
+    section = rig.preview
+    return PreviewOptions(
+        host=section.host,
+        port=section.port,
+        token=section.token or None,
+        token_expires_s=expiry_s(section.token_expires),
+        tone=tone_settings(section),
+        jpeg_quality=section.jpeg_quality,
+        stale_s=section.stale_after_s,
+        stills=Path(rig.record.folder) / "stills",
+    )
+
+
+def tone_settings(section: PreviewSection) -> ToneSettings:
+    """Return how video is to look, as the rig says."""
+    return ToneSettings(
+        exposure_ev=section.exposure_ev,
+        black=section.black,
+        gamma=section.gamma,
+        white_balance=WhiteBalance(section.white_balance),
+        gains=section.white_gains,
+        false_colour=FalseColour(section.false_colour),
+        demosaic=Demosaic(section.demosaic),
+    )

@@ -1,0 +1,239 @@
+"""Record a series without holding up who delivers it: a bounded queue and a thread of its own."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sci_stream.errors import StorageError
+from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.nodes.sink.series_recording import (
+    Item,
+    OnDurable,
+    RecorderOptions,
+    RecorderState,
+    SeriesRecording,
+    Written,
+)
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.recording import free_bytes
+
+__all__ = ["Admission", "OnDurable", "Recorder", "RecorderOptions", "RecorderState", "Written"]
+
+_IDLE_S = 1.0
+_ITEM_OVERHEAD_BYTES = 512
+"""What a queued item costs beside its arrays, so that items without arrays are bounded too."""
+
+
+class Admission(enum.StrEnum):
+    """What became of a submission."""
+
+    ACCEPTED = "accepted"
+    """It is queued; its callback will come exactly once."""
+    FULL = "full"
+    """The queue is full: submit it again later, and hold back who delivers."""
+    STOPPED = "stopped"
+    """Nothing is recorded (any more); `Recorder.status` says why. No callback will come."""
+
+
+class Recorder:
+    """A `Sink` that records; its ``submit_…`` methods never block and may be called from one thread at a time.
+
+    Parameters
+    ----------
+    options
+        Where and how.
+    free
+        Returns the bytes free on the disk of a path; replaced in tests.
+    """
+
+    def __init__(self, options: RecorderOptions, *, free: Callable[[Path], int] = free_bytes) -> None:
+        self.options = options
+        self._free = free
+        self._changed = threading.Condition()
+        self._queue: deque[Item] = deque()
+        self._queue_bytes = 0
+        self._recording: SeriesRecording | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self._final_ledger: Mapping[str, Any] | None = None
+        self._end_error: StorageError | None = None
+
+    def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
+        """Open a new file, the next segment if there is one of this series, and begin to record.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be made or the disk is below its floor.
+        RuntimeError
+            If a series is being recorded.
+        """
+        if self._thread is not None:
+            raise RuntimeError("end the series being recorded before starting another")
+        failed: list[Exception] = []
+        ready = threading.Event()
+
+        def run() -> None:
+            try:
+                recording = SeriesRecording(info, calibration, self.options, self._free)
+                with self._changed:
+                    self._recording = recording
+                    self._ending, self._final_ledger, self._end_error = False, None, None
+            except Exception as error:  # handed to the caller, who waits for it
+                failed.append(error)
+                return
+            finally:
+                ready.set()
+            self._run(recording)
+
+        # HDF5 objects are made, used and closed on this one thread.
+        thread = threading.Thread(target=run, name="recorder", daemon=True)
+        thread.start()
+        ready.wait()
+        if failed:
+            thread.join()
+            raise failed[0]
+        self._thread = thread
+
+    def submit_raw(self, snapshot: Snapshot, on_durable: OnDurable | None = None) -> Admission:
+        """Queue a raw snapshot; its counts must not be changed afterwards."""
+        return self._submit(_raw_item(snapshot, on_durable))
+
+    def submit_reconstruction(self, reconstruction: Reconstruction, on_durable: OnDurable | None = None) -> Admission:
+        """Queue a reconstruction; its arrays must not be changed afterwards."""
+        return self._submit(_reconstruction_item(reconstruction, on_durable))
+
+    def submit_outcome(
+        self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None
+    ) -> Admission:
+        """Queue what became of a snapshot without video (``raw_only``, ``dropped``)."""
+        event = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
+        return self._submit(Item(0, lambda writer: writer.write_outcome(seq, outcome, reason), on_durable, event))
+
+    def submit_ledger(self, ledger: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> Admission:
+        """Queue the account so far, so that a crash leaves a recent one in the file; ``notes`` are kept beside it."""
+        return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
+
+    def submit_event(self, event: str, fields: Mapping[str, Any]) -> Admission:
+        """Queue a line for the journal; its time is when it happened, ``time_ns`` of the fields, if they have one."""
+        return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
+
+    def _submit(self, item: Item, *, wait: bool = False) -> Admission:
+        size = item.n_bytes + _ITEM_OVERHEAD_BYTES
+        with self._changed:
+            while True:
+                if self._state is not RecorderState.RECORDING or self._ending:
+                    return Admission.STOPPED
+                if not self._queue or self._queue_bytes + size <= self.options.queue_bytes:
+                    break
+                if not wait:
+                    return Admission.FULL
+                self._changed.wait()
+            self._queue.append(item)
+            self._queue_bytes += size
+            self._changed.notify_all()
+        return Admission.ACCEPTED
+
+    def raw(self, snapshot: Snapshot) -> None:
+        """Queue a raw snapshot, waiting for room.
+
+        Raises
+        ------
+        StorageError
+            If nothing is being recorded (any more).
+        """
+        self._require(self._submit(_raw_item(snapshot), wait=True))
+
+    def reconstructed(self, reconstruction: Reconstruction) -> None:
+        """Queue a reconstruction, waiting for room. Raises as `raw`."""
+        self._require(self._submit(_reconstruction_item(reconstruction), wait=True))
+
+    def _require(self, admission: Admission) -> None:
+        if admission is Admission.STOPPED:
+            reason = self._recording.reason if self._recording is not None else ""
+            raise StorageError(f"The recorder is {self._state}", got=reason or "no series is being recorded")
+
+    def series_ended(self, ledger: Mapping[str, Any] | None) -> None:
+        """Write what is queued, store the final ledger in the file and the journal, and close both.
+
+        Raises
+        ------
+        StorageError
+            If the end could not be written. A recorder that had stopped or failed before does not raise again.
+        """
+        thread = self._thread
+        if thread is None:
+            return
+        with self._changed:
+            self._ending, self._final_ledger = True, ledger
+            self._changed.notify_all()
+        thread.join()
+        self._thread = None
+        if self._end_error is not None:
+            raise self._end_error
+
+    def close(self, ledger: Mapping[str, Any] | None = None) -> None:
+        """End the series, if one is being recorded; without a ledger the file is not marked clean."""
+        self.series_ended(ledger)
+
+    def status(self) -> dict[str, Any]:
+        """Return the state as plain values; callable from any thread."""
+        with self._changed:
+            recording = self._recording
+            writer = None if recording is None else recording.writer
+            return {
+                "state": str(self._state),
+                "reason": "" if recording is None else recording.reason,
+                "warning": "" if recording is None else recording.warning,
+                "file": None if writer is None else str(writer.path),
+                "whole": None if recording is None or recording.whole is None else str(recording.whole),
+                "segment": 0 if writer is None else writer.segment,
+                "rows": 0 if recording is None else recording.rows_written,
+                "bytes": 0 if recording is None else recording.bytes_written,
+                "mb_per_s": 0.0 if recording is None else recording.mb_per_s,
+                "queue_items": len(self._queue),
+                "queue_bytes": self._queue_bytes,
+                "free_bytes": None if writer is None else self._free(writer.path),
+            }
+
+    @property
+    def _state(self) -> RecorderState:
+        return RecorderState.IDLE if self._recording is None else self._recording.state
+
+    def _run(self, recording: SeriesRecording) -> None:
+        while (batch := self._take()) is not None:
+            recording.write(batch)
+            if recording.state is not RecorderState.RECORDING:
+                with self._changed:  # whoever waits for room must learn that there is none to come
+                    self._changed.notify_all()
+        error = recording.finish(self._final_ledger)
+        with self._changed:
+            self._end_error = error
+            self._changed.notify_all()
+
+    def _take(self) -> list[Item] | None:
+        """Return what is queued, at most a batch; empty after an idle second; None when all is done."""
+        with self._changed:
+            if not self._queue and not self._ending:
+                self._changed.wait(_IDLE_S)
+            if not self._queue and self._ending:
+                return None
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self.options.batch_items))]
+            self._queue_bytes -= sum(item.n_bytes + _ITEM_OVERHEAD_BYTES for item in batch)
+            if batch:
+                self._changed.notify_all()
+            return batch
+
+
+def _raw_item(snapshot: Snapshot, on_durable: OnDurable | None = None) -> Item:
+    return Item(snapshot.counts.nbytes, lambda writer: writer.write_raw(snapshot), on_durable)
+
+
+def _reconstruction_item(reconstruction: Reconstruction, on_durable: OnDurable | None = None) -> Item:
+    n_bytes = reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)
+    return Item(n_bytes, lambda writer: writer.write_reconstruction(reconstruction), on_durable)

@@ -1,0 +1,230 @@
+"""What the sink knows of one series: its ledger, how long things took, how good they came out."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sci_stream.calibration.diagnosis import findings
+from sci_stream.clock import unix_ns
+from sci_stream.delivery.ledger import Ledger
+from sci_stream.delivery.throughput import Rate
+from sci_stream.model import CalibrationHealth, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
+
+_RECENT = 4096
+_LISTED = 1000
+"""Snapshots whose PSNR the summary lists one by one; its mean and minimum are over all."""
+
+STAGES = ("queue", "transfer", "wait", "solve", "deliver", "record", "total")
+
+
+class _Mean:
+    """Mean, extremes and count of values that are not kept."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._sum = 0.0
+        self.low = float("inf")
+        self.high = float("-inf")
+
+    def add(self, value: float) -> None:
+        self.n += 1
+        self._sum += value
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    @property
+    def mean(self) -> float | None:
+        return self._sum / self.n if self.n else None
+
+
+def _percentiles(values: deque[float]) -> dict[str, float]:
+    p50, p99 = np.percentile(np.asarray(values), [50, 99])
+    return {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
+
+
+def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | None = 0) -> dict[str, float]:
+    """Return how long a snapshot that the sink has accepted spent in each stage, and from camera to sink, s.
+
+    Parameters
+    ----------
+    acquire_ns, node_ns
+        The sink's clock less those of the acquire and the reconstruct node's hosts, ns; None where it is not known
+        (yet): stages that begin by that clock and end by another one cannot be told then, and are left out.
+    """
+    stamps = (
+        (times.acquired_ns, "acquire", acquire_ns),
+        (times.dispatched_ns, "acquire", acquire_ns),
+        (times.received_ns, "node", node_ns),
+        (times.started_ns, "node", node_ns),
+        (times.finished_ns, "node", node_ns),
+        (times.accepted_ns, "sink", 0),
+    )
+    stages = {}
+    for stage, earlier, later in (*zip(STAGES, stamps, stamps[1:], strict=False), ("total", stamps[0], stamps[-1])):
+        (begun_ns, clock, ahead_ns), (ended_ns, other_clock, other_ahead_ns) = earlier, later
+        if clock == other_clock:
+            stages[stage] = (ended_ns - begun_ns) / 1e9
+        elif ahead_ns is not None and other_ahead_ns is not None:
+            stages[stage] = (ended_ns + other_ahead_ns - begun_ns - ahead_ns) / 1e9
+    return stages
+
+
+class SeriesStatistics:
+    """Ledger and figures of one series. Percentiles are over the most recent snapshots, means over all."""
+
+    def __init__(self, info: SeriesInfo) -> None:
+        self.info = info
+        self.ledger = Ledger()
+        self.rate = Rate()
+        self.acquired_rate = Rate()
+        self.end_reason = ""
+        self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
+        self._psnr_db = _Mean()
+        self._psnr_listed: list[dict[str, float | int]] = []
+        self._iterations = _Mean()
+        self._starts: Counter[str] = Counter()
+        self._budget_limited = 0
+        self._taken = 0
+        self._devices: set[str] = set()
+        self._by_node: Counter[str] = Counter()
+        self.last: Reconstruction | None = None
+        self.health = CalibrationStatistics()
+        self.changes: list[dict[str, Any]] = []
+        """What operators changed; those of before the series that are still in force come first."""
+
+    def take(self, reconstruction: Reconstruction, stages: Mapping[str, float], now_s: float) -> None:
+        """Add a reconstruction that the sink has accepted, and what `stage_seconds` says of it."""
+        self.last = reconstruction
+        self._taken += 1
+        self.rate.update(now_s, self._taken)
+        self._devices.add(reconstruction.device)
+        self.add_figures(
+            reconstruction.id.seq, reconstruction.report, reconstruction.node, redelivered=reconstruction.redelivered
+        )
+        for stage, seconds in stages.items():
+            self._latency_ms[stage].append(seconds * 1e3)
+
+    def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
+        """Add how a snapshot was solved; also for one that an earlier process of this sink recorded."""
+        self.ledger.redelivered += redelivered > 0
+        self._iterations.add(report.iterations)
+        self._starts[f"{report.start.value}: {report.start_reason}"] += 1
+        self._starts[report.start.value] += 1
+        self._budget_limited += report.budget_limited
+        self._by_node[node] += 1
+        if report.health is not None:
+            self.health.take(report.health)
+        if report.psnr_db is not None:
+            self._psnr_db.add(report.psnr_db)
+            if len(self._psnr_listed) < _LISTED:
+                self._psnr_listed.append({"seq": seq, "psnr_db": round(report.psnr_db, 3)})
+
+    def recorded(self, reconstruction: Reconstruction) -> None:
+        """Note that a reconstruction is safe in the recording."""
+        self._latency_ms["record"].append((unix_ns() - reconstruction.times.accepted_ns) / 1e6)
+
+    def latency_ms(self) -> dict[str, dict[str, float]]:
+        """Return p50 and p99 by stage, in ms, over the most recent snapshots."""
+        return {stage: _percentiles(values) for stage, values in self._latency_ms.items() if values}
+
+    def summary(self, versions: dict[str, str], wire_errors: Counter[str], recording: dict[str, Any]) -> dict[str, Any]:
+        """Return the account of the whole series, as ``--summary`` writes it (docs/architecture.md)."""
+        psnr = None
+        if self._psnr_db.n:
+            psnr = {
+                "mean": round(self._psnr_db.mean or 0.0, 3),
+                "min": round(self._psnr_db.low, 3),
+                "per_snapshot": sorted(self._psnr_listed, key=lambda entry: entry["seq"]),
+            }
+        ledger = self.ledger.as_dict()
+        return {
+            "series": self.info.series,
+            "rig": self.info.rig,
+            "policy": self.info.policy.value,
+            "camera": {"model": self.info.camera_model, "serial": self.info.camera_serial},
+            "shape": [self.info.n_frames, self.info.height_px, self.info.width_px],
+            "ended": self.end_reason,
+            "ledger": ledger,
+            "latency_ms": self.latency_ms(),
+            "psnr_db": psnr,
+            "iterations": {
+                "mean": None if self._iterations.mean is None else round(self._iterations.mean, 2),
+                "min": int(self._iterations.low) if self._iterations.n else None,
+                "max": int(self._iterations.high) if self._iterations.n else None,
+                "budget_limited": self._budget_limited,
+            },
+            "warm_starts": self._starts[Start.WARM.value],
+            "starts": {name: count for name, count in sorted(self._starts.items()) if ": " in name},
+            "calibration": self.health.figures(),
+            "by_node": dict(sorted(self._by_node.items())),
+            "device": ", ".join(sorted(self._devices)),
+            "wire_errors": dict(wire_errors),
+            "recording": recording,
+            "changes": self.changes,
+            "versions": versions,
+        }
+
+
+class CalibrationStatistics:
+    """What was found of the calibration in the course of a series: the last word, and the worst."""
+
+    def __init__(self) -> None:
+        self._last: CalibrationHealth | None = None
+        self._largest_shift_px: float | None = None
+        self._least_match: float | None = None
+        self._first_brightness: float | None = None
+        self._looks = 0
+        self._corrected = 0
+
+    def take(self, health: CalibrationHealth) -> None:
+        """Add a look."""
+        self._last = health
+        self._looks += 1
+        self._corrected += health.corrected
+        if health.shift_px is not None:
+            self._largest_shift_px = max(health.shift_px, self._largest_shift_px or 0.0)
+        if self._first_brightness is None:
+            self._first_brightness = health.brightness
+        if health.match is not None:
+            self._least_match = min(health.match, 1.0 if self._least_match is None else self._least_match)
+
+    def alerts(self, warn_shift_px: float) -> list[str]:
+        """Return what the last look found wrong, a sentence each."""
+        return list(findings(self._last, warn_shift_px).values()) if self._last is not None else []
+
+    def figures(self) -> dict[str, Any] | None:
+        """Return the figures, None before the first look."""
+        last = self._last
+        if last is None:
+            return None
+        figures = {
+            "shift_x_px": last.shift_x_px,
+            "shift_y_px": last.shift_y_px,
+            "largest_shift_px": self._largest_shift_px,
+            "match": last.match,
+            "least_match": self._least_match,
+            "contrast": last.contrast,
+            "below_black_fraction": last.below_black_fraction,
+            "brightness": last.brightness,
+            "brightness_drift": self._brightness_drift,
+            "camera_gain": last.gain,
+        }
+        return {
+            "looks": self._looks,
+            "shift_px": None if last.shift_px is None else [last.shift_x_px, last.shift_y_px],
+            **{name: None if value is None else round(value, 4) for name, value in figures.items()},
+            "order": last.order,
+            "first_mask": last.first_mask,
+            "corrected": last.corrected,
+            "corrected_looks": self._corrected,
+        }
+
+    @property
+    def _brightness_drift(self) -> float | None:
+        """Brightness of the last look relative to the first one: 1 if nothing changed, the light or the scene."""
+        last = self._last.brightness if self._last is not None else None
+        return last / self._first_brightness if last is not None and self._first_brightness else None

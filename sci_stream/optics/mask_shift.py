@@ -1,0 +1,194 @@
+"""Masks that stand elsewhere on the sensor than where they were calibrated.
+
+Mask elements are about as large as pixels, so that a calibrated mask is not band-limited: shifting it by a fraction of
+a pixel with an interpolating (Fourier, cubic) kernel gives masks that are wrong by a third of their contrast at half a
+pixel. What the true kernel is depends on the elements' form and the optics' blur, which nobody knows; but it can be
+measured, a few weights along each axis.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from sci_stream.errors import FileFormatError
+
+TAPS_RADIUS = 2
+"""Weights along an axis reach so many pixels to either side."""
+
+_UNITS = 10_000
+"""Weights are told in ten-thousandths: finer than any of them is known."""
+_MOST_BASE_PX, _MOST_UNITS = 9_999, 99_999
+_AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
+TOLD_PATTERN = rf"({_AXIS};{_AXIS})?"
+"""What `Displacement.told` returns, as a regular expression."""
+TOLD_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
+"""No longer than this."""
+
+_SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
+
+
+@dataclass(frozen=True, slots=True)
+class Displacement:
+    r"""Where and how the masks' image now falls: φ'(r) = Σ_i Σ_j a_i b_j φ(r − base − (i, j)).
+
+    Parameters
+    ----------
+    base_px
+        (x, y), whole pixels to the right and down.
+    x, y
+        a and b: 2·`TAPS_RADIUS` + 1 weights each, that sum to 1; the middle one belongs to a displacement of 0.
+    """
+
+    base_px: tuple[int, int] = (0, 0)
+    x: tuple[float, ...] = _SAME
+    y: tuple[float, ...] = _SAME
+
+    @property
+    def shift_px(self) -> tuple[float, float]:
+        """(x, y) of the displacement: the centroid of its weights, pixels.
+
+        >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).shift_px
+        (1.25, 0.0)
+        """
+        return self.base_px[0] + _centroid(self.x), self.base_px[1] + _centroid(self.y)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the masks are where they were calibrated, exactly."""
+        return self == NO_DISPLACEMENT
+
+    @property
+    def told(self) -> str:
+        """The displacement in a short text, for messages and recordings; ``""`` where there is none.
+
+        For x, a semicolon, and y: the base, then the weights but the middle one, in ten-thousandths.
+
+        >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).told
+        '1,0,0,2500,0;0,0,0,0,0'
+        """
+        rounded = self.rounded()
+        if rounded.is_none:
+            return ""
+        axes = zip(rounded.base_px, (rounded.x, rounded.y), strict=True)
+        return ";".join(",".join(map(str, [base, *_in_units(weights)])) for base, weights in axes)
+
+    @classmethod
+    def from_told(cls, text: str) -> Displacement:
+        """Return the displacement that was `told`.
+
+        Raises
+        ------
+        FileFormatError
+            If it is none.
+        """
+        if re.fullmatch(TOLD_PATTERN, text, re.ASCII) is None:
+            raise FileFormatError(
+                "A displacement of the masks cannot be read",
+                expected="base and weights of x and y, as in '1,0,0,2500,0;0,0,0,0,0'",
+                got=text,
+            )
+        if not text:
+            return NO_DISPLACEMENT
+        (base_x, *x), (base_y, *y) = ([int(number) for number in axis.split(",")] for axis in text.split(";"))
+        return cls((base_x, base_y), _from_units(x), _from_units(y))
+
+    def rounded(self) -> Displacement:
+        """Return the displacement as it can be `told`: what is computed with it can be computed again."""
+        x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
+        base_x, base_y = (max(-_MOST_BASE_PX, min(_MOST_BASE_PX, base)) for base in self.base_px)
+        return Displacement((base_x, base_y), x, y)
+
+    def recentred(self) -> Displacement:
+        """Return the same with its weights around the whole pixel that is nearest to their centroid, where they fit."""
+        (x, move_x), (y, move_y) = _recentre(self.x), _recentre(self.y)
+        return Displacement((self.base_px[0] + move_x, self.base_px[1] + move_y), x, y)
+
+    def blended(self, other: Displacement, weight: float) -> Displacement:
+        """Return the mean with another one of the same base, ``weight`` of which is the other's."""
+        if other.base_px != self.base_px:
+            raise ValueError(f"displacements of base {self.base_px} and {other.base_px} cannot be averaged")
+        x, y = (
+            tuple((1 - weight) * mine + weight * its for mine, its in zip(*both, strict=True))
+            for both in ((self.x, other.x), (self.y, other.y))
+        )
+        return Displacement(self.base_px, x, y)
+
+
+NO_DISPLACEMENT = Displacement()
+
+
+def _centroid(weights: tuple[float, ...]) -> float:
+    return float(sum(i * weight for i, weight in enumerate(weights, -TAPS_RADIUS)))
+
+
+def _in_units(weights: tuple[float, ...]) -> list[int]:
+    """Return the weights but the middle one, which the others leave, as whole numbers."""
+    outer = weights[:TAPS_RADIUS] + weights[TAPS_RADIUS + 1 :]
+    return [max(-_MOST_UNITS, min(_MOST_UNITS, round(weight * _UNITS))) for weight in outer]
+
+
+def _from_units(outer: list[int]) -> tuple[float, ...]:
+    middle = _UNITS - sum(outer)
+    return tuple(units / _UNITS for units in (*outer[:TAPS_RADIUS], middle, *outer[TAPS_RADIUS:]))
+
+
+def _recentre(weights: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
+    """Move weights by a pixel where their centroid is nearer to the next one, with some reluctance."""
+    centroid = _centroid(weights)
+    if abs(centroid) <= 0.6:
+        return weights, 0
+    if centroid > 0:
+        return (weights[0] + weights[1], *weights[2:], 0.0), 1
+    return (0.0, *weights[:-2], weights[-2] + weights[-1]), -1
+
+
+_NEGLIGIBLE = 0.1
+
+
+def displace(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
+    """Return the masks as they now fall on the sensor, (B, H, W) → the same, a new tensor, in 0–1.
+
+    Beyond the border, which the calibration does not know, masks are continued by their outermost pixels.
+    """
+    reach_x, reach_y = (abs(base) + TAPS_RADIUS for base in displacement.base_px)
+    padded = torch.nn.functional.pad(phi.unsqueeze(0), (reach_x, reach_x, reach_y, reach_y), mode="replicate")[0]
+    height, width = phi.shape[-2:]
+    across = _weighted(padded, displacement.x, reach_x - displacement.base_px[0], -1, width)
+    return _weighted(across, displacement.y, reach_y - displacement.base_px[1], -2, height).clamp_(0.0, 1.0)
+
+
+def unknown(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
+    """Return which pixels see a part of the masks that lay beyond the sensor when they were calibrated, (H, W) bool."""
+    rows, columns = (
+        _beyond(weights, base, length)
+        for weights, base, length in zip(
+            (displacement.y, displacement.x), reversed(displacement.base_px), shape, strict=True
+        )
+    )
+    return rows.unsqueeze(1) | columns
+
+
+def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
+    """Return where along an axis more than `_NEGLIGIBLE` of the weights fall outside, (length,) bool."""
+    position = torch.arange(length)
+    outside = torch.zeros(length)
+    for i, weight in enumerate(weights, -TAPS_RADIUS):
+        source = position - base - i
+        outside += abs(weight) * ((source < 0) | (source >= length))
+    return outside > _NEGLIGIBLE
+
+
+def _weighted(image: torch.Tensor, weights: tuple[float, ...], start: int, dim: int, length: int) -> torch.Tensor:
+    """Sum slices of ``length`` along an axis: weight i takes the one that begins i before ``start``."""
+    terms = [
+        (weight, image.narrow(dim, start - i, length))
+        for i, weight in enumerate(weights, -TAPS_RADIUS)
+        if weight != 0.0
+    ]
+    total = torch.zeros_like(terms[0][1])
+    for weight, part in terms:
+        total.add_(part, alpha=weight)
+    return total

@@ -1,0 +1,92 @@
+r"""Plug-and-play ADMM, the paper's Section 3: for measurements whose noise is not to be reproduced.
+
+ADMM solves ``min ½‖y − Φx‖² + λ g(v)  s.t.  x = v``. Where GAP's x explains every measured pixel exactly, noise
+included, ADMM's weighs the measurement against the prior: the heavier ρ = γ, the less y is believed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from sci_stream.optics.forward import forward
+from sci_stream.recon.algorithms.gap import (
+    CorrelatedResidual,
+    Denoise,
+    Observe,
+    cycle_denoisers,
+    explained,
+    in_time,
+    noise_variance_ratio,
+)
+from sci_stream.recon.algorithms.noise_level import placed
+
+
+def admm(
+    v: torch.Tensor,
+    y: torch.Tensor,
+    phi: torch.Tensor,
+    r_inv: torch.Tensor,
+    *,
+    denoise: Denoise | Sequence[Denoise],
+    sigmas: Iterable[float],
+    gamma: float = 0.01,
+    noise: torch.Tensor | None = None,
+    correlated: CorrelatedResidual | None = None,
+    relative: torch.Tensor | None = None,
+    observe: Observe | None = None,
+) -> Iterator[torch.Tensor]:
+    r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
+
+    ::
+
+        x ← (v − u) + Φᵀ (ΦΦᵀ + γ)⁻¹ (y − Φ(v − u))
+        v ← D_σ(x + u)
+        u ← u + (x − v)
+
+    The first line is the minimiser of ½‖y − Φx‖² + ½γ‖x − (v − u)‖²: the matrix that is to be inverted is block
+    diagonal, and the Woodbury identity leaves one division a pixel. u is the paper's dual variable divided by ρ = γ,
+    which stays the same from one iteration to the next (the paper's γ_k = 1) while σ falls by its schedule, as in the
+    published code. Where the noise of y is known, γ grows by n²/(2σ²) as σ falls: by what it is compared with what the
+    prior is to settle.
+
+    Parameters
+    ----------
+    v, y, phi, r_inv
+        As for `sci_stream.recon.algorithms.gap.gap`. Pixels with ``r_inv`` = 0 keep v − u.
+    denoise, sigmas, noise, observe
+        As for `gap`.
+    correlated
+        How the first iterations explain what v − u leaves, as for `gap`; γ takes no part in that.
+    relative
+        The level to denoise with at each pixel as a multiple of σ, as for `gap`.
+    gamma
+        γ ≥ 0, in units of Σφ². With γ = 0, x explains the measurement exactly, as GAP's does.
+
+    Yields
+    ------
+    v, (…, B, H, W). Not touched again by the iteration: the caller may keep it, and must not write to it.
+
+    References
+    ----------
+    PnP-ADMM for SCI, the three sub-problems of Section 3. Scaled form: Boyd et al., "Distributed optimization and
+    statistical learning via the alternating direction method of multipliers", Found. Trends Mach. Learn. 3 (2011).
+    """
+    # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
+    ridge_inv, doubt = r_inv / (1.0 + gamma * r_inv), noise_variance_ratio(noise, r_inv)
+    u = torch.zeros_like(v)
+    for turn, (sigma, prior) in enumerate(zip(sigmas, itertools.cycle(cycle_denoisers(denoise)), strict=False)):
+        if doubt is not None:
+            ridge_inv = r_inv / (1.0 + gamma * r_inv + doubt / sigma**2)
+        x = v - u
+        residual = y - forward(phi, x)
+        projected = torch.addcmul(x, phi, (residual * ridge_inv).unsqueeze(-3))
+        first = in_time(correlated, turn)
+        x = projected if first is None else explained(x, projected, residual, r_inv, first)
+        v = prior(x + u, placed(sigma, relative))
+        u = u + (x - v)
+        if observe is not None:
+            observe(x, v)
+        yield v

@@ -1,0 +1,133 @@
+r"""The λ rules that look at the iterates: the paper's adaptive one, and one that follows the residual; λ = σ²."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from sci_stream.optics.forward import forward
+from sci_stream.recon.algorithms.schedule import SigmaSchedule
+
+
+class AdaptiveRule:
+    r"""Lower λ only when the iterates have come to rest.
+
+    ::
+
+        Δ_{k+1} = (‖x^(k+1) − x^(k)‖₂ + ‖v^(k+1) − v^(k)‖₂) / √(nB)
+        λ_{k+1} = ξ λ_k  if Δ_{k+1} ≥ η Δ_k,  else λ_k
+
+    As long as each move is shorter than η times the one before, the iteration still converges at this λ and is left to
+    it; but no longer than leaves time to arrive at the lowest λ in steps of ξ. Where the budget is too short for these
+    steps, they are lengthened. Keeps two videos in memory; on a GPU the host waits for the device in every iteration.
+
+    Parameters
+    ----------
+    schedule
+        First and last σ.
+    xi
+        ξ, 0 < ξ < 1: σ falls by √ξ.
+    eta
+        η, 0 ≤ η < 1; 0 lowers λ in every iteration.
+
+    Raises
+    ------
+    ValueError
+        If ξ or η is out of its range.
+
+    References
+    ----------
+    PnP-GAP, Algorithm 1 and update rule b); after Chan, Wang, Elgendy, "Plug-and-play ADMM for image restoration:
+    fixed-point convergence and applications", IEEE Trans. Comput. Imaging 3 (2017).
+    """
+
+    def __init__(self, schedule: SigmaSchedule, xi: float, eta: float) -> None:
+        if not (0 < xi < 1 and 0 <= eta < 1):
+            raise ValueError(f"expected 0 < xi < 1 and 0 <= eta < 1, got {xi} and {eta}")
+        fall = 2.0 * math.log(schedule.first / schedule.last)
+        self._step = -math.log(xi) / fall if fall > 0 else 1.0
+        self._eta = eta
+        self._before: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._delta: torch.Tensor | None = None
+        self._delta_before: torch.Tensor | None = None
+
+    def observe(self, x: torch.Tensor, v: torch.Tensor) -> None:
+        """Take note of an iteration's x and v; see `sci_stream.recon.algorithms.gap.Observe`."""
+        if self._before is not None:
+            x_before, v_before = self._before
+            moved = torch.linalg.vector_norm(x - x_before) + torch.linalg.vector_norm(v - v_before)
+            self._delta_before, self._delta = self._delta, moved / x.numel() ** 0.5
+        self._before = x, v
+
+    def stride(self, remaining: float, left: int) -> float:
+        """Return 0 while the iterates converge and there is time, then one multiplication by ξ."""
+        if self._converging() and remaining <= self._step * (left - 1):
+            return 0.0
+        return max(self._step, remaining / left)
+
+    def sigma(self, planned: float) -> float:
+        """Return what is planned."""
+        return planned
+
+    def _converging(self) -> bool:
+        """Return whether Δ_{k+1} < η Δ_k; False before both are known."""
+        if self._delta is None or self._delta_before is None:
+            return False
+        return bool(self._delta < self._eta * self._delta_before)
+
+
+SIGMA_PER_ERROR = 2.0
+"""How many times the error that the residual shows σ may be. See docs/results/schedule-research.md."""
+
+SIGMA_FLOOR = 2 / 255
+"""σ below which the residual does not bring it: an eight-bit display shows no less."""
+
+
+class ResidualRule:
+    r"""Follow the schedule, but never far above the error that the residual still shows.
+
+    An estimate v whose error is white with standard deviation s leaves y − Φv with the variance s² Σφ² + noise, so
+
+    ::
+
+        s = ‖y − Φv‖₂ / (Σ_pixels R)^½,   σ = min(planned σ, 2 s)
+
+    A σ far above s makes the denoiser smooth away detail that the measurement had already brought to light: scenes that
+    hardly move, or are full of fine texture, have a small s after few iterations, and would lose decibels on their way
+    down the schedule. Errors that Φ does not see, those of fast motion first of all, leave s too small, hence the
+    factor. Measurement noise is part of s: σ stays above it.
+
+    Parameters
+    ----------
+    y, phi, r_inv
+        As for `sci_stream.recon.algorithms.gap.gap`.
+    factor
+        See `SIGMA_PER_ERROR`.
+    """
+
+    def __init__(
+        self, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, *, factor: float = SIGMA_PER_ERROR
+    ) -> None:
+        self._y, self._phi = y, phi
+        self._part = r_inv > 0
+        exposure = torch.where(self._part, r_inv, 1.0).reciprocal().mul_(self._part).sum().clamp_min(1e-12)
+        self._scale = factor / exposure.sqrt()
+        self._limit: torch.Tensor | None = None
+
+    def observe(self, x: torch.Tensor, v: torch.Tensor) -> None:  # noqa: ARG002 - as `sci_stream.recon.algorithms.gap.Observe`
+        """Look at an iteration's v."""
+        residual = (self._y - forward(self._phi, v)).mul_(self._part)
+        self._limit = self._scale * torch.linalg.vector_norm(residual)
+
+    def stride(self, remaining: float, left: int) -> float:
+        """Return an equal share of what remains."""
+        return remaining / left
+
+    def sigma(self, planned: float) -> float:
+        """Return the lower of what is planned and what the residual allows; nothing is known before the first v."""
+        if self._limit is None:
+            return planned
+        limit = float(self._limit)
+        # A diverged estimate has no finite residual; the engine finds out.
+        return min(planned, max(limit, SIGMA_FLOOR)) if math.isfinite(limit) else planned

@@ -1,0 +1,220 @@
+"""Which noise level σ to denoise with, when: a schedule, planned against what time is left, and its λ rule; λ = σ²."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+
+class Shape(StrEnum):
+    """How σ falls from its first to its last value."""
+
+    GEOMETRIC = "geometric"
+    """By a constant factor an iteration, λ_{k+1} = ξ λ_k."""
+    STEPWISE = "stepwise"
+    """In a few equally long plateaus, as the published scripts do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigmaSchedule:
+    """The noise levels σ of a whole solve, as a function of how far it has come.
+
+    Parameters
+    ----------
+    first, last
+        σ of the first and the last iteration on the 0–1 scale, first ≥ last > 0.
+    shape
+        See `Shape`. Geometric beats plateaus at small budgets.
+    plateaus
+        How many, for a stepwise schedule: their levels are spaced geometrically.
+
+    Raises
+    ------
+    ValueError
+        If the levels rise or are not positive.
+    """
+
+    first: float
+    last: float
+    shape: Shape = Shape.GEOMETRIC
+    plateaus: int = 4
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.first) and self.first >= self.last > 0):
+            raise ValueError(f"sigma must fall: expected first >= last > 0, got {self.first} and {self.last}")
+        if self.plateaus < 1:
+            raise ValueError(f"expected at least one plateau, got {self.plateaus}")
+
+    def sigma(self, progress: float) -> float:
+        """Return σ at a point of the solve, ``progress`` from 0 (first iteration) to 1 (last)."""
+        if progress >= 1.0:
+            return self.last
+        if self.shape is Shape.STEPWISE:
+            level = min(int(progress * self.plateaus), self.plateaus - 1)
+            progress = level / (self.plateaus - 1) if self.plateaus > 1 else 1.0
+        return float(self.first * (self.last / self.first) ** progress)
+
+    def ladder(self, iterations: int) -> tuple[float, ...]:
+        """Return σ of every iteration of a solve of known length; the last one is `last`.
+
+        >>> SigmaSchedule(0.4, 0.1).ladder(3)
+        (0.4, 0.2, 0.1)
+        """
+        return tuple(self.sigma(advance_at(k, iterations)) for k in range(iterations))
+
+
+def advance_at(k: int, iterations: int) -> float:
+    """Return the progress at iteration k of a solve of known length: 0 at the first, 1 at the last."""
+    return k / (iterations - 1) if iterations > 1 else 1.0
+
+
+class LambdaRule(StrEnum):
+    """What decides how σ falls."""
+
+    MONOTONE = "monotone"
+    """The schedule alone: λ falls with every iteration, the paper's rule a)."""
+    ADAPTIVE = "adaptive"
+    """λ falls when the iterates have come to rest, the paper's rule b)."""
+    RESIDUAL = "residual"
+    """The schedule, but never far above what the residual says is still wrong."""
+
+
+class Rule(Protocol):
+    """A λ rule at work in one solve, as `AnytimeSchedule` asks it; `sci_stream.recon.algorithms.lambda_rules` has those that look."""
+
+    def stride(self, remaining: float, left: int) -> float:
+        """Return by how much progress moves on: ``remaining`` of it to go, in ``left`` iterations, ≥ 1."""
+        ...
+
+    def sigma(self, planned: float) -> float:
+        """Return the σ to denoise with where the schedule has arrived at ``planned``."""
+        ...
+
+
+class MonotoneRule:
+    """Go through the schedule in even strides: the paper's rule a) with the ξ that ends at the lowest σ."""
+
+    def stride(self, remaining: float, left: int) -> float:
+        """Return an equal share of what remains."""
+        return remaining / left
+
+    def sigma(self, planned: float) -> float:
+        """Return what is planned."""
+        return planned
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one snapshot may cost.
+
+    Parameters
+    ----------
+    iterations
+        Most iterations to spend, ≥ 1.
+    time_s
+        Seconds from the start of the solve after which to stop, None for no limit. Iterations that were promised as a
+        minimum, and the one at the lowest σ, are spent whatever the time.
+    """
+
+    iterations: int
+    time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ValueError(f"a budget needs at least one iteration, got {self.iterations}")
+        if self.time_s is not None and not self.time_s >= 0:
+            raise ValueError(f"time_s must be None or not negative, got {self.time_s}")
+
+
+class AnytimeSchedule(Iterator[float]):
+    r"""Hand out σ one iteration at a time, re-planned before each so that it is always the lowest that ends a solve.
+
+    With m iterations left, by count or by time, whichever ends first, progress p moves on by (1 − p)/m: with unlimited
+    time that is exactly `SigmaSchedule.ladder`; when time runs out faster than planned, the remaining levels are passed
+    through in longer strides. If an iteration took so much longer than those before that the time is up with the lowest
+    σ not yet reached, one more iteration is spent on it: a budget is overrun by one iteration at most.
+
+    Parameters
+    ----------
+    schedule, budget
+        What to pass through, in how many iterations or how long.
+    min_iterations
+        Spent even if the time is up; ``budget.iterations`` still bounds them.
+    iteration_s
+        What one iteration is expected to take, from earlier snapshots; None if unknown, then the first one tells.
+    clock
+        Monotonic seconds. Must wait for the device where the device runs asynchronously.
+    started_s
+        The clock's reading when the solve began; None for now.
+    rule
+        The λ rule. Whatever it says, progress is complete with the last iteration.
+    """
+
+    def __init__(
+        self,
+        schedule: SigmaSchedule,
+        budget: Budget,
+        *,
+        min_iterations: int = 1,
+        iteration_s: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        started_s: float | None = None,
+        rule: Rule | None = None,
+    ) -> None:
+        self._rule = rule or MonotoneRule()
+        self._schedule = schedule
+        self._budget = budget
+        self._min_iterations = min(max(min_iterations, 1), budget.iterations)
+        self._expected_s = iteration_s
+        self._clock = clock
+        self._started_s = clock() if started_s is None else started_s
+        self._first_iteration_s = self._started_s
+        self._progress = 0.0
+        self._taken = 0
+
+    @property
+    def taken(self) -> int:
+        """How many levels were handed out."""
+        return self._taken
+
+    def end_after(self, iterations: int) -> None:
+        """Spend no more than so many iterations in all; what is left of the schedule is gone through in those."""
+        self._budget = replace(self._budget, iterations=min(self._budget.iterations, max(iterations, 1)))
+        self._min_iterations = min(self._min_iterations, self._budget.iterations)
+
+    def __next__(self) -> float:
+        left = self._iterations_left()
+        if left <= 0:
+            if self._progress >= 1.0:
+                raise StopIteration
+            left = 1
+        if self._taken > 0:
+            self._progress = min(self._progress + self._rule.stride(1.0 - self._progress, left), 1.0)
+        if left == 1:
+            self._progress = 1.0
+        self._taken += 1
+        return self._rule.sigma(self._schedule.sigma(self._progress))
+
+    def _iterations_left(self) -> int:
+        """Return how many iterations still fit, this one included."""
+        by_count = self._budget.iterations - self._taken
+        if self._budget.time_s is None or by_count <= 0:
+            return by_count
+        now = self._clock()
+        if self._taken == 0:
+            self._first_iteration_s = now
+            each_s = self._expected_s
+        else:
+            each_s = (now - self._first_iteration_s) / self._taken
+        remaining_s = self._budget.time_s - (now - self._started_s)
+        if remaining_s <= 0:
+            by_time = 0
+        elif not each_s:
+            by_time = by_count
+        else:
+            by_time = int(min(remaining_s / each_s, by_count))
+        return max(min(by_count, by_time), self._min_iterations - self._taken)

@@ -1,0 +1,1 @@
+"""Device-specific parts: device choice, transfers, CUDA graphs, memory planning, asynchronous solves."""

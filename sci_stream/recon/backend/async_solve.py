@@ -1,0 +1,81 @@
+"""A solve that has been asked for: its video is on its way."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sci_stream.model import Array, SolveReport, Start
+from sci_stream.recon.backend.transfers import Arrival, Stopwatch
+from sci_stream.recon.metrics import psnr
+
+
+class AsyncSolve:
+    """A reconstruction that the device may still be working on.
+
+    Parameters
+    ----------
+    arrival
+        The video, (B, H, W), and two numbers: its residual, and 1 if the solve came out finite, else 0.
+    report
+        What is known already; the rest is filled in.
+    truth
+        What the video should be, if known.
+    watch
+        With its last two laps around the solve.
+    finished
+        Told the seconds of the solve and the completed report, once.
+    """
+
+    def __init__(
+        self,
+        arrival: Arrival,
+        report: SolveReport,
+        truth: Array | None,
+        watch: Stopwatch,
+        finished: Callable[[float, SolveReport], None],
+    ) -> None:
+        self._arrival = arrival
+        self._report = report
+        self._truth = truth
+        self._watch = watch
+        self._finished = finished
+
+    @property
+    def ready(self) -> bool:
+        """Whether `finish` would return at once."""
+        return self._arrival.ready
+
+    def finish(self) -> tuple[npt.NDArray[np.floating[Any]], SolveReport]:
+        """Wait for the video; call it once.
+
+        Returns
+        -------
+        video, report
+            As of `sci_stream.recon.engine.Engine.reconstruct`.
+        """
+        video, facts = self._arrival.arrays()
+        residual, finite = (float(fact) for fact in facts)
+        solve_s = self._watch.seconds()
+        report = dataclasses.replace(
+            self._report,
+            start=self._report.start if finite else Start.COLD,
+            start_reason=self._report.start_reason if finite else "diverged",
+            solve_ns=int(solve_s * 1e9),
+            residual=residual,
+            psnr_db=None if self._truth is None else _psnr(video, self._truth),
+        )
+        self._finished(solve_s, report)
+        return video, report
+
+
+def _psnr(video: npt.NDArray[np.floating[Any]], truth: Array) -> float:
+    """Return the mean PSNR in dB, the truth given as integers (full range = 1.0) or as floats."""
+    peak = float(np.iinfo(truth.dtype).max) if np.issubdtype(truth.dtype, np.integer) else 1.0
+    ours = torch.from_numpy(video.astype(np.float32, copy=False))
+    return psnr(ours, torch.from_numpy(truth.astype(np.float32) / np.float32(peak)))

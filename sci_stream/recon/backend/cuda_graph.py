@@ -1,0 +1,193 @@
+"""An iteration recorded once and replayed: one launch instead of some fifty.
+
+A GPU runs the kernels of an iteration on a small video in less time than the host takes to launch them one by one. A
+CUDA graph holds them all, with the addresses they read and write. So whatever changes from one iteration to the next
+lives in tensors that stay where they are: the state v, y_acc and m, the measurement, and σ as a scalar on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import torch
+
+from sci_stream.ports import RecordableDenoiser
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Explain, Problem, State, gap_step
+from sci_stream.recon.algorithms.noise_level import Level
+from sci_stream.recon.denoisers.temporal import VideoDenoiser
+
+Replay = Callable[[], None]
+Recorder = Callable[[Callable[[], None]], Replay]
+"""Takes work on tensors that stay where they are; returns how to do it again."""
+
+MOST_PIXELS = 2**26
+"""Pixels of a video above which nothing is recorded: its iterations take so long that launching them costs nothing,
+and a recording holds four more videos."""
+
+
+@dataclass(slots=True, eq=False)
+class _Recording:
+    """The tensors an iteration reads and writes, and how to run it once more."""
+
+    v: torch.Tensor
+    y_acc: torch.Tensor
+    mean: torch.Tensor | None
+    d: torch.Tensor
+    y: torch.Tensor
+    r_inv: torch.Tensor
+    phi: torch.Tensor
+    doubt: torch.Tensor | None
+    where: torch.Tensor | None
+    relative: torch.Tensor | None
+    sigma: torch.Tensor
+    x: torch.Tensor | None
+    replay: Replay = lambda: None
+    loaded: list[torch.Tensor | None] = field(default_factory=list)
+    """What v, y_acc, m, y, r_inv, doubt, where and relative were last filled from, or handed out as."""
+
+    def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
+        """Fill the inputs, passing over those that hold their value already."""
+        own = (self.v, self.y_acc, self.mean, self.y, self.r_inv, self.doubt, self.where, self.relative)
+        for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
+            if self.loaded[n] is not value and target is not None and value is not None:
+                target.copy_(value)
+                self.loaded[n] = value
+
+
+class CudaGraphStep:
+    """Stands in for `sci_stream.recon.algorithms.gap.gap_step` on a GPU: replays one recording per shape, prior and so on.
+
+    Iterations that cannot be recorded are done step by step, and `fault` says why: the first of a solve always is, as
+    it has no estimate before it.
+
+    Parameters
+    ----------
+    denoiser
+        The prior that ``denoise`` calls. Levels of σ of the same form share a recording.
+    recorder
+        How to record; `record_cuda_graph` bound to a device.
+    """
+
+    def __init__(self, denoiser: RecordableDenoiser, recorder: Recorder) -> None:
+        self.fault = ""
+        self._denoiser = denoiser
+        self._recorder = recorder
+        self._recordings: dict[tuple[Hashable, ...], _Recording] = {}
+        self._explain: Explain | None = None
+
+    @property
+    def recordings(self) -> int:
+        """How many iterations are held recorded."""
+        return len(self._recordings)
+
+    def give_up(self, why: str) -> bool:
+        """Let go of all recordings and make no more; return whether there were any."""
+        held = bool(self._recordings)
+        self.fault = self.fault or f"iterations are not recorded: {why}"
+        self._recordings.clear()
+        return held
+
+    def __call__(self, state: State, sigma: float, problem: Problem) -> State:
+        """Do one iteration, as `gap_step` does. The new state's d is a tensor of its own; v and y_acc are not."""
+        if state.d is None or self.fault or state.v.numel() > MOST_PIXELS:
+            return gap_step(state, sigma, problem)
+        prior = problem.denoise(state.turn)
+        form = prior.form(sigma) if isinstance(prior, VideoDenoiser) else self._denoiser.form(sigma)
+        correlated = problem.explained(state.turn)
+        explain = None if correlated is None else correlated.explain
+        if explain is not None and explain != self._explain:  # of other masks: those before are not met again
+            self._explain = explain
+            self._recordings = {key: held for key, held in self._recordings.items() if key[-1] is None}
+        key = (
+            state.v.shape,
+            state.v.dtype,
+            id(problem.phi),
+            prior,
+            form,
+            problem.relaxation,
+            problem.momentum,
+            problem.observed,
+            problem.doubt is None,
+            problem.relative is None,
+            explain,
+        )
+        if key not in self._recordings:
+            try:
+                self._recordings[key] = _record(state, sigma, problem, self._recorder)
+            except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
+                self.give_up(str(error).partition("\n")[0])
+                return gap_step(state, sigma, problem)
+        recording = self._recordings[key]
+        where = None if correlated is None else correlated.where
+        now = problem.y, problem.r_inv, problem.doubt, where, problem.relative
+        recording.load((state.v, state.y_acc, state.mean, *now))
+        recording.sigma.fill_(sigma)
+        recording.replay()
+        recording.loaded[:3] = [recording.v, recording.y_acc, recording.mean]
+        x = recording.x.clone() if recording.x is not None else None
+        return State(recording.v, recording.y_acc, recording.d.clone(), recording.mean, x, state.turn + 1)
+
+
+def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) -> _Recording:
+    """Record an iteration on copies of its inputs, which the state after it is written back to."""
+    v, y_acc, y, r_inv = map(_own, (state.v, state.y_acc, problem.y, problem.r_inv))
+    mean = None if state.mean is None else _own(state.mean)
+    doubt, relative = (None if image is None else _own(image) for image in (problem.doubt, problem.relative))
+    correlated = problem.explained(state.turn)
+    where = None if correlated is None else _own(correlated.where)
+    d = torch.empty_like(v)
+    recording = _Recording(
+        *(v, y_acc, mean, d, y, r_inv, problem.phi, doubt, where, relative),
+        sigma=problem.y.new_full((), sigma),
+        x=torch.empty_like(v) if problem.observed else None,
+        loaded=[None] * 8,
+    )
+    own_problem = problem._replace(
+        y=y,
+        r_inv=r_inv,
+        doubt=doubt,
+        relative=relative,
+        priors=(problem.denoise(state.turn),),
+        correlated=None if correlated is None or where is None else CorrelatedResidual(correlated.explain, where, 1),
+    )
+    level = Level(sigma, recording.sigma)
+
+    def once() -> None:
+        after = gap_step(State(v, y_acc, None, mean), level, own_problem)
+        assert after.d is not None
+        v.copy_(after.v)
+        y_acc.copy_(after.y_acc)
+        d.copy_(after.d)
+        if mean is not None and after.mean is not None:
+            mean.copy_(after.mean)
+        if recording.x is not None and after.x is not None:
+            recording.x.copy_(after.x)
+
+    recording.replay = recorder(once)
+    return recording
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a recording's own, contiguous."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def record_cuda_graph(device: torch.device) -> Recorder:
+    """Return a recorder of CUDA graphs on a device."""
+
+    def record(work: Callable[[], None]) -> Replay:
+        with torch.cuda.device(device):
+            side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(side):
+                for _ in range(3):  # libraries load, choose their ways and allocate, none of which can be recorded
+                    work()
+            torch.cuda.current_stream(device).wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # Of this thread only: others may copy and allocate meanwhile.
+            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+                work()
+        return graph.replay
+
+    return record

@@ -1,0 +1,105 @@
+"""A device that runs out of memory: how that is told from other failures, and what is said of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from sci_stream.errors import DeviceMemoryError
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.backend.device import describe_device
+
+_CPU_WORDS = "can't allocate memory"
+"""Of torch's allocator for the CPU, which raises no class of its own."""
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error of torch or NumPy means that there was no memory.
+
+    >>> ran_out_of_memory(MemoryError()), ran_out_of_memory(ValueError("can't allocate memory"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _CPU_WORDS in str(error)
+
+
+@contextlib.contextmanager
+def within_memory(calibration: Calibration, device: torch.device) -> Iterator[None]:
+    """Say what a solve needs where its device runs out of memory.
+
+    Raises
+    ------
+    DeviceMemoryError
+        In place of whatever torch or NumPy raise then.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        n_frames, (height, width) = calibration.n_frames, calibration.shape
+        needed = solve_bytes(n_frames, height, width, pixels_per_chunk=PIXELS_PER_CHUNK[device.type])
+        raise DeviceMemoryError(
+            f"{describe_device(device)} ran out of memory",
+            expected=f"about {needed / 2**30:.1f} GiB free",
+            got=f"{n_frames} frames of {height}×{width} pixels",
+            hint="Free the device of other work, or choose another in the rig.",
+        ) from error
+
+
+PIXELS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**20}
+"""Pixels that go through the network at once.
+
+Two activations of 64 channels at half resolution are alive: 128 bytes a pixel in float32, 64 in 16 bits. A CPU keeps
+more of a layer in its cache that way, a GPU something of it in its L2, and its memory stays free for the video.
+"""
+
+
+def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[int]:
+    """Cut frames into chunks of nearly equal size.
+
+    Equal ones, because a network is prepared for each size of chunk it meets, and because a small rest at the end would
+    leave most of a device idle.
+
+    Parameters
+    ----------
+    n_frames
+        To cut, ≥ 0.
+    pixels_per_frame
+        Of one frame.
+    most_pixels
+        That a chunk may have; a single frame is never cut.
+
+    Returns
+    -------
+    Frames of each chunk, at most one apart, larger ones first.
+
+    >>> plan_chunks(88, 65536, 1048576)
+    [15, 15, 15, 15, 14, 14]
+    """
+    if n_frames == 0:
+        return []
+    chunks = -(-n_frames // max(1, most_pixels // max(1, pixels_per_frame)))
+    each, larger = divmod(n_frames, chunks)
+    return [each + 1] * larger + [each] * (chunks - larger)
+
+
+def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int) -> int:
+    """Return how much memory a solve takes at most, from the calibration to the video, step by step.
+
+    Alive at the fullest moment are, of videos in float32: masks, and once more by their temporal frequencies, start,
+    the last estimate, what it was carried on to and the mean of those before, and of the new iteration the projected
+    frames, the denoised and the accelerated ones; maps of a single frame, most of them to weigh one start against
+    another; what a network of 64 channels holds of its chunk in float32, features in and out at half resolution; and a
+    chunk of temporal frequencies before and after it.
+    A recorded iteration, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to four videos
+    more.
+    """
+    frame = height * width
+    videos = 37 * n_frames * frame  # nine in float32 and one byte a pixel for the check that all is finite
+    maps = 4 * 36 * frame
+    network = 168 * max(frame, min(pixels_per_chunk, n_frames * frame))
+    return videos + maps + network

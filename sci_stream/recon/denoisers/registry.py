@@ -1,0 +1,238 @@
+"""The priors, by name. Adding one is a file here and an entry in `DENOISERS`.
+
+Two of them joined by a plus sign are a prior too: ``tv+ffdnet`` denoises with the first while σ is high, then with the
+second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sci_stream.errors import ConfigError
+from sci_stream.ports import Denoiser, RecordableDenoiser
+from sci_stream.recon.algorithms.schedule import LambdaRule, SigmaSchedule
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.sequence import SequenceDenoiser
+from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.recon.denoisers.variants import shipped_weights, variant_of
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+
+Weights = Path | FfdnetWeights | None
+"""A checkpoint to load, a network already in memory, or none."""
+
+
+def _make_tv(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
+    return TvDenoiser()
+
+
+def _make_identity(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
+    return IdentityDenoiser()
+
+
+def _make_ffdnet(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
+    return FfdnetDenoiser(_loaded(weights or shipped_weights("ffdnet")), device, precision)
+
+
+def _make_ffdnet_lite(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
+    return FfdnetDenoiser(_loaded(weights or shipped_weights("ffdnet-lite")), device, precision, name="ffdnet-lite")
+
+
+def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
+    return load_ffdnet(weights) if isinstance(weights, Path) else weights
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiserSpec:
+    """How to make a denoiser, and how GAP is best run with it.
+
+    ``make(device, weights, precision)`` builds it; ``takes_weights`` says whether it can be given others than those
+    that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it, and
+    ``sigma_still`` where it begins if solves begin with ȳ everywhere, which is further from the truth;
+    ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
+    takes to see something; ``relaxation`` and ``momentum`` are GAP's α and μ; ``lambda_rule`` decides how σ falls;
+    ``along_time`` whether it is put to work along time too, ``linear_start`` whether it gains by a start that costs
+    about an iteration of a small network.
+    """
+
+    make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
+    takes_weights: bool
+    sigma_first: float
+    sigma_still: float
+    sigma_last: float
+    iterations: Mapping[str, int]
+    min_iterations: int
+    relaxation: float = 1.0
+    momentum: float = 0.0
+    lambda_rule: LambdaRule = LambdaRule.MONOTONE
+    along_time: bool = False
+    linear_start: bool = False
+
+    def iterations_on(self, device: torch.device) -> int:
+        """Return what a snapshot is worth on this device."""
+        return self.iterations.get(device.type, self.iterations["cpu"])
+
+
+DENOISERS: dict[str, DenoiserSpec] = {
+    "tv": DenoiserSpec(
+        make=_make_tv,
+        takes_weights=False,
+        sigma_first=25 / 255,
+        sigma_still=40 / 255,
+        sigma_last=6 / 255,
+        iterations={"cpu": 12, "cuda": 24},
+        min_iterations=4,
+        momentum=2.0,
+        along_time=True,
+        linear_start=True,
+    ),
+    "ffdnet": DenoiserSpec(
+        make=_make_ffdnet,
+        takes_weights=True,
+        sigma_first=30 / 255,
+        sigma_still=50 / 255,
+        sigma_last=10 / 255,
+        iterations={"cpu": 20, "cuda": 40},
+        min_iterations=4,
+        relaxation=1.5,
+        momentum=2.0,
+        along_time=True,
+        linear_start=True,
+    ),
+    "ffdnet-lite": DenoiserSpec(
+        make=_make_ffdnet_lite,
+        takes_weights=True,
+        sigma_first=30 / 255,
+        sigma_still=50 / 255,
+        sigma_last=10 / 255,
+        iterations={"cpu": 20},
+        min_iterations=4,
+        relaxation=1.5,
+        momentum=2.0,
+        along_time=True,
+        linear_start=True,
+    ),
+    "identity": DenoiserSpec(
+        make=_make_identity,
+        takes_weights=False,
+        sigma_first=1 / 255,
+        sigma_still=1 / 255,
+        sigma_last=1 / 255,
+        iterations={"cpu": 1},
+        min_iterations=1,
+    ),
+}
+
+
+def denoiser_spec(name: str) -> DenoiserSpec:
+    """Look a denoiser up, or work out what suits two of them in sequence.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    """
+    parts = name.split("+")
+    if len(parts) > 2 or not all(part in DENOISERS for part in parts):
+        raise ConfigError(
+            "Unknown denoiser",
+            expected=f"one of {', '.join(sorted(DENOISERS))}, or two of them joined by +",
+            got=repr(name),
+        )
+    return DENOISERS[name] if len(parts) == 1 else _sequence_spec(parts[0], parts[1])
+
+
+def _sequence_spec(first_name: str, then_name: str) -> DenoiserSpec:
+    """Return what suits two priors in sequence: σ from where the first one starts to where the second one ends."""
+    first, then = DENOISERS[first_name], DENOISERS[then_name]
+    sigma_first = max(first.sigma_first, then.sigma_last)
+
+    def make(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
+        switch_sigma = SigmaSchedule(sigma_first, then.sigma_last).sigma(0.5)
+        return _make_sequence(first_name, then_name, device, weights, precision, switch_sigma=switch_sigma)
+
+    return DenoiserSpec(
+        make=make,
+        takes_weights=first.takes_weights or then.takes_weights,
+        sigma_first=sigma_first,
+        sigma_still=max(first.sigma_still, then.sigma_last),
+        sigma_last=then.sigma_last,
+        iterations=then.iterations,
+        min_iterations=max(first.min_iterations, then.min_iterations),
+        # Both hold with as much as the more delicate of the two bears.
+        relaxation=min(first.relaxation, then.relaxation),
+        momentum=min(first.momentum, then.momentum),
+        lambda_rule=then.lambda_rule,
+        along_time=then.along_time,
+        linear_start=then.linear_start,
+    )
+
+
+def _make_sequence(
+    first_name: str,
+    then_name: str,
+    device: torch.device,
+    weights: Weights,
+    precision: Precision,
+    *,
+    switch_sigma: float,
+) -> RecordableDenoiser:
+    """Make two priors; a checkpoint goes to the one of whose variant it is, else to the last one that takes it."""
+    first, then = DENOISERS[first_name], DENOISERS[then_name]
+    both = first.takes_weights and then.takes_weights
+    for_first = first.takes_weights and (
+        not then.takes_weights or (both and weights is not None and variant_of(_loaded(weights)) == first_name)
+    )
+    return SequenceDenoiser(
+        first.make(device, weights if for_first else None, precision),
+        then.make(device, weights if then.takes_weights and not for_first else None, precision),
+        switch_sigma,
+    )
+
+
+def make_denoiser(
+    name: str,
+    device: torch.device,
+    weights: Weights = None,
+    precision: Precision = Precision.FLOAT32,
+    *,
+    switch_sigma: float | None = None,
+) -> Denoiser:
+    """Make a denoiser by name.
+
+    Parameters
+    ----------
+    name
+        A key of `DENOISERS`, or two of them joined by a plus sign.
+    device
+        Where it will run.
+    weights
+        Checkpoint to load, or weights that were read elsewhere, for those that take them. None for those that came with
+        the product, where they did.
+    precision
+        Arithmetic of networks; others compute in the dtype of the frames.
+    switch_sigma
+        For two in sequence: σ above which the first is used, 0–1 scale. None for half way down the levels that suit
+        them. One alone does not ask.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name, or weights are given to one that takes none.
+    WeightsError
+        If the checkpoint cannot be used.
+    """
+    spec = denoiser_spec(name)
+    if weights is not None and not spec.takes_weights:
+        raise ConfigError(
+            f"The denoiser {name!r} takes no weights", got=str(weights) if isinstance(weights, Path) else "a network"
+        )
+    if switch_sigma is not None and "+" in name:
+        first, then = name.split("+")
+        return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
+    return spec.make(device, weights, precision)

@@ -1,0 +1,86 @@
+"""The sizes in which FFDNet comes, by name, and the weights that ship with the product."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.recon.denoisers.weights import FfdnetWeights
+
+_WEIGHTS_FOLDER = Path(__file__).parent / "weights_data"
+_PIXELS_PER_SUBPIXEL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkShape:
+    """How many 3×3 convolutions a grey FFDNet has, and how many channels between them; ``layers`` ≥ 2."""
+
+    layers: int
+    channels: int
+
+    @property
+    def convolutions(self) -> tuple[tuple[int, int], ...]:
+        """Channels in and out of each layer: from four sub-pixels and σ to four sub-pixels."""
+        return tuple(itertools.pairwise((5, *[self.channels] * (self.layers - 1), 4)))
+
+    @property
+    def n_parameters(self) -> int:
+        """Kernel entries and biases."""
+        return sum(9 * c_in * c_out + c_out for c_in, c_out in self.convolutions)
+
+    @property
+    def flop_per_pixel(self) -> float:
+        """Multiplications and additions for a pixel of the full-resolution frame; biases and ReLU not counted."""
+        return sum(2 * 9 * c_in * c_out for c_in, c_out in self.convolutions) / _PIXELS_PER_SUBPIXEL
+
+
+VARIANTS: dict[str, NetworkShape] = {
+    "ffdnet": NetworkShape(layers=15, channels=64),
+    # A tenth of the work. Channels in sixteens fill a vector register: 24 would cost a CPU the same time as 32.
+    "ffdnet-lite": NetworkShape(layers=7, channels=32),
+}
+"""The published network, and a small one for CPUs and small GPUs."""
+
+
+def variant_shape(name: str) -> NetworkShape:
+    """Look a variant up.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    """
+    try:
+        return VARIANTS[name]
+    except KeyError:
+        raise ConfigError("Unknown network", expected=f"one of {', '.join(VARIANTS)}", got=repr(name)) from None
+
+
+def variant_of(weights: FfdnetWeights) -> str | None:
+    """Name the variant that a network is of; None if it is of none."""
+    shape = NetworkShape(weights.layers, weights.channels)
+    return next((name for name, variant in VARIANTS.items() if variant == shape), None)
+
+
+def shipped_weights(name: str) -> Path:
+    """Return the checkpoint of a variant that came with the product; its model card lies beside it (``.md``).
+
+    Raises
+    ------
+    ConfigError
+        If there is no such variant.
+    WeightsError
+        If its weights did not come with this installation.
+    """
+    variant_shape(name)
+    path = _WEIGHTS_FOLDER / f"{name}.safetensors"
+    if not path.is_file():
+        raise WeightsError(
+            f"This installation has no weights for {name!r}",
+            expected=str(path),
+            got="no such file",
+            hint="Give the path of a checkpoint, or make one with `sci-stream train`.",
+        )
+    return path

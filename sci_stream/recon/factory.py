@@ -1,0 +1,92 @@
+"""The algorithms by name, with a rig's settings bound to them. Adding one is a file here and an entry in `SOLVERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from sci_stream.errors import ConfigError
+from sci_stream.recon.algorithms.admm import admm
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe, Step, gap, gap_step
+from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule, ResidualRule
+from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Rule
+from sci_stream.recon.settings import SolverSettings
+
+
+class Solve(Protocol):
+    """An algorithm, ready to run: yields the estimate after every iteration, as `sci_stream.recon.algorithms.gap.gap` does."""
+
+    def __call__(
+        self,
+        v: torch.Tensor,
+        y: torch.Tensor,
+        phi: torch.Tensor,
+        r_inv: torch.Tensor,
+        *,
+        denoise: Denoise | Sequence[Denoise],
+        sigmas: Iterable[float],
+        noise: torch.Tensor | None = None,
+        correlated: CorrelatedResidual | None = None,
+        relative: torch.Tensor | None = None,
+        observe: Observe | None = None,
+    ) -> Iterator[torch.Tensor]:
+        """Start at ``v`` and iterate as long as there is a σ."""
+        ...
+
+
+def _gap(settings: SolverSettings, step: Step) -> Solve:
+    return partial(
+        gap,
+        relaxation=settings.relaxation if settings.accelerate else 0.0,
+        momentum=settings.momentum if settings.accelerate else 0.0,
+        step=step,
+    )
+
+
+def _admm(settings: SolverSettings, _step: Step) -> Solve:
+    return partial(admm, gamma=settings.gamma)
+
+
+SOLVERS: dict[str, Callable[[SolverSettings, Step], Solve]] = {"gap": _gap, "admm": _admm}
+"""Makes each algorithm from settings."""
+
+
+def make_solver(settings: SolverSettings, step: Step = gap_step) -> Solve:
+    """Return the algorithm that the settings name, with its parameters; ``step`` is how GAP does an iteration.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    """
+    try:
+        return SOLVERS[settings.solver](settings, step)
+    except KeyError:
+        raise ConfigError(
+            "Unknown solver", expected=f"one of {', '.join(SOLVERS)}", got=repr(settings.solver)
+        ) from None
+
+
+def make_rule(
+    settings: SolverSettings, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor
+) -> tuple[Rule, Observe | None]:
+    """Return the λ rule for one solve, and what it has to be told after each iteration, if anything.
+
+    Parameters
+    ----------
+    settings
+        They name the rule.
+    y, phi, r_inv
+        As for `sci_stream.recon.algorithms.gap.gap`.
+    """
+    if settings.lambda_rule is LambdaRule.MONOTONE:
+        return MonotoneRule(), None
+    rule = (
+        AdaptiveRule(settings.schedule, settings.xi, settings.eta)
+        if settings.lambda_rule is LambdaRule.ADAPTIVE
+        else ResidualRule(y, phi, r_inv)
+    )
+    return rule, rule.observe

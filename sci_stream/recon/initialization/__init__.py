@@ -1,0 +1,1 @@
+"""Initial estimates: the linear (LMMSE) cold start, the warm start and their estimated errors."""

@@ -1,0 +1,1 @@
+"""Keys, CURVE encryption and access control for HTTP."""

@@ -1,0 +1,130 @@
+"""Encrypted connections between hosts: CURVE with a list of the keys that are let in (ZAP)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
+from sci_stream.errors import ConfigError
+from sci_stream.security.keys import KeyPair, read_allowed
+
+log = logging.getLogger(__name__)
+
+SocketConfig = Callable[[zmq.Socket[bytes]], None]
+"""Prepares a socket for its connections, before it binds or connects."""
+
+_DOMAIN = "sci-stream"
+_QUIET_S = 10.0
+_LINES_AT_ONCE = 10
+
+
+def plain(socket: zmq.Socket[bytes]) -> None:
+    """Leave a socket as it is: unencrypted."""
+
+
+class AllowList:
+    """Says which keys are let in: this host's own, and those in a file that may change while we run.
+
+    Parameters
+    ----------
+    own
+        This host's key: its nodes may always talk to each other.
+    path
+        The file, as `sci_stream.security.keys.read_allowed` reads it.
+    """
+
+    def __init__(self, own: KeyPair, path: Path | None) -> None:
+        self._own = own.public
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._allowed: dict[bytes, str] = {}
+        self._complaints: KeyedRateLimiter[bytes] = KeyedRateLimiter(1 / _QUIET_S, 1)
+        self._lines = TokenBucket(1 / _QUIET_S, _LINES_AT_ONCE)
+        self.refused = 0
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Return whether a client with this public key is let in; called from the authenticator's thread."""
+        if key == self._own or key in self._current():
+            return True
+        self.refused += 1
+        now_s = time.monotonic()
+        if self._complaints.take(key, now_s) and self._lines.take(now_s):
+            log.error(
+                "a node with the unknown key %s was refused; to let it in: sci-stream keys allow '%s' NAME",
+                key.decode("ascii", "replace"),
+                key.decode("ascii", "replace"),
+            )
+        return False
+
+    def _current(self) -> dict[bytes, str]:
+        if self._path is None:
+            return self._allowed
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            return {}
+        if seen != self._seen:
+            try:
+                self._allowed, self._seen = read_allowed(self._path), seen
+            except ConfigError as error:
+                # Half-written, perhaps: what was known stays.
+                log.error("%s", error)
+        return self._allowed
+
+
+class CurveServer:
+    """The encrypted connections of one process: how its sockets serve, and how they reach others.
+
+    Parameters
+    ----------
+    context
+        Of all the sockets concerned.
+    own
+        This host's keys.
+    allowed
+        File with the keys that may connect, None for this host's alone.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], own: KeyPair, allowed: Path | None) -> None:
+        if not zmq.has("curve"):
+            raise ConfigError(
+                "This ZeroMQ cannot encrypt", expected="libzmq with CURVE", hint="Install pyzmq from its wheel."
+            )
+        self._own = own
+        self.allow_list = AllowList(own, allowed)
+        self._authenticator = ThreadAuthenticator(context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self.allow_list)
+
+    def close(self) -> None:
+        """Let nobody in any more. Before the context ends."""
+        self._authenticator.stop()
+
+    def serve(self, socket: zmq.Socket[bytes]) -> None:
+        """Prepare a socket that others connect to: it lets in who is on the list."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._own.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._own.secret)
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
+
+    def reach(self, server_key: str) -> SocketConfig:
+        """Return what prepares a socket that connects to the host with this public key, and to no other."""
+        return present(self._own, server_key)
+
+
+def present(own: KeyPair, server_key: str) -> SocketConfig:
+    """Return what prepares a socket to show its own key to, and to believe only, the host with this public key."""
+
+    def dress(socket: zmq.Socket[bytes]) -> None:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
+
+    return dress

@@ -1,1 +1,0 @@
-"""Where results go: recordings, the live preview, pictures for a screen."""

@@ -1,0 +1,1 @@
+"""Files in and out: calibrations, recordings, journals, published measurements and videos."""

@@ -1,0 +1,238 @@
+"""Masks that others measured or made: arrays and image stacks in, a calibration out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import CalibrationError, FileFormatError
+from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.matlab5 import read_arrays
+
+_IMAGES = (".tif", ".tiff", ".png", ".bmp", ".jpg", ".jpeg")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What a stack of masks does not say itself.
+
+    Parameters
+    ----------
+    variable
+        Name of the array in a ``.mat`` file.
+    axis
+        Which axis of a three-dimensional array counts the masks; None for the shortest.
+    reverse
+        The last mask is shown first.
+    dark, white
+        Frames to subtract and to divide by, as files; without white, masks are divided by their maximum.
+    full_scale_dn
+        DN of one frame of brightness 1 through an open mask; None: such that a white scene just fills the range.
+    black_level_dn
+        Of the snapshots to come; None for the median of ``dark``, else 0.
+    bit_depth, saturation_dn, read_noise_dn, gain_e_per_dn, bayer, camera_serial
+        As in `Calibration`; saturation None for the top of the bit depth.
+    """
+
+    variable: str = "mask"
+    axis: int | None = None
+    reverse: bool = False
+    dark: Path | None = None
+    white: Path | None = None
+    full_scale_dn: float | None = None
+    black_level_dn: float | None = None
+    bit_depth: int | None = None
+    saturation_dn: float | None = None
+    read_noise_dn: float | None = None
+    gain_e_per_dn: float | None = None
+    bayer: BayerPhase | None = None
+    camera_serial: str = ""
+
+
+def import_masks(path: Path, options: ImportOptions) -> Calibration:
+    """Make a calibration of published or otherwise measured masks.
+
+    Parameters
+    ----------
+    path
+        ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask, in the
+        order of their names (2 before 10).
+    options
+        What the file does not say.
+
+    Raises
+    ------
+    FileFormatError
+        If there is nothing that can be read.
+    CalibrationError
+        If it is no stack of masks, or what goes with it does not fit.
+    """
+    masks = _frames_first(path, _read(path, options.variable), options.axis).astype(np.float32)
+    if not np.isfinite(masks).all():
+        raise CalibrationError(f"The masks of {path} hold NaN or infinity")
+    shape = masks.shape[1:]
+    dark = _frame(options.dark, shape)
+    white = _frame(options.white, shape)
+    light = masks - (0.0 if dark is None else dark)
+    if white is not None:
+        reference = white - (0.0 if dark is None else dark)
+        phi = light / np.maximum(reference, max(1e-6, 1e-3 * float(np.percentile(reference, 99))))
+    else:
+        peak = float(light.max())
+        if (light.min() < 0 and dark is None) or peak <= 0:
+            raise CalibrationError(
+                f"The masks of {path} are no transmissions",
+                expected="values ≥ 0, not all of them 0",
+                got=f"{light.min():.4g} to {peak:.4g}",
+            )
+        phi = light / peak
+    phi = np.clip(phi[::-1] if options.reverse else phi, 0.0, 1.0)
+    return _finish(path, phi, dark, options)
+
+
+def _finish(
+    path: Path, phi: npt.NDArray[np.float32], dark: npt.NDArray[np.float32] | None, options: ImportOptions
+) -> Calibration:
+    saturation_dn = options.saturation_dn
+    if saturation_dn is None and options.bit_depth is not None:
+        saturation_dn = float((1 << options.bit_depth) - 1)
+    black: npt.NDArray[np.float32] = np.zeros((), np.float32) if dark is None else dark
+    if options.black_level_dn is not None:
+        black = np.asarray(options.black_level_dn, np.float32)
+    full_scale_dn = options.full_scale_dn
+    if full_scale_dn is None:
+        top = 255.0 if saturation_dn is None else saturation_dn - float(np.median(black))
+        full_scale_dn = top / max(1e-6, float(phi.sum(0).max()))
+    return Calibration(
+        phi=phi,
+        dark=black,
+        full_scale_dn=full_scale_dn,
+        saturation_dn=saturation_dn,
+        read_noise_dn=options.read_noise_dn,
+        gain_e_per_dn=options.gain_e_per_dn,
+        bit_depth=options.bit_depth,
+        bayer=options.bayer,
+        camera_serial=options.camera_serial,
+        source=f"imported from {path.name}" + (", reversed" if options.reverse else ""),
+    )
+
+
+def _read(path: Path, variable: str) -> Array:
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.is_file():
+        raise FileFormatError(
+            f"There are no masks at {path}",
+            expected="a .mat or .npy file, a TIFF, or a folder of images",
+            got="nothing",
+        )
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return _read_npy(path)
+    if suffix in _IMAGES:
+        return _read_pages(path)
+    if h5py.is_hdf5(path):
+        return _read_mat73(path, variable)
+    return _read_mat5(path, variable)
+
+
+def _read_npy(path: Path) -> Array:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise FileFormatError(f"{path} cannot be read as an array", expected="a .npy file", got=error) from error
+    return np.asarray(array)
+
+
+def _read_mat5(path: Path, variable: str) -> Array:
+    try:
+        arrays = read_arrays(path.read_bytes(), (variable,))
+    except (OSError, ValueError) as error:
+        raise FileFormatError(
+            f"{path} cannot be read", expected="a .mat file of version 5 to 7.3, .npy, TIFF, or a folder", got=error
+        ) from error
+    return _chosen(path, variable, arrays.get(variable))
+
+
+def _read_mat73(path: Path, variable: str) -> Array:
+    try:
+        with h5py.File(path, "r") as file:
+            node = file.get(variable)
+            # MATLAB's axes come reversed in HDF5.
+            return _chosen(path, variable, np.asarray(node).T if isinstance(node, h5py.Dataset) else None)
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path} cannot be read as a .mat file of version 7.3", got=error) from error
+
+
+def _chosen(path: Path, variable: str, array: Array | None) -> Array:
+    if array is None:
+        raise FileFormatError(
+            f"{path} has no variable {variable!r}",
+            hint="Say which it is: --variable NAME.",
+            expected="an array of masks",
+        )
+    return array
+
+
+def _read_pages(path: Path) -> Array:
+    there, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
+    if not there or not pages:
+        raise FileFormatError(f"{path} is not an image that can be decoded", expected="a TIFF, one page for each mask")
+    return _stacked(path, [np.asarray(page) for page in pages])
+
+
+def _read_folder(path: Path) -> Array:
+    files = sorted((file for file in path.iterdir() if file.suffix.lower() in _IMAGES), key=_natural)
+    if not files:
+        raise FileFormatError(f"The folder {path} holds no images", expected=f"one for each mask: {', '.join(_IMAGES)}")
+    images = []
+    for file in files:
+        image = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
+        if image is None:
+            raise FileFormatError(f"{file} is not an image that can be decoded")
+        images.append(np.asarray(image))
+    return _stacked(path, images)
+
+
+def _stacked(path: Path, images: list[Array]) -> Array:
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        raise CalibrationError(
+            f"The images of {path} are no stack of masks",
+            expected="grey images of one size",
+            got=", ".join("×".join(map(str, shape)) for shape in sorted(shapes)),
+        )
+    return np.stack(images)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Order 2.png before 10.png."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _frames_first(path: Path, array: Array, axis: int | None) -> Array:
+    if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "buif":
+        raise CalibrationError(
+            f"{path} holds no stack of masks",
+            expected="a numeric array of three dimensions: height, width, and the masks",
+            got=f"shape {array.shape}, dtype {array.dtype}",
+        )
+    return np.moveaxis(array, int(np.argmin(array.shape)) if axis is None else axis, 0)
+
+
+def _frame(path: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
+    """Read a single frame: an array, or the mean of the pages of an image or the images of a folder."""
+    if path is None:
+        return None
+    array = _read(path, "frame")
+    frame = array.mean(0) if array.ndim == 3 else array
+    if frame.shape != shape:
+        raise CalibrationError(f"The frame {path} does not fit the masks", expected=f"{shape} pixels", got=frame.shape)
+    return frame.astype(np.float32)

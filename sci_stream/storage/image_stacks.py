@@ -1,0 +1,127 @@
+"""Frames as files that other programs read: OME-TIFF, OME-Zarr, PNG pictures. Written one frame at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from sci_stream.errors import StorageError
+from sci_stream.model import Array
+from sci_stream.optional import need
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What is written: ``frames`` of one shape and dtype, (H, W) or, in colour, (H, W, 3).
+
+    ``count`` of them; ``interval_s`` from one to the next where it is known; ``labels`` name each for file names;
+    ``notes`` go into the file's metadata.
+    """
+
+    frames: Iterable[Array]
+    count: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    name: str
+    labels: list[str]
+    interval_s: float | None
+    notes: dict[str, str]
+
+    @property
+    def colour(self) -> bool:
+        """Whether the frames are RGB."""
+        return len(self.shape) == 3
+
+
+def write_tiff(path: Path, stack: Stack) -> None:
+    """Write a BigTIFF with OME metadata, axes TYX (or TYXS in colour).
+
+    Raises
+    ------
+    ConfigError
+        If tifffile is not installed.
+    StorageError
+        If it cannot be written.
+    """
+    tifffile = need("tifffile", "export", "Writing TIFF")
+    metadata: dict[str, Any] = {
+        "axes": "TYXS" if stack.colour else "TYX",
+        "Name": stack.name,
+        "Description": "; ".join(f"{key} = {value}" for key, value in stack.notes.items()),
+    }
+    if stack.interval_s is not None:
+        metadata |= {"TimeIncrement": stack.interval_s, "TimeIncrementUnit": "s"}
+    try:
+        with tifffile.TiffWriter(path, bigtiff=True, ome=True) as writer:
+            writer.write(
+                iter(stack.frames),
+                shape=(stack.count, *stack.shape),
+                dtype=stack.dtype,
+                photometric="rgb" if stack.colour else "minisblack",
+                metadata=metadata,
+            )
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", got=error) from error
+
+
+def write_zarr(path: Path, stack: Stack) -> None:
+    """Write a Zarr v3 group with OME metadata (version 0.5), one level, axes t, y, x (or t, c, y, x in colour).
+
+    Raises
+    ------
+    ConfigError
+        If zarr is not installed.
+    StorageError
+        If it cannot be written.
+    """
+    zarr = need("zarr", "export", "Writing Zarr")
+    height, width = stack.shape[:2]
+    shape = (stack.count, 3, height, width) if stack.colour else (stack.count, height, width)
+    space = [{"name": name, "type": "space"} for name in "yx"]
+    channel = [{"name": "c", "type": "channel"}] if stack.colour else []
+    time_axis = {"name": "t", "type": "time"} | ({} if stack.interval_s is None else {"unit": "second"})
+    scale = [stack.interval_s or 1.0, *[1.0] * (len(shape) - 1)]
+    multiscale = {
+        "name": stack.name,
+        "axes": [time_axis, *channel, *space],
+        "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": scale}]}],
+    }
+    try:
+        group = zarr.open_group(path, mode="w", zarr_format=3)
+        group.attrs.update({"ome": {"version": "0.5", "multiscales": [multiscale]}, "sci_stream": stack.notes})
+        array = group.create_array(
+            "0",
+            shape=shape,
+            dtype=stack.dtype,
+            chunks=(1, *shape[1:]),
+            dimension_names=[a["name"] for a in multiscale["axes"]],  # type: ignore[index]
+        )
+        for index, frame in enumerate(stack.frames):
+            array[index] = np.moveaxis(frame, -1, 0) if stack.colour else frame
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", got=error) from error
+
+
+def write_png(path: Path, stack: Stack) -> None:
+    """Write a folder of PNG pictures, 8 or 16 bit, ``<label>.png`` each.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    """
+    try:
+        path.mkdir()
+        for label, frame in zip(stack.labels, stack.frames, strict=True):
+            stored = cv2.cvtColor(frame, cv2.COLOR_RGB2BGR) if stack.colour else frame
+            done, data = cv2.imencode(".png", stored)
+            if not done:
+                raise OSError(f"frame {label} of {frame.shape}, {frame.dtype} cannot be encoded")
+            (path / f"{label}.png").write_bytes(data.tobytes())
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", got=error) from error

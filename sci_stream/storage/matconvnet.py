@@ -1,0 +1,64 @@
+"""FFDNet as its authors first published it: a MatConvNet network in a MATLAB 7.3 file, which is HDF5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+
+from sci_stream.errors import WeightsError
+from sci_stream.model import Array
+from sci_stream.recon.denoisers.weights import FfdnetWeights, check_weights
+
+_SUBPIXEL_ORDER = (0, 2, 1, 3)
+"""MATLAB counts the pixels of a 2×2 cell by columns, torch by rows."""
+
+
+def read_matconvnet(path: Path) -> FfdnetWeights:
+    """Read the convolutions of a MatConvNet FFDNet (grey) into the form every layout is brought to.
+
+    MATLAB stores kernels as (height, width, in, out); in HDF5 the axes come reversed. The sub-pixel channels at the
+    network's input and output are put into torch's order. Batch normalisation is merged in the published files.
+
+    Raises
+    ------
+    WeightsError
+        If the file is missing, no HDF5, holds no such network, or its shapes do not chain.
+    """
+    if not path.is_file():
+        raise WeightsError(f"Weights file {path} does not exist", expected="a MatConvNet network (.mat)")
+    try:
+        with h5py.File(path, "r") as file:
+            layers = [file[reference] for reference in file["net/layers"][()].ravel()]
+            convolutions = [_convolution(file, layer) for layer in layers if _text(layer["type"]) == "conv"]
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise WeightsError(
+            f"Weights file {path} cannot be read as a MatConvNet network",
+            expected="MATLAB 7.3 with net.layers, each with its type, convolutions with a kernel and a bias",
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+        ) from error
+    kernels = [torch.from_numpy(kernel) for kernel, _ in convolutions]
+    biases = [torch.from_numpy(bias) for _, bias in convolutions]
+    order = list(_SUBPIXEL_ORDER)
+    if convolutions and kernels[0].shape[1] == len(order) + 1 and kernels[-1].shape[0] == len(order):
+        kernels[0] = kernels[0][:, [*order, len(order)]]
+        kernels[-1] = kernels[-1][order]
+        biases[-1] = biases[-1][order]
+    weights = FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=False, origin="matconvnet")
+    return check_weights(weights, path)
+
+
+def _convolution(file: h5py.File, layer: h5py.Group) -> tuple[Array, Array]:
+    """Return kernel (out, in, height, width) and bias (out,) of a layer, float32."""
+    kernel, bias = (file[reference][()] for reference in layer["weights"][()].ravel())
+    if kernel.ndim != 4:
+        raise ValueError(f"a kernel of shape {kernel.shape}")
+    transposed = np.ascontiguousarray(kernel.transpose(0, 1, 3, 2), dtype=np.float32)
+    return transposed, np.ascontiguousarray(bias.ravel(), dtype=np.float32)
+
+
+def _text(dataset: h5py.Dataset) -> str:
+    """Return a MATLAB character array, stored as UTF-16 code units, as a string."""
+    return "".join(chr(code) for code in dataset[()].ravel())

@@ -1,0 +1,28 @@
+"""Recordings: HDF5 files that are readable while they grow, after a ``kill -9``, and on a disk that ran full.
+
+Layout (schema version 1), row = seq − first_seq::
+
+    @format = "sci_stream.recording"  @schema_version  @first_seq
+    series_info    text, JSON: model.SeriesInfo            rig_toml    text: the rig file
+    calibration/   see calibration_file                    ledger      JSON, zero-padded: {"clean", "time_ns", "ledger"}
+    raw    (N, H, W)     DN, one snapshot a chunk          rows/       (N,) each: recording_rows.COLUMNS
+    video  (N, B, H, W)  float16, one frame a chunk        entry/      NeXus: hard links to raw and video
+
+Rows that were skipped take no space. A file whose writer was killed is opened with ``h5py.File(path, swmr=True)``;
+`rows/state` says which rows hold what. Reading or writing this format goes through here.
+"""
+
+from sci_stream.storage.recording.layout import Compression, RowState
+from sci_stream.storage.recording.reader import Recording
+from sci_stream.storage.recording.segments import free_bytes, recording_path, segment_path
+from sci_stream.storage.recording.writer import RecordingWriter
+
+__all__ = [
+    "Compression",
+    "Recording",
+    "RecordingWriter",
+    "RowState",
+    "free_bytes",
+    "recording_path",
+    "segment_path",
+]

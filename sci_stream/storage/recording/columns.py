@@ -1,0 +1,252 @@
+"""The columns of a recording: one value a row, row = seq − first_seq, written a block at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo
+from sci_stream.optics.mask_shift import TOLD_LENGTH
+from sci_stream.storage.recording.layout import GROWTH_ROWS
+
+BLOCK_ROWS = 512
+_BLOCKS_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its type, what an unwritten row reads as, and what it means."""
+
+    name: str
+    dtype: str
+    fill: Any
+    meaning: str
+    units: str = ""
+    later: bool = False
+    """Whether recordings of before have none: they read as if nothing had been written in it."""
+
+
+def _health(name: str, meaning: str, dtype: str = "f4", fill: float = np.nan, units: str = "") -> Column:
+    return Column(name, dtype, fill, meaning, units, later=True)
+
+
+_HEALTH_COLUMNS = (
+    _health("mask_shift_x_px", "masks' place, right of the calibrated; NaN if not looked at", units="pixel"),
+    _health("mask_shift_y_px", "masks' place, below the calibrated; NaN if not looked at", units="pixel"),
+    _health("mask_match", "how much of the measurement the masks explain, 0-1; NaN if not looked at"),
+    _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not looked at"),
+    _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated", "u1", 0),
+    _health("masks_corrected", "1 if it was reconstructed with masks moved to where they stand", "u1", 0),
+    _health("below_black_fraction", "pixels darker than the dark frame; NaN if not looked at"),
+    _health("brightness", "mean of the video by the measurement, 0-1; NaN if not looked at"),
+    _health("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+)
+
+COLUMNS = (
+    Column("outcome", "u1", 0, "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped"),
+    Column("reason", "S24", b"", "why it was dropped or left raw"),
+    Column("epoch", "i4", -1, "starts of the camera before this snapshot; frame ids compare only within one"),
+    Column("camera_frame_id", "i8", -1, "the camera's own number, -1 if none"),
+    Column("camera_time_ns", "i8", -1, "time on the camera's clock, -1 if none", "ns"),
+    Column("host_time_ns", "i8", 0, "Unix time at which the host had the snapshot", "ns"),
+    Column("dropped_before", "i4", 0, "frames the camera lost just before this one"),
+    Column("redelivered", "i4", 0, "how often it was sent again"),
+    Column("iterations", "i4", 0, "iterations spent"),
+    Column("start", "u1", 0, "0 none, 1 cold, 2 warm"),
+    Column("start_reason", "S24", b"", "why it started so"),
+    Column("budget_limited", "u1", 0, "1 if fewer iterations were spent than asked for"),
+    Column("psnr_db", "f4", np.nan, "against the known truth, NaN if none", "dB"),
+    Column("residual", "f4", np.nan, "relative residual of the estimate"),
+    Column("saturated_fraction", "f4", np.nan, "pixels left out of the projection"),
+    Column("solve_ns", "i8", 0, "time the reconstruction took", "ns"),
+    Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
+    Column("node", "S32", b"", "who reconstructed it"),
+    *_HEALTH_COLUMNS,
+    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
+    Column("masks_at", f"S{TOLD_LENGTH}", b"", "where masks were taken to be, empty as calibrated", later=True),
+    Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
+)
+
+_WRITTEN_LAST = {"state": 1, "outcome": 2}
+"""Columns that come after all others, in this order: a kill may come between any two. A row is believed to hold what
+its state says, and to be done with once it has an outcome: what they speak of has to be in the file before them."""
+
+CHUNK_PREFIX = "chunk_"
+"""Begins the names of columns of chunk data, as in ``chunk_ExposureTime``."""
+
+
+def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
+    """Return the columns of a series' recording: those of every one, and one for each number of its chunk data."""
+    chunks = (
+        Column(CHUNK_PREFIX + name, "f8", np.nan, f"{name} as the camera added it to the frame, NaN if not", unit)
+        for name, unit in info.chunks.items()
+    )
+    return (*COLUMNS[:-1], *chunks, COLUMNS[-1])
+
+
+def chunk_cells(chunks: Mapping[str, object], info: SeriesInfo) -> dict[str, float]:
+    """Return what a row says of a frame's chunk data."""
+    return {
+        CHUNK_PREFIX + name: float(value)
+        for name, value in chunks.items()
+        if name in info.chunks and isinstance(value, bool | int | float)
+    }
+
+
+def recorded_chunks(row: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Return the chunk data that a row holds."""
+    return {
+        name.removeprefix(CHUNK_PREFIX): float(value)
+        for name, value in row.items()
+        if name.startswith(CHUNK_PREFIX) and not np.isnan(value)
+    }
+
+
+OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
+OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}
+START_CODES = {"cold": 1, "warm": 2}
+START_NAMES = {code: name for name, code in START_CODES.items()}
+ORDER_CODES = {"unknown": 0, "forward": 1, "reversed": 2, "rotated": 3}
+ORDER_NAMES = {code: name for name, code in ORDER_CODES.items()}
+
+_Block = dict[str, Array]
+
+
+def ascii_cell(text: str, width: int) -> bytes:
+    """Return text as it fits a fixed-length column."""
+    return text.encode("ascii", "replace")[:width]
+
+
+def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
+    """Return what a row says about how its snapshot was reconstructed."""
+    report = reconstruction.report
+    return {
+        "outcome": OUTCOME_CODES["reconstructed"],
+        "host_time_ns": reconstruction.times.acquired_ns,
+        "dropped_before": reconstruction.dropped_before,
+        "redelivered": reconstruction.redelivered,
+        "iterations": report.iterations,
+        "start": START_CODES[report.start],
+        "start_reason": ascii_cell(report.start_reason, 24),
+        "budget_limited": report.budget_limited,
+        "psnr_db": np.nan if report.psnr_db is None else report.psnr_db,
+        "residual": report.residual,
+        "saturated_fraction": report.saturated_fraction,
+        "solve_ns": report.solve_ns,
+        "finished_ns": reconstruction.times.finished_ns,
+        "node": ascii_cell(reconstruction.node, 32),
+        **(_health_cells(report.health) if report.health is not None else {}),
+        "solver": ascii_cell(report.solver, 32),
+        "masks_at": ascii_cell(report.masks_at, TOLD_LENGTH),
+        "masks_corrected": bool(report.masks_at),
+    }
+
+
+def _health_cells(health: CalibrationHealth) -> dict[str, Any]:
+    figures = {
+        "mask_shift_x_px": health.shift_x_px,
+        "mask_shift_y_px": health.shift_y_px,
+        "mask_match": health.match,
+        "mask_contrast": health.contrast,
+        "brightness": health.brightness,
+        "camera_gain": health.gain,
+    }
+    return {
+        **{name: np.nan if value is None else value for name, value in figures.items()},
+        "mask_order": ORDER_CODES.get(health.order, 0),
+        "below_black_fraction": health.below_black_fraction,
+    }
+
+
+def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
+    """Create the columns of a series in an empty group."""
+    for column in columns_of(info):
+        node = group.create_dataset(
+            column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
+        )
+        node.attrs["long_name"] = column.meaning
+        if column.units:
+            node.attrs["units"] = column.units
+
+
+class RowTable:
+    """Write columns, keeping the blocks in use in memory so that a row costs no HDF5 call of its own.
+
+    Rows come nearly in order, but may be set again or late: a block that has left memory is read back.
+
+    Parameters
+    ----------
+    group
+        As `create_columns` left it.
+    info
+        Of the same series.
+    """
+
+    def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
+        self._columns = sorted(columns_of(info), key=lambda column: _WRITTEN_LAST.get(column.name, 0))
+        self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in self._columns}
+        self._blocks: OrderedDict[int, _Block] = OrderedDict()
+        self._dirty: set[int] = set()
+        self.rows = 0
+
+    def set(self, row: int, **values: Any) -> None:
+        """Set columns of a row; seen by readers after the next `flush`."""
+        index, offset = divmod(row, BLOCK_ROWS)
+        block = self._block(index)
+        for name, value in values.items():
+            block[name][offset] = value
+        self._dirty.add(index)
+        self.rows = max(self.rows, row + 1)
+
+    def get(self, row: int, name: str) -> Any:
+        """Return a column's value in a row."""
+        index, offset = divmod(row, BLOCK_ROWS)
+        return self._block(index)[name][offset]
+
+    def _block(self, index: int) -> _Block:
+        block = self._blocks.get(index)
+        if block is None:
+            block = self._blocks[index] = self._load(index)
+        self._blocks.move_to_end(index)
+        return block
+
+    def _load(self, index: int) -> _Block:
+        first = index * BLOCK_ROWS
+        block: _Block = {}
+        for column in self._columns:
+            values = np.full(BLOCK_ROWS, column.fill, column.dtype)
+            stored = self._datasets[column.name][first : first + BLOCK_ROWS] if first < self.rows else ()
+            values[: len(stored)] = stored
+            block[column.name] = values
+        return block
+
+    def flush(self) -> None:
+        """Write what changed so that readers, and whoever comes after a crash, see whole rows only."""
+        if not self._dirty:
+            return
+        extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS
+        # All grow before any is written: where a kill leaves one shorter than others, there is nothing beyond its end.
+        for node in self._datasets.values():
+            if node.shape[0] < extent:
+                node.resize(extent, 0)
+                node.flush()
+        for column in self._columns:
+            node = self._datasets[column.name]
+            for index in sorted(self._dirty):
+                # A block is a chunk: written whole and past HDF5's cache, in one system call.
+                node.id.write_direct_chunk((index * BLOCK_ROWS,), self._blocks[index][column.name])
+            node.flush()
+        self._dirty.clear()
+        while len(self._blocks) > _BLOCKS_KEPT:
+            self._blocks.popitem(last=False)
+
+    def trim(self) -> None:
+        """Cut the columns to the rows there are."""
+        for node in self._datasets.values():
+            if node.shape[0] > self.rows:
+                node.resize(self.rows, 0)

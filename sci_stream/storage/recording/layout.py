@@ -1,0 +1,160 @@
+"""Layout of a recording: what is created before the first row, because SWMR allows nothing new after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import h5py
+import hdf5plugin
+import numpy as np
+
+from sci_stream.errors import FileFormatError
+from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
+from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
+
+FORMAT = "sci_stream.recording"
+SCHEMA_VERSION = 1
+GROWTH_ROWS = 64
+"""Rows by which datasets grow: seldom enough to cost nothing, and what a live reader sees too much of is empty."""
+LEDGER_BYTES = 1 << 16
+
+
+class Compression(enum.StrEnum):
+    """How frames are stored. Raw snapshots carry shot noise in their low bits and shrink by a quarter at best."""
+
+    NONE = "none"
+    """Chunks go to the disk as they are: several times faster, and readable by any HDF5 tool."""
+    BITSHUFFLE_LZ4 = "bitshuffle_lz4"
+    """Lossless; a reader needs the hdf5plugin filters."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the options of ``create_dataset``."""
+        return {} if self is Compression.NONE else dict(hdf5plugin.Bitshuffle(cname="lz4"))
+
+
+class RowState(enum.IntFlag):
+    """What a row holds."""
+
+    EMPTY = 0
+    RAW = 1
+    VIDEO = 2
+
+
+def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
+    """Return the dtype that raw counts of this series have by their bit depth and pixel format."""
+    if info.bit_depth > 16 or info.pixel_format.lower().endswith(("32f", "float")):
+        return np.dtype(np.float32)
+    return np.dtype(np.uint8 if info.bit_depth <= 8 else np.uint16)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """What a file is made to hold: ``raw`` is the dtype of raw counts, None for none of them; see `RecordingWriter`."""
+
+    first_seq: int
+    raw: np.dtype[Any] | None
+    video: bool
+    compression: Compression
+    parent: Mapping[str, Any] | None = None
+
+
+def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
+    """Create everything but the rows and the calibration in an empty file."""
+    write_mark(file, FORMAT, SCHEMA_VERSION)
+    file.attrs["first_seq"] = layout.first_seq
+    file.attrs["NX_class"] = "NXroot"
+    write_text(file, "series_info", info_to_json(info))
+    write_text(file, "rig_toml", info.rig_toml)
+    if layout.parent is not None:
+        write_text(file, "parent", json.dumps(dict(layout.parent), indent=1, sort_keys=True))
+    file.create_dataset("ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,))
+    shape = (info.height_px, info.width_px)
+    if layout.raw is not None:
+        _create_frames(file, "raw", shape, layout.raw, layout.compression)
+    if layout.video:
+        _create_frames(file, "video", (info.n_frames, *shape), np.dtype(np.float16), layout.compression)
+    create_nexus(file, info)
+
+
+def _create_frames(
+    file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], compression: Compression
+) -> None:
+    # One image a chunk: a snapshot is written in one go, and a viewer steps through frames without reading the rest.
+    chunk = (1,) * (len(shape) - 1) + shape[-2:]
+    node = file.create_dataset(
+        name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk, fillvalue=0, **compression.filters()
+    )
+    describe_frames(node)
+
+
+def describe_frames(node: h5py.Dataset) -> None:
+    """Say in the NeXus way what ``raw`` or ``video`` is."""
+    raw = node.name.endswith("raw")
+    node.attrs["units"] = "DN" if raw else "1"
+    node.attrs["long_name"] = "coded snapshots (DN)" if raw else "reconstructed video (0-1)"
+    node.attrs["interpretation"] = "image"
+
+
+def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
+    """Lay NeXus groups over the data, so that silx and H5Web open the file with a plot."""
+    entry = file.create_group("entry")
+    file.attrs["default"] = "entry"
+    entry.attrs["NX_class"] = "NXentry"
+    entry["title"] = info.series
+    entry["start_time"] = datetime.fromtimestamp(info.started_ns / 1e9, UTC).isoformat()
+    for name in ("video", "raw"):
+        if name in file:
+            data = entry.create_group(name)
+            data.attrs["NX_class"] = "NXdata"
+            data.attrs["signal"] = "data"
+            data["data"] = file[name]
+            entry.attrs["default"] = name
+
+
+def ledger_document(document: Mapping[str, Any]) -> Array:
+    """Return the account as it is stored: JSON, zero-padded to `LEDGER_BYTES`.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit.
+    """
+    text = json.dumps(dict(document)).encode()
+    if len(text) > LEDGER_BYTES:
+        raise ValueError(f"a ledger must fit {LEDGER_BYTES} bytes as JSON, got {len(text)}")
+    padded = np.zeros(LEDGER_BYTES, np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    return padded
+
+
+def info_to_json(info: SeriesInfo) -> str:
+    """Return a series' description as JSON, without the rig's text, which is stored on its own."""
+    return json.dumps(dataclasses.asdict(dataclasses.replace(info, rig_toml="")), indent=1, sort_keys=True)
+
+
+def read_info(file: h5py.File) -> SeriesInfo:
+    """Read the series' description.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing or incomplete. Fields that a newer version added are passed over.
+    """
+    text = read_text(file, "series_info")
+    known = {field.name for field in dataclasses.fields(SeriesInfo)}
+    try:
+        fields = {name: value for name, value in json.loads(text).items() if name in known}
+        fields["policy"] = Policy(fields["policy"])
+        fields["bayer"] = None if fields.get("bayer") is None else BayerPhase(fields["bayer"])
+        fields["chunks"] = {str(chunk): str(unit) for chunk, unit in dict(fields.get("chunks", {})).items()}
+        fields["rig_toml"] = read_text(file, "rig_toml")
+        return SeriesInfo(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(
+            f"{place(file)}series_info does not describe a series", expected="the fields of SeriesInfo", got=repr(error)
+        ) from error

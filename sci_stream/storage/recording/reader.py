@@ -1,0 +1,268 @@
+"""Read a recording: finished, still being written, or left behind by a crash."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import FileFormatError
+from sci_stream.model import Array, SeriesInfo, SolveReport, Start
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import read_calibration
+from sci_stream.storage.hdf5 import read_attribute, read_text
+from sci_stream.storage.recording.columns import OUTCOME_NAMES, START_NAMES
+from sci_stream.storage.recording.file import RecordingFile, release, share
+from sci_stream.storage.recording.layout import RowState, raw_dtype, read_info
+
+
+class Recording:
+    """A recording opened to read; a context manager.
+
+    What a live writer flushes is seen after `refresh`. Not thread-safe; but any number, in any threads, may read one
+    file, and each sees the rows there were at its own last `refresh`.
+
+    Parameters
+    ----------
+    path
+        The file of one segment.
+
+    Raises
+    ------
+    FileFormatError
+        If there is no such file, it is foreign, of a newer schema, or incomplete.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._shared: RecordingFile | None = share(path)
+        self._rows = self._shared.rows
+        try:
+            with self._hdf5() as file:
+                self.info: SeriesInfo = read_info(file)
+                self.first_seq: int = read_attribute(file, "first_seq", int)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _file(self) -> RecordingFile:
+        if self._shared is None:
+            raise ValueError(f"the recording {self.path} is closed")
+        return self._shared
+
+    @contextmanager
+    def _hdf5(self) -> Iterator[h5py.File]:
+        """Lend the HDF5 file, which stays as it is meanwhile."""
+        with self._file.hdf5() as file:
+            yield file
+
+    def refresh(self) -> None:
+        """Take note of what a live writer has flushed since.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is there no more.
+        """
+        self._file.reopen()
+        self._rows = self._file.rows
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The calibration recorded with the series, verified by its hash. Raises as `load_calibration`."""
+        with self._hdf5() as file:
+            group = file.get("calibration")
+            if not isinstance(group, h5py.Group):
+                raise FileFormatError(f"The recording {self.path} is incomplete", expected="a group 'calibration'")
+            return read_calibration(group)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of the file on the disk; of one over several segments, together with those that are there."""
+        with self._hdf5() as file:
+            names = file.attrs.get("segments", ())
+        others = (self.path.with_name(str(name)) for name in names)
+        return sum(path.stat().st_size for path in (self.path, *others) if path.exists())
+
+    @property
+    def rig_toml(self) -> str:
+        """The rig file's text."""
+        with self._hdf5() as file:
+            return read_text(file, "rig_toml")
+
+    @property
+    def rows(self) -> Mapping[str, Array]:
+        """Every column by name, one value a row, row = seq − `first_seq`; see `recording_rows.COLUMNS`."""
+        return self._rows
+
+    def _ledger_document(self) -> dict[str, Any]:
+        text = self._file.ledger()
+        try:
+            document = json.loads(text) if text else {}
+        except ValueError:
+            return {}  # a live writer was caught in the middle of replacing it
+        return document if isinstance(document, dict) else {}
+
+    @property
+    def ledger(self) -> dict[str, Any] | None:
+        """The last account stored, None if there is none: the final one if `clean`."""
+        ledger = self._ledger_document().get("ledger")
+        return ledger if isinstance(ledger, dict) else None
+
+    @property
+    def clean(self) -> bool:
+        """Whether the recording was ended in order, with its final ledger."""
+        return self._ledger_document().get("clean") is True
+
+    @property
+    def continued(self) -> str | None:
+        """Name of the segment in which the series goes on, None if this is its last or was left by a crash."""
+        name = self._ledger_document().get("continued")
+        return name if isinstance(name, str) else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the file was closed in order: the end of its series, or a segment that another one follows."""
+        return self.clean or self.continued is not None
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the sink noted of the series beside its ledger, such as the ``solvers`` by node."""
+        known = ("clean", "time_ns", "ledger", "continued")
+        return {name: value for name, value in self._ledger_document().items() if name not in known}
+
+    @property
+    def parent(self) -> dict[str, Any] | None:
+        """What the recording was made from; None for one of a camera."""
+        with self._hdf5() as file:
+            if "parent" not in file:
+                return None
+            text = read_text(file, "parent")
+        try:
+            parent = json.loads(text)
+        except ValueError as error:
+            raise FileFormatError(f"The text 'parent' of {self.path} is damaged", expected="JSON") from error
+        return parent if isinstance(parent, dict) else {}
+
+    @property
+    def has_raw(self) -> bool:
+        """Whether raw counts are stored at all."""
+        return self._file.stored("raw") is not None
+
+    @property
+    def has_video(self) -> bool:
+        """Whether video is stored at all."""
+        return self._file.stored("video") is not None
+
+    @property
+    def raw_dtype(self) -> np.dtype[Any]:
+        """Type of the raw counts."""
+        return self._file.stored("raw") or raw_dtype(self.info)
+
+    def _seqs(self, chosen: npt.NDArray[np.bool_]) -> list[int]:
+        return [int(row) + self.first_seq for row in np.flatnonzero(chosen)]
+
+    @property
+    def raw_seqs(self) -> list[int]:
+        """Sequence numbers of which raw counts are stored, ascending."""
+        return self._seqs((self._rows["state"] & RowState.RAW) != 0)
+
+    @property
+    def video_seqs(self) -> list[int]:
+        """Sequence numbers of which the video is stored, ascending."""
+        return self._seqs((self._rows["state"] & RowState.VIDEO) != 0)
+
+    @property
+    def settled_seqs(self) -> list[int]:
+        """Sequence numbers that have an outcome, ascending."""
+        return self._seqs(self._rows["outcome"] != 0)
+
+    def raw(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
+        """Return the raw counts of a snapshot, (H, W) in DN, owned by the caller; or a part of them.
+
+        Raises
+        ------
+        KeyError
+            If there are none.
+        FileFormatError
+            If they are damaged.
+        """
+        return self._frame("raw", seq, RowState.RAW, part)
+
+    def video(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
+        """Return the video of a snapshot, (B, H, W) float16 on the 0–1 scale, or a part of it. Raises as `raw`."""
+        return self._frame("video", seq, RowState.VIDEO, part)
+
+    def _frame(self, name: str, seq: int, flag: RowState, part: tuple[int | slice, ...]) -> Array:
+        row = seq - self.first_seq
+        if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & flag:
+            raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
+        return self._file.frame(name, row, part)
+
+    def _value(self, name: str, seq: int) -> Any:
+        row = seq - self.first_seq
+        if not 0 <= row < len(self._rows[name]):
+            raise KeyError(f"snapshot {seq} has no row in {self.path}")
+        return self._rows[name][row].item()
+
+    def camera_frame_id(self, seq: int) -> int | None:
+        """Return the camera's own number of a snapshot, None if it has none."""
+        value = int(self._value("camera_frame_id", seq))
+        return None if value < 0 else value
+
+    def camera_time_ns(self, seq: int) -> int | None:
+        """Return the time of a snapshot on the camera's clock, None if it has none."""
+        value = int(self._value("camera_time_ns", seq))
+        return None if value < 0 else value
+
+    def outcome(self, seq: int) -> tuple[str, str] | None:
+        """Return what became of a snapshot and why, ``("dropped", "overrun")``; None if nothing is known of it."""
+        try:
+            name = OUTCOME_NAMES.get(int(self._value("outcome", seq)))
+        except KeyError:
+            return None
+        return None if name is None else (name, self._value("reason", seq).decode("ascii"))
+
+    def report(self, seq: int) -> tuple[SolveReport, str, int]:
+        """Return how a reconstructed snapshot was solved, by which node, and how often it had been redelivered."""
+
+        def value(name: str) -> Any:
+            return self._value(name, seq)
+
+        psnr_db = float(value("psnr_db"))
+        report = SolveReport(
+            iterations=int(value("iterations")),
+            start=Start(START_NAMES[int(value("start"))]),
+            start_reason=value("start_reason").decode("ascii"),
+            budget_limited=bool(value("budget_limited")),
+            solve_ns=int(value("solve_ns")),
+            residual=float(value("residual")),
+            saturated_fraction=float(value("saturated_fraction")),
+            psnr_db=None if math.isnan(psnr_db) else psnr_db,
+            solver=value("solver").decode("ascii"),
+        )
+        return report, value("node").decode("ascii"), int(value("redelivered"))
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            release(shared)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

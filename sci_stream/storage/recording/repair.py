@@ -1,0 +1,223 @@
+"""Make a clean file of a segment that a crash left behind. The original is kept beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.clock import unix_ns
+from sci_stream.delivery.ledger import DropReason
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.model import Array
+from sci_stream.storage.calibration_file import write_calibration
+from sci_stream.storage.hdf5 import LIBVER, open_for_reading
+from sci_stream.storage.recording.columns import OUTCOME_CODES, columns_of, create_columns
+from sci_stream.storage.recording.layout import Compression, Layout, RowState, create_layout, ledger_document
+from sci_stream.storage.recording.reader import Recording
+from sci_stream.storage.recording.segments import earlier_segments, first_segment
+
+_BITSHUFFLE_ID = 32008
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair made: the clean file in the place of the old one, which is ``kept``; and its account."""
+
+    path: Path
+    kept: Path
+    snapshots: int
+    ledger: dict[str, Any]
+
+
+def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
+    """Write a clean file from everything that was flushed before a crash, and put it in the place of the old one.
+
+    Every frame is read back and compared before the files change places; the old one is kept as
+    ``<name>.crashed``. Snapshots with raw counts but without an outcome become ``raw_only``; those of which nothing is
+    left, ``dropped["lost_in_crash"]``.
+
+    Parameters
+    ----------
+    path
+        Of one segment.
+    progress
+        Told how many rows are done, of how many.
+
+    Returns
+    -------
+    What was made; None if the file was closed in order and needs nothing.
+
+    Raises
+    ------
+    FileFormatError
+        If it is no recording, or what it promises cannot be read.
+    StorageError
+        If the clean file cannot be written.
+    """
+    kept = path.with_name(f"{path.name}.crashed")
+    partial = path.with_name(f".{path.name}.part")
+    with Recording(path) as old:
+        if old.finished:
+            return None
+        if kept.exists():
+            raise StorageError(f"{kept} exists", hint="It is left from an earlier repair: move it away.")
+        columns, ledger = _settled_columns(old)
+        used = len(columns["state"])
+        try:
+            with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
+                _lay_out(out, source, old)
+                _write_columns(out, columns)
+                _copy_frames(out, source, columns["state"], used, progress)
+                out["ledger"][:] = ledger_document(
+                    {"clean": True, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
+                )
+            _verify(partial, old)
+            path.rename(kept)
+            partial.rename(path)
+        except (OSError, RuntimeError) as error:
+            partial.unlink(missing_ok=True)
+            raise StorageError(
+                f"The clean copy of {path} cannot be written", got=error, hint="It takes as much room as the original."
+            ) from error
+        except FileFormatError:
+            partial.unlink(missing_ok=True)
+            raise
+    return Repaired(path, kept, used, ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """Which rows of a segment other segments of its series say something of: (rows,) each."""
+
+    known: npt.NDArray[np.bool_]
+    raw: npt.NDArray[np.bool_]
+    settled: npt.NDArray[np.bool_]
+
+
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the account of it.
+
+    A snapshot whose raw counts an earlier segment holds, and whose outcome none, has its outcome here: the segment
+    before may have been closed in order while it was under way, and is then as it will stay.
+    """
+    elsewhere = _told_elsewhere(old)
+    columns = {name: _stretched(old, name, values, len(elsewhere.known)) for name, values in old.rows.items()}
+    outcome, state = columns["outcome"], columns["state"]
+    known = (columns["epoch"] >= 0) | (outcome != 0)
+    has_raw = (state & RowState.RAW) != 0
+    open_rows = (outcome == 0) & ~elsewhere.settled
+    raw_only = open_rows & (has_raw | elsewhere.raw)
+    # Those before the segment's first are in the segments before it.
+    lost = open_rows & ~raw_only & ~elsewhere.known & np.logical_or.accumulate(known | elsewhere.known)
+    used = _past_last(known | raw_only)
+    outcome[raw_only] = OUTCOME_CODES["raw_only"]
+    lost[used:] = False
+    outcome[lost] = OUTCOME_CODES["dropped"]
+    columns["reason"][lost] = DropReason.LOST_IN_CRASH.encode()
+    columns = {name: values[:used] for name, values in columns.items()}
+    outcome = columns["outcome"]
+    names, counts = np.unique(columns["reason"][outcome == OUTCOME_CODES["dropped"]], return_counts=True)
+    return columns, {
+        "acquired": int((outcome != 0).sum()),
+        "reconstructed": int((outcome == OUTCOME_CODES["reconstructed"]).sum()),
+        "raw_only": int((outcome == OUTCOME_CODES["raw_only"]).sum()),
+        "dropped": {name.decode("ascii"): int(n) for name, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        "in_flight": 0,
+        "closed": True,
+        "repaired": True,
+    }
+
+
+def _past_last(chosen: npt.NDArray[np.bool_]) -> int:
+    rows = np.flatnonzero(chosen)
+    return int(rows[-1]) + 1 if len(rows) else 0
+
+
+def _stretched(old: Recording, name: str, values: Array, rows: int) -> Array:
+    """Return a copy of a column, followed by as many unwritten rows as it takes."""
+    fill = next((column.fill for column in columns_of(old.info) if column.name == name), 0)
+    stretched = np.full(rows, fill, values.dtype)
+    stretched[: len(values)] = values
+    return stretched
+
+
+def _told_elsewhere(old: Recording) -> _Elsewhere:
+    """Return what the other segments say; of the last one, rows reach as far as the raw counts of those before."""
+    told: list[tuple[int, Array, Array, Array]] = []
+    rows = len(old.rows["state"])
+    is_last = True
+    for other in earlier_segments(first_segment(old.path), old.info.series):
+        with other:
+            if other.path == old.path:
+                is_last = True
+                continue
+            is_last = False
+            settled, raw = other.rows["outcome"] != 0, (other.rows["state"] & RowState.RAW) != 0
+            told.append((other.first_seq - old.first_seq, (other.rows["epoch"] >= 0) | settled, raw, settled))
+    if is_last:
+        rows = max([rows, *(offset + _past_last(raw) for offset, _known, raw, _settled in told)])
+    found = _Elsewhere(*(np.zeros(rows, np.bool_) for _ in range(3)))
+    for offset, *flags in told:
+        for into, flag in zip((found.known, found.raw, found.settled), flags, strict=True):
+            at = np.flatnonzero(flag) + offset
+            into[at[(at >= 0) & (at < rows)]] = True
+    return found
+
+
+def _lay_out(out: h5py.File, source: h5py.File, old: Recording) -> None:
+    raw = source["raw"].dtype if "raw" in source else None
+    create_layout(out, old.info, Layout(old.first_seq, raw, "video" in source, _compression(source), old.parent))
+    write_calibration(out.create_group("calibration"), old.calibration)
+    create_columns(out.create_group("rows"), old.info)
+
+
+def _compression(source: h5py.File) -> Compression:
+    nodes = [source[name] for name in ("raw", "video") if name in source]
+    packed = any(
+        node.id.get_create_plist().get_filter(i)[0] == _BITSHUFFLE_ID
+        for node in nodes
+        for i in range(node.id.get_create_plist().get_nfilters())
+    )
+    return Compression.BITSHUFFLE_LZ4 if packed else Compression.NONE
+
+
+def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
+    for name, node in out["rows"].items():
+        node.resize(len(columns["state"]), 0)
+        if name in columns:  # a damaged file may lack what it promises
+            node[:] = columns[name]
+
+
+def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:
+    """Copy the chunks as they are, packed or not."""
+    for name in ("raw", "video"):
+        if name in source:
+            out[name].resize(used, 0)
+    for row in range(used):
+        for name, flag in (("raw", RowState.RAW), ("video", RowState.VIDEO)):
+            if name in source and state[row] & flag:
+                frames = source[name].shape[1] if name == "video" else 1
+                for frame in range(frames):
+                    at = (row, frame, 0, 0) if name == "video" else (row, 0, 0)
+                    mask, chunk = source[name].id.read_direct_chunk(at)
+                    out[name].id.write_direct_chunk(at, chunk, mask)
+        progress(row + 1, used)
+
+
+def _verify(copy: Path, old: Recording) -> None:
+    with Recording(copy) as new:
+        for seqs, read_old, read_new in (
+            (old.raw_seqs, old.raw, new.raw),
+            (old.video_seqs, old.video, new.video),
+        ):
+            for seq in seqs:
+                if not np.array_equal(read_old(seq), read_new(seq), equal_nan=True):
+                    raise FileFormatError(f"Snapshot {seq} of {old.path} does not read the same twice")

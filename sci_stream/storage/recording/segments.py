@@ -1,0 +1,205 @@
+"""Segments of a recording: files that never overwrite one another, and what earlier ones already hold."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h5py
+
+from sci_stream.delivery.interval_set import IntervalSet
+from sci_stream.errors import FileFormatError, InputError, StorageError
+from sci_stream.storage.recording.reader import Recording
+
+_LOG = logging.getLogger(__name__)
+_MOST_SEGMENTS = 100_000
+_LONGEST_NAME_BYTES = 200
+"""File systems take 255; the rest is for the segment's number and the endings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Sequence numbers of a series that earlier segments hold: with raw counts, and with an outcome."""
+
+    raw: IntervalSet = field(default_factory=IntervalSet)
+    settled: IntervalSet = field(default_factory=IntervalSet)
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes free to this user on the disk of ``path``, whose folder exists."""
+    return shutil.disk_usage(path.parent).free
+
+
+def recording_path(folder: Path, series: str) -> Path:
+    """Return the path of the first segment of a series' recording, ``folder / "run.h5"``.
+
+    Raises
+    ------
+    InputError
+        If the series' name, which may come from afar, is no plain file name.
+    """
+    plain = series.isprintable() and not set(series) & set("/\\") and not series.startswith(".")
+    if not series or not plain or len(series.encode()) > _LONGEST_NAME_BYTES:
+        raise InputError(
+            "The series cannot be recorded under its name",
+            expected=f"a plain file name of at most {_LONGEST_NAME_BYTES} bytes",
+            got=repr(series),
+        )
+    return folder / f"{series}.h5"
+
+
+def segment_path(path: Path, segment: int) -> Path:
+    """Return the path of a segment: ``run.h5``, ``run_001.h5``, ``run_002.h5``, …."""
+    return path if segment == 0 else path.with_name(f"{path.stem}_{segment:03d}{path.suffix}")
+
+
+def first_segment(path: Path) -> Path:
+    """Return the path of the first segment of the recording that ``path`` is a segment of, as far as names tell."""
+    match = re.fullmatch(r"(.+)_\d{3,}", path.stem)
+    base = path.with_name(f"{match[1]}{path.suffix}") if match else path
+    return base if base.exists() else path
+
+
+def create_segment(
+    path: Path,
+    series: str,
+    build: Callable[[Known], bytes],
+    begin: Callable[[Path, Path], h5py.File],
+    *,
+    known: Known | None = None,
+    segment: int = 0,
+) -> tuple[int, Known]:
+    """Create the first segment that does not exist yet, whole, open and readable, or not at all.
+
+    HDF5 marks a file as being written a moment before it marks it as readable meanwhile; killed in between, a writer
+    leaves a file that no reader opens. So it begins under a hidden name, and gets its own when both marks are set.
+
+    Parameters
+    ----------
+    path, series
+        Of the first segment; of the series.
+    build
+        Makes its first bytes, told what the segments before it hold.
+    begin
+        Opens the file under the hidden name to write; the other is what it will be called.
+    known, segment
+        What is known to be held by all segments before number ``segment``; they are not read again.
+
+    Returns
+    -------
+    segment, known
+        Its number, and what the segments before it hold of ``series``.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be made.
+    """
+    known = Known() if known is None else known
+    for number in range(segment, _MOST_SEGMENTS):
+        candidate = segment_path(path, number)
+        try:
+            if candidate.exists():
+                raise FileExistsError
+            _begin_new(candidate, build(known), begin)
+            return number, known
+        except FileExistsError:
+            _learn(candidate, series, known)
+        except OSError as error:
+            raise StorageError(
+                f"The recording {candidate} cannot be made",
+                got=error.strerror or error,
+                hint="Its folder must exist, be writable and have room.",
+            ) from error
+    raise StorageError(
+        f"The recording {path} has too many segments", expected=f"at most {_MOST_SEGMENTS}", hint="Move them away."
+    )
+
+
+def _begin_new(path: Path, image: bytes, begin: Callable[[Path, Path], h5py.File]) -> None:
+    _remove_left_behind(path)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        hidden.write_bytes(image)
+        file = begin(hidden, path)
+        try:
+            _publish(hidden, path)
+        except OSError:
+            file.close()
+            raise
+    except (OSError, StorageError):
+        hidden.unlink(missing_ok=True)
+        raise
+
+
+def _publish(hidden: Path, path: Path) -> None:
+    """Give a file its name if nobody has it; raise FileExistsError otherwise."""
+    try:
+        path.hardlink_to(hidden)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links; another sink could only come in between two calls
+        if path.exists():
+            raise FileExistsError from None
+        hidden.rename(path)
+    else:
+        hidden.unlink()
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what a writer that was killed while it began this segment has left."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+        process = left.name.split(".")[-2]
+        if process.isdecimal() and not _is_alive(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
+
+
+def _learn(path: Path, series: str, known: Known) -> None:
+    try:
+        with Recording(path) as earlier:
+            if earlier.info.series == series:
+                for seq in earlier.raw_seqs:
+                    known.raw.add(seq)
+                for seq in earlier.settled_seqs:
+                    known.settled.add(seq)
+    except FileFormatError as error:
+        _LOG.warning("%s is passed over: %s", path, error)
+
+
+def existing_segments(path: Path) -> Iterator[Path]:
+    """Yield the files of ``path``'s segments, in order, whatever they hold."""
+    for segment in range(_MOST_SEGMENTS):
+        candidate = segment_path(path, segment)
+        if not candidate.exists():
+            return
+        yield candidate
+
+
+def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
+    """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller closes them."""
+    for candidate in existing_segments(path):
+        try:
+            recording = Recording(candidate)
+        except FileFormatError as error:
+            _LOG.warning("%s is passed over: %s", candidate, error)
+            continue
+        if recording.info.series == series:
+            yield recording
+        else:
+            recording.close()

@@ -1,0 +1,290 @@
+"""A recorded series as arrays, whatever the number of its segments: what ``sci_stream.open`` returns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.model import Array, SeriesInfo
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
+from sci_stream.storage.recording.layout import RowState
+from sci_stream.storage.recording.reader import Recording
+from sci_stream.storage.recording.segments import earlier_segments
+
+_Part = tuple[int | slice, ...]
+_Read = Callable[[int, _Part], Array]
+
+
+class FrameStack(Sequence[Array]):
+    """What is stored of one kind, as a read-only array of shape (N, …) that is read from the disk where it is indexed.
+
+    Index 0 is the first snapshot that is stored, ``seqs[0]``; skipped ones take no place. NumPy's basic indexing
+    works (``a[3]``, ``a[-1, ..., 100:200]``, ``a[::10]``), and ``a[[1, 5]]`` and masks on the first axis;
+    ``np.asarray(a)`` reads everything.
+
+    Parameters
+    ----------
+    seqs
+        (N,) sequence numbers, ascending.
+    shape
+        Of one element.
+    dtype
+        Of the elements.
+    read
+        Reads one by its sequence number, or a part of it.
+    """
+
+    def __init__(self, seqs: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any], read: _Read) -> None:
+        self.seqs = seqs
+        self.shape = (len(self.seqs), *shape)
+        self.dtype = dtype
+        self.ndim = len(self.shape)
+        self._read = read
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all of it takes in memory."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        """Read; see the class."""
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        if first is Ellipsis:
+            missing = self.ndim - len(rest)
+            first, rest = slice(None), [slice(None)] * (missing - 1) + rest
+        part = tuple(rest)
+        if isinstance(first, slice):
+            chosen = self.seqs[first]
+        elif np.ndim(first) == 1:
+            chosen = self.seqs[np.asarray(first)]
+        else:
+            return self._one(int(self.seqs[operator.index(first)]), part)
+        if not len(chosen):
+            return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *part)]
+        return np.stack([self._one(int(seq), part) for seq in chosen])
+
+    def _one(self, seq: int, part: tuple[Any, ...]) -> Array:
+        simple = all(isinstance(p, int) or (isinstance(p, slice) and (p.step or 1) > 0) for p in part)
+        return self._read(seq, part) if simple else self._read(seq, ())[part]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self._read(int(seq), ()) for seq in self.seqs)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Read everything."""
+        if copy is False:
+            raise ValueError("frames on the disk cannot become an array without a copy")
+        return np.asarray(self[:], dtype)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shape} {self.dtype}, {self.nbytes / 1e6:.1f} MB, on the disk>"
+
+
+class RecordedSeries:
+    """A recorded series, opened to read; a context manager.
+
+    Nothing but its table is in memory: `raw` and `video` are read where they are indexed. Of a recording in several
+    segments, name the first one or the ``.nxs`` file over them for all of it, a later one for that one alone. A
+    recording that is being written, or was left by a crash, is read to its last flush.
+
+    Parameters
+    ----------
+    path
+        Of the recording.
+
+    Raises
+    ------
+    FileFormatError
+        If there is no such file, it is foreign, of a newer schema, or incomplete.
+
+    Examples
+    --------
+    >>> import sci_stream                                                    # doctest: +SKIP
+    >>> with sci_stream.open("recordings/run.h5") as recording:              # doctest: +SKIP
+    ...     video = recording.video[0]                  # (B, H, W) float16, 0–1, linear light
+    ...     pixel = recording.raw[:, 100, 200]          # one pixel's counts over all snapshots, DN
+    ...     slow = recording.table["solve_ns"] > 50e6   # how each was made, a row a snapshot
+    ...     phi = recording.calibration.phi             # (B, H, W) masks
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._stack = ExitStack()
+        try:
+            first = self._stack.enter_context(Recording(self.path))
+            self.segments: list[Recording] = [first]
+            for segment in earlier_segments(self.path, first.info.series):
+                if segment.path == first.path:
+                    segment.close()
+                else:
+                    self.segments.append(self._stack.enter_context(segment))
+            self._merge()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _merge(self) -> None:
+        first_seq, rows = merge_rows(self.segments)
+        self.first_seq: int = first_seq
+        self.rows: Mapping[str, Array] = rows
+
+    def refresh(self) -> None:
+        """Take note of what a live writer has flushed since; not of segments begun since: open it anew for those."""
+        for segment in self.segments:
+            segment.refresh()
+        self._merge()
+
+    @property
+    def info(self) -> SeriesInfo:
+        """What was known when the series started."""
+        return self.segments[0].info
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration recorded with the series, verified by its hash."""
+        return self.segments[0].calibration
+
+    @property
+    def parent(self) -> dict[str, Any] | None:
+        """What it was made from, for the result of ``sci-stream replay``; None for a recording of a camera."""
+        return self.segments[0].parent
+
+    @property
+    def ledger(self) -> dict[str, Any] | None:
+        """The last account that was stored, the final one if `finished`; None if there is none."""
+        return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What was noted of the series beside the ledger, such as the ``solvers`` by node."""
+        return {name: value for segment in self.segments for name, value in segment.notes.items()}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every segment was closed in order and the last one with the final ledger."""
+        return self.segments[-1].clean and all(segment.finished for segment in self.segments)
+
+    @cached_property
+    def _frame_shape(self) -> tuple[int, int]:
+        return self.info.height_px, self.info.width_px
+
+    @property
+    def raw(self) -> FrameStack:
+        """Raw counts as (N, H, W), DN."""
+        seqs = self.seqs_with(raw=True)
+        dtype = next((s.raw_dtype for s in self.segments if s.has_raw), self.segments[0].raw_dtype)
+        return FrameStack(seqs, self._frame_shape, dtype, self.raw_of)
+
+    @property
+    def video(self) -> FrameStack:
+        """Reconstructed video as (N, B, H, W) float16, 0–1, linear light; a Bayer mosaic where ``info.bayer`` says."""
+        shape = (self.info.n_frames, *self._frame_shape)
+        return FrameStack(self.seqs_with(video=True), shape, np.dtype(np.float16), self.video_of)
+
+    def raw_of(self, seq: int, part: _Part = ()) -> Array:
+        """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if there are none."""
+        return self._segment("raw", seq, RowState.RAW).raw(seq, part)
+
+    def video_of(self, seq: int, part: _Part = ()) -> Array:
+        """Return the video (B, H, W) of a snapshot by its sequence number. Raises KeyError if there is none."""
+        return self._segment("video", seq, RowState.VIDEO).video(seq, part)
+
+    def _segment(self, name: str, seq: int, flag: RowState) -> Recording:
+        for segment in self.segments:
+            state = segment.rows["state"]
+            row = seq - segment.first_seq
+            if 0 <= row < len(state) and state[row] & flag:
+                return segment
+        raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
+
+    @cached_property
+    def _columns(self) -> list[tuple[str, Any]]:
+        return [("seq", "i8"), *((name, values.dtype) for name, values in self.rows.items())]
+
+    @property
+    def table(self) -> npt.NDArray[np.void]:
+        """How each snapshot came and was solved: a structured array, a row for each of which anything is known.
+
+        Columns: ``seq`` and those of `sci_stream.storage.recording.columns.COLUMNS`; ``pandas.DataFrame(table)`` takes it.
+        """
+        known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
+        table = np.zeros(len(known), self._columns)
+        table["seq"] = known + self.first_seq
+        for name, values in self.rows.items():
+            table[name] = values[known]
+        return table
+
+    def row(self, seq: int) -> dict[str, Any]:
+        """Return the columns of one snapshot as plain values. Raises KeyError if it lies outside the recording."""
+        index = seq - self.first_seq
+        if not 0 <= index < len(self.rows["state"]):
+            raise KeyError(f"snapshot {seq} has no row in {self.path}")
+        return {name: values[index].item() for name, values in self.rows.items()}
+
+    def seqs_with(self, *, raw: bool = False, video: bool = False) -> npt.NDArray[np.int64]:
+        """Return the sequence numbers of which all that is asked for is stored, ascending."""
+        flags = (RowState.RAW if raw else 0) | (RowState.VIDEO if video else 0)
+        return np.flatnonzero((self.rows["state"] & flags) == flags) + self.first_seq
+
+    def close(self) -> None:
+        """Close the files. May be called again."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.info.series!r}: {len(self.seqs_with(raw=True))} raw snapshots, "
+            f"{len(self.seqs_with(video=True))} videos of {self.info.n_frames} frames, {self._frame_shape}>"
+        )
+
+
+def open_recording(path: str | Path) -> RecordedSeries:
+    """Open a recording as arrays; see `RecordedSeries`."""
+    return RecordedSeries(path)
+
+
+_IDENTITY = ("epoch", "camera_frame_id", "camera_time_ns", "host_time_ns", "dropped_before")
+"""Columns that say which snapshot it was; all others but the state say what became of it."""
+
+
+def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
+    """Return the sequence number of row 0, and every column over all segments.
+
+    What a later segment says of a snapshot goes before what an earlier one says; what is stored adds up.
+    """
+    first_seq = min(segment.first_seq for segment in segments)
+    stop = max(segment.first_seq + len(segment.rows["state"]) for segment in segments)
+    columns = columns_of(segments[0].info)
+    merged: dict[str, Array] = {column.name: np.full(stop - first_seq, column.fill, column.dtype) for column in columns}
+    for segment in segments:
+        rows = segment.rows
+        offset = segment.first_seq - first_seq
+        place = slice(offset, offset + len(rows["state"]))
+        identified, settled = rows["epoch"] >= 0, rows["outcome"] != 0
+        for name, values in merged.items():
+            if name == "state":
+                values[place] |= rows[name]
+            else:
+                chosen = identified if name in _IDENTITY or name.startswith(CHUNK_PREFIX) else settled
+                if name in rows:  # a damaged file may lack what it promises
+                    values[place][chosen] = rows[name][chosen]
+    return first_seq, merged

@@ -1,0 +1,127 @@
+"""One file over the segments of a recording: ``run.nxs`` beside ``run.h5``, ``run_001.h5``, ….
+
+It is itself a recording, only that its ``raw`` and ``video`` are virtual datasets: their data stay where they are, so
+the files must stay together. Any HDF5 program shows the whole series in it, without knowing of segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.storage.calibration_file import write_calibration
+from sci_stream.storage.hdf5 import LIBVER, write_mark, write_text
+from sci_stream.storage.recording.columns import columns_of
+from sci_stream.storage.recording.layout import (
+    FORMAT,
+    LEDGER_BYTES,
+    SCHEMA_VERSION,
+    RowState,
+    create_nexus,
+    describe_frames,
+    info_to_json,
+    ledger_document,
+)
+from sci_stream.storage.recording.series import RecordedSeries
+
+
+def whole_path(path: Path) -> Path:
+    """Return the path of the file over all segments of the recording that begins with ``path``."""
+    return path.with_suffix(".nxs")
+
+
+def write_whole(path: Path) -> Path:
+    """Write the file over all segments of the recording that begins with ``path``, in place of an older one.
+
+    Raises
+    ------
+    FileFormatError
+        If a segment was left by a crash: most programs cannot read through to such a file.
+    StorageError
+        If it cannot be written.
+    """
+    out = whole_path(path)
+    partial = out.with_name(f".{out.name}.part")
+    with RecordedSeries(path) as series:
+        for segment in series.segments:
+            if not segment.finished:
+                raise FileFormatError(
+                    f"{segment.path} was not closed in order",
+                    hint=f"First: sci-stream repair {segment.path}",
+                )
+        try:
+            with h5py.File(partial, "w", libver=LIBVER) as file:
+                _fill(file, series)
+            partial.replace(out)
+        except (OSError, RuntimeError) as error:
+            partial.unlink(missing_ok=True)
+            raise StorageError(f"The file {out} over all segments cannot be written", got=error) from error
+    return out
+
+
+def _fill(file: h5py.File, series: RecordedSeries) -> None:
+    info = series.info
+    write_mark(file, FORMAT, SCHEMA_VERSION)
+    file.attrs["NX_class"] = "NXroot"
+    file.attrs["first_seq"] = series.first_seq
+    file.attrs["segments"] = [segment.path.name for segment in series.segments]
+    write_text(file, "series_info", info_to_json(info))
+    write_text(file, "rig_toml", info.rig_toml)
+    document = {"clean": series.finished, "time_ns": 0, "ledger": series.ledger, **series.notes}
+    file.create_dataset("ledger", data=ledger_document(document), chunks=(LEDGER_BYTES,))
+    write_calibration(file.create_group("calibration"), series.calibration)
+    rows = file.create_group("rows")
+    for column in columns_of(info):
+        node = rows.create_dataset(column.name, data=series.rows[column.name])
+        node.attrs["long_name"] = column.meaning
+        if column.units:
+            node.attrs["units"] = column.units
+    size = (info.height_px, info.width_px)
+    if any(segment.has_raw for segment in series.segments):
+        _virtual(file, series, "raw", shape=size, dtype=series.raw.dtype, flag=RowState.RAW)
+    if any(segment.has_video for segment in series.segments):
+        shape = (info.n_frames, *size)
+        _virtual(file, series, "video", shape=shape, dtype=np.dtype(np.float16), flag=RowState.VIDEO)
+    create_nexus(file, info)
+
+
+def _virtual(
+    file: h5py.File,
+    series: RecordedSeries,
+    name: str,
+    *,
+    shape: tuple[int, ...],
+    dtype: np.dtype[np.generic],
+    flag: RowState,
+) -> None:
+    layout = h5py.VirtualLayout((len(series.rows["state"]), *shape), dtype)
+    for number, start, stop in _owners(series, flag):
+        segment = series.segments[number]
+        rows = len(segment.rows["state"])
+        source = h5py.VirtualSource(segment.path.name, name, shape=(rows, *shape), dtype=dtype)
+        offset = segment.first_seq - series.first_seq
+        end = min(stop, offset + rows)
+        layout[start:end] = source[start - offset : end - offset]
+    describe_frames(file.create_virtual_dataset(name, layout, fillvalue=0))
+
+
+def _owners(series: RecordedSeries, flag: RowState) -> Iterator[tuple[int, int, int]]:
+    """Yield (segment, start, stop): which segment holds which rows. Rows that none holds go with those before them."""
+    owner = np.full(len(series.rows["state"]), -1)
+    for number, segment in enumerate(series.segments):
+        state = segment.rows["state"]
+        offset = segment.first_seq - series.first_seq
+        mine = owner[offset : offset + len(state)]
+        mine[((state & flag) != 0) & (mine < 0)] = number
+    held = np.flatnonzero(owner >= 0)
+    if not len(held):
+        return
+    # Few, long stretches, however many single snapshots are missing: each costs a reader time.
+    stretches = held[np.flatnonzero(np.diff(owner[held], prepend=-1))]
+    for start, stop in pairwise([*stretches, held[-1] + 1]):
+        yield int(owner[start]), int(start), int(stop)

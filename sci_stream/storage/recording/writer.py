@@ -1,0 +1,436 @@
+"""Write a recording: HDF5 that is readable while it grows, after a kill, and after the disk ran full."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.clock import unix_ns
+from sci_stream.delivery.interval_set import IntervalSet
+from sci_stream.errors import InputError, SciStreamError, StorageError
+from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import write_calibration
+from sci_stream.storage.hdf5 import LIBVER, build_image
+from sci_stream.storage.recording.columns import (
+    OUTCOME_CODES,
+    RowTable,
+    ascii_cell,
+    chunk_cells,
+    create_columns,
+    reconstruction_cells,
+)
+from sci_stream.storage.recording.layout import (
+    GROWTH_ROWS,
+    Compression,
+    Layout,
+    RowState,
+    create_layout,
+    ledger_document,
+    raw_dtype,
+)
+from sci_stream.storage.recording.segments import Known, create_segment, free_bytes
+
+_LOG = logging.getLogger(__name__)
+_CLOSING_BYTES = 4 << 20
+"""Room left on the disk for HDF5 to write its indices and close."""
+
+
+class RecordingWriter:
+    """Write one segment of a series. Not thread-safe: HDF5 is used from one thread.
+
+    What has been written is in the operating system's hands after `flush`: it survives the death of this process,
+    not the loss of power. Rows never flushed are lost with the process; that is the promised bound.
+
+    Parameters
+    ----------
+    path
+        Where to. An existing file is never touched: ``<stem>_001.h5`` and so on are tried; see `path`. Rows that
+        earlier segments of the same series hold count as written.
+    info, calibration
+        Stored inside.
+    raw, video
+        Which of the two to store; the columns are always kept.
+    compression
+        Of raw snapshots and video.
+    first_seq
+        Sequence number of row 0; by default the first that has no outcome in the segments before.
+    dtype
+        Of raw counts; by default what the series' bit depth and pixel format say.
+    parent
+        What it was made from, for a recording that is not of a camera; stored as JSON.
+    after
+        The writer of the segment before this one, which it goes on from; see `next_segment`.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be made.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        info: SeriesInfo,
+        calibration: Calibration,
+        *,
+        raw: bool = True,
+        video: bool = True,
+        compression: Compression = Compression.NONE,
+        first_seq: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+        parent: Mapping[str, Any] | None = None,
+        after: RecordingWriter | None = None,
+    ) -> None:
+        self.info = info
+        self.first_seq = 0
+        self.bytes_written = 0
+        self.rows_written = 0
+        self.notes: dict[str, Any] = {} if after is None else dict(after.notes)
+        self._failure: str | None = None
+        self._closed = False
+        counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
+
+        def image(known: Known) -> bytes:
+            self.first_seq = known.settled.complete_below if first_seq is None else first_seq
+            layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
+            return recording_image(info, calibration, layout)
+
+        def begin(hidden: Path, named: Path) -> h5py.File:
+            self.path = named
+            with self._guard("started"):
+                self._file = h5py.File(hidden, "r+", libver=LIBVER)
+                self._rows = RowTable(self._file["rows"], info)
+                self._raw = FrameWriter(self._file["raw"], compression) if raw else None
+                self._video = FrameWriter(self._file["video"], compression) if video else None
+                self._ledger: h5py.Dataset = self._file["ledger"]
+                self._file.swmr_mode = True
+            return self._file
+
+        self.segment: int
+        self._has_raw: IntervalSet
+        self._has_outcome: IntervalSet
+        self.segment, known = create_segment(
+            path,
+            info.series,
+            image,
+            begin,
+            known=None if after is None else Known(after._has_raw, after._has_outcome),
+            segment=0 if after is None else after.segment + 1,
+        )
+        self._has_raw, self._has_outcome = known.raw, known.settled
+        same: dict[str, Any] = {
+            "raw": raw,
+            "video": video,
+            "compression": compression,
+            "dtype": dtype,
+            "parent": parent,
+        }
+        self._next = functools.partial(RecordingWriter, path, info, calibration, **same, after=self)
+
+    @contextmanager
+    def _guard(self, doing: str) -> Iterator[None]:
+        if self._failure is not None:
+            raise StorageError(f"The recording {self.path} has failed", got=self._failure)
+        try:
+            yield
+        except SciStreamError:
+            raise
+        except (OSError, RuntimeError) as error:  # h5py raises either, by the call in which the disk refuses
+            self._failure = str(error).splitlines()[0]
+            free = free_bytes(self.path)
+            raise StorageError(
+                f"The recording {self.path} cannot be {doing}",
+                got=f"{self._failure} ({free / 1e6:.0f} MB free)",
+                hint="What was flushed before is readable; free some space or record to another disk.",
+            ) from error
+
+    def next_segment(self) -> RecordingWriter:
+        """Open the segment that goes on from here; this one is then to be closed, and not written to any more.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be made; this one can then be written on.
+        """
+        return self._next()
+
+    def write_raw(self, snapshot: Snapshot) -> bool:
+        """Write a raw snapshot; return False, writing nothing, if its row has one already.
+
+        Raises
+        ------
+        StorageError
+            If the disk refuses. The writer can then only be closed; what was flushed is readable.
+        InputError
+            If the snapshot does not fit the series.
+        """
+        seq = snapshot.id.seq
+        if seq in self._has_raw:
+            return False
+        row = self._row(seq)
+        counts = self._fit_counts(snapshot.counts)
+        self._need_space(counts)
+        with self._guard("written"):
+            self._identify(row, snapshot)
+            self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
+            self._put_raw(row, seq, counts)
+        return True
+
+    def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
+        """Write a reconstruction, and its raw counts if it carries them and its row has none yet.
+
+        Returns False, writing nothing, if the snapshot has an outcome already. Raises as `write_raw`.
+        """
+        seq = reconstruction.id.seq
+        if seq in self._has_outcome:
+            return False
+        row = self._row(seq)
+        video = fit_video(reconstruction.video, self.info)
+        counts = None
+        if reconstruction.counts is not None and seq not in self._has_raw:
+            counts = self._fit_counts(reconstruction.counts)
+        self._need_space(counts, None if self._video is None else video)
+        with self._guard("written"):
+            self._identify(row, reconstruction)
+            if counts is not None:
+                self._put_raw(row, seq, counts)
+            if self._video is not None:
+                self.bytes_written += self._video.put(row, video)
+                self._rows.set(row, state=self._rows.get(row, "state") | RowState.VIDEO)
+            self._rows.set(row, **reconstruction_cells(reconstruction))
+        self._has_outcome.add(seq)
+        return True
+
+    def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
+        """Write what became of a snapshot that has no video; return False if it has an outcome already.
+
+        Raises
+        ------
+        ValueError
+            If the outcome is none of ``raw_only``, ``dropped``, ``reconstructed``.
+        StorageError
+            As `write_raw`.
+        """
+        if outcome not in OUTCOME_CODES:
+            raise ValueError(f"outcome must be one of {sorted(OUTCOME_CODES)}, got {outcome!r}")
+        if seq in self._has_outcome:
+            return False
+        row = self._row(seq)
+        with self._guard("written"):
+            self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=ascii_cell(reason, 24))
+        self._has_outcome.add(seq)
+        return True
+
+    def _row(self, seq: int) -> int:
+        if seq < self.first_seq:
+            raise InputError(
+                f"Snapshot {seq} lies before the recording {self.path}", expected=f"seq from {self.first_seq} up"
+            )
+        return seq - self.first_seq
+
+    def _identify(self, row: int, came: Snapshot | Reconstruction) -> None:
+        self.rows_written += int(self._rows.get(row, "epoch") < 0)
+        self._rows.set(
+            row,
+            epoch=came.id.epoch,
+            camera_frame_id=-1 if came.camera_frame_id is None else came.camera_frame_id,
+            camera_time_ns=-1 if came.camera_time_ns is None else came.camera_time_ns,
+            **chunk_cells(came.chunks, self.info),
+        )
+
+    def _need_space(self, *arrays: Array | None) -> None:
+        """Refuse what will not fit before HDF5 meets a full disk: then the file can still be closed in order."""
+        need = sum(array.nbytes for array in arrays if array is not None) + _CLOSING_BYTES
+        free = free_bytes(self.path)
+        if free < need:
+            raise StorageError(
+                f"The disk of the recording {self.path} is full",
+                expected=f"{need / 1e6:.0f} MB free",
+                got=f"{free / 1e6:.0f} MB",
+                hint="What was written before is kept; free some space or record to another disk.",
+            )
+
+    def _fit_counts(self, counts: Array) -> Array:
+        return fit_counts(counts, self.info, None if self._raw is None else self._raw.dtype, self.path)
+
+    def _put_raw(self, row: int, seq: int, counts: Array) -> None:
+        if self._raw is None:
+            return
+        self.bytes_written += self._raw.put(row, counts)
+        self._has_raw.add(seq)
+        self._rows.set(row, state=self._rows.get(row, "state") | RowState.RAW)
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system, data before the rows that speak of it.
+
+        Raises
+        ------
+        StorageError
+            As `write_raw`.
+        """
+        with self._guard("flushed"):
+            for frames in (self._raw, self._video):
+                if frames is not None:
+                    frames.flush()
+            self._rows.flush()
+
+    def write_ledger(
+        self, ledger: Mapping[str, Any] | None, *, clean: bool = False, continued: str | None = None
+    ) -> None:
+        """Store the account of the series and the `notes`, in place of those before.
+
+        ``clean`` marks an orderly end; ``continued`` names the segment in which the series goes on.
+        """
+        document = {"clean": clean, "time_ns": unix_ns(), "ledger": None if ledger is None else dict(ledger)}
+        document |= self.notes | ({} if continued is None else {"continued": continued})
+        padded = ledger_document(document)
+        with self._guard("written"):
+            self._ledger.id.write_direct_chunk((0,), padded)
+            self._ledger.flush()
+
+    def close(self, ledger: Mapping[str, Any] | None = None, *, continued: str | None = None) -> None:
+        """Flush, store the final ledger, cut the datasets to their rows and close. May be called again.
+
+        ``continued`` names the segment in which the series goes on, for one that is not its last.
+
+        Raises
+        ------
+        StorageError
+            If the disk refuses; the file is closed all the same as far as HDF5 can.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._failure is None:
+                self._finish(ledger, continued)
+        finally:
+            self._close_file()
+
+    def _finish(self, ledger: Mapping[str, Any] | None, continued: str | None) -> None:
+        self.flush()
+        if continued is not None:
+            self.write_ledger(ledger, continued=continued)
+        elif ledger is not None:
+            self.write_ledger(ledger, clean=True)
+        with self._guard("closed"):
+            self._rows.trim()
+            for frames in (self._raw, self._video):
+                if frames is not None:
+                    frames.trim(self._rows.rows)
+
+    def _close_file(self) -> None:
+        try:
+            self._file.close()
+        except (OSError, RuntimeError) as error:
+            _LOG.warning("%s is left as a crash leaves it, readable to its last flush: %s", self.path, error)
+            if self._failure is None:
+                raise StorageError(f"The recording {self.path} cannot be closed", got=error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class FrameWriter:
+    """Write the rows of ``raw`` or ``video``, in any order.
+
+    Parameters
+    ----------
+    node
+        As `create_layout` left it.
+    compression
+        Its own. Without any, rows are written past HDF5's cache, as they are.
+    """
+
+    def __init__(self, node: h5py.Dataset, compression: Compression) -> None:
+        self._node = node
+        self._packed = compression is not Compression.NONE
+        self.dtype: np.dtype[Any] = np.dtype(node.dtype)
+
+    def put(self, row: int, data: Array) -> int:
+        """Write a row, (H, W) or (B, H, W), contiguous and of the dataset's dtype; return its bytes."""
+        node = self._node
+        if node.shape[0] <= row:
+            node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
+        if self._packed:
+            node[row] = data
+        elif data.ndim == 2:
+            node.id.write_direct_chunk((row, 0, 0), data)
+        else:
+            for frame in range(data.shape[0]):
+                node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
+        return data.nbytes
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        self._node.flush()
+
+    def trim(self, rows: int) -> None:
+        """Cut or extend to the rows there are."""
+        if self._node.shape[0] != rows:
+            self._node.resize(rows, 0)
+
+
+def recording_image(info: SeriesInfo, calibration: Calibration, layout: Layout) -> bytes:
+    """Return an empty recording as the bytes of its file."""
+
+    def fill(file: h5py.File) -> None:
+        create_layout(file, info, layout)
+        write_calibration(file.create_group("calibration"), calibration)
+        create_columns(file.create_group("rows"), info)
+
+    return build_image(fill)
+
+
+def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, path: Path) -> Array:
+    """Return raw counts as they are stored in ``path``, contiguous and in ``dtype`` (None: as they are).
+
+    Raises
+    ------
+    InputError
+        If they are not of the series' size, or a value would be changed.
+    """
+    shape = (info.height_px, info.width_px)
+    if counts.shape != shape:
+        raise InputError("A raw snapshot does not fit the series", expected=f"{shape} pixels", got=counts.shape)
+    if dtype is None or counts.dtype == dtype:
+        return np.ascontiguousarray(counts)
+    with np.errstate(invalid="ignore"):
+        fitted = counts.astype(dtype)
+    if not np.array_equal(fitted, counts):
+        raise InputError(
+            f"Raw counts of {counts.dtype} do not fit the recording {path} without loss",
+            expected=f"values of {dtype}",
+            got=f"{counts.min()} to {counts.max()}",
+            hint="The camera's bit depth and pixel format must describe what it delivers.",
+        )
+    return fitted
+
+
+def fit_video(video: Array, info: SeriesInfo) -> Array:
+    """Return a video as it is stored: (B, H, W) float16, contiguous.
+
+    Raises
+    ------
+    InputError
+        If it is not of the series' size.
+    """
+    shape = (info.n_frames, info.height_px, info.width_px)
+    if video.shape != shape:
+        raise InputError("A video does not fit the series", expected=f"(B, H, W) = {shape}", got=video.shape)
+    return np.ascontiguousarray(video, dtype=np.float16)

@@ -1,0 +1,84 @@
+"""How alike the video of two recordings is: PSNR and SSIM, snapshot by snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sci_stream.errors import InputError
+from sci_stream.recon.metrics import psnr, ssim
+from sci_stream.storage.recording.series import RecordedSeries
+
+_SSIM_PX = 11
+"""Side of the window of SSIM: smaller frames have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """One snapshot's video in both recordings. ``psnr_db`` is infinite for equal video; ``ssim`` None if too small."""
+
+    seq: int
+    psnr_db: float
+    ssim: float | None
+    most_difference: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All snapshots of which both recordings hold the video, and how many only one of them does."""
+
+    snapshots: list[Similarity]
+    only_first: int
+    only_second: int
+
+
+def compare_recordings(
+    first: Path, second: Path, progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> Comparison:
+    """Compare the video of two recordings; peak 1.0, a Bayer mosaic plane by plane being the mosaic itself.
+
+    Parameters
+    ----------
+    first, second
+        Of the recordings.
+    progress
+        Told how many snapshots are done, of how many.
+
+    Raises
+    ------
+    FileFormatError
+        If one is no recording.
+    InputError
+        If their videos differ in size, or they have no snapshot in common.
+    """
+    with RecordedSeries(first) as a, RecordedSeries(second) as b:
+        if a.video.shape[1:] != b.video.shape[1:]:
+            raise InputError(
+                "The recordings cannot be compared",
+                expected=f"videos of {a.video.shape[1:]} (B, H, W), as in {first}",
+                got=f"{b.video.shape[1:]} in {second}",
+            )
+        common = np.intersect1d(a.video.seqs, b.video.seqs)
+        if not len(common):
+            raise InputError(
+                "The recordings have no reconstructed snapshot in common",
+                got=f"{len(a.video)} videos in {first}, {len(b.video)} in {second}",
+                hint="A recording without video: sci-stream replay makes it from the raw snapshots.",
+            )
+        likenesses = []
+        for done, seq in enumerate(common.tolist(), 1):
+            likenesses.append(_likeness(a, b, seq))
+            progress(done, len(common))
+        return Comparison(likenesses, len(a.video) - len(common), len(b.video) - len(common))
+
+
+def _likeness(a: RecordedSeries, b: RecordedSeries, seq: int) -> Similarity:
+    one, other = (torch.from_numpy(series.video_of(seq).astype(np.float32)) for series in (a, b))
+    large_enough = min(one.shape[-2:]) >= _SSIM_PX
+    return Similarity(
+        seq, psnr(other, one), ssim(other, one) if large_enough else None, float((other - one).abs().max())
+    )

@@ -1,0 +1,237 @@
+"""Write a recording in forms that other programs play and read: films, OME-TIFF, OME-Zarr, pictures."""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sci_stream.errors import InputError, StorageError
+from sci_stream.imaging.rendering import render, render_counts
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import Array
+from sci_stream.storage.image_stacks import Stack, write_png, write_tiff, write_zarr
+from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream.storage.video_file import MovieFile
+
+Progress = Callable[[int, int], None]
+
+
+class Form(enum.StrEnum):
+    """What a recording can be written as."""
+
+    MP4 = "mp4"
+    MKV = "mkv"
+    FFV1 = "ffv1"
+    TIFF = "tiff"
+    ZARR = "zarr"
+    PNG = "png"
+
+
+_BY_SUFFIX = {".mp4": Form.MP4, ".mkv": Form.MKV, ".tif": Form.TIFF, ".tiff": Form.TIFF, ".zarr": Form.ZARR}
+_FILMS = (Form.MP4, Form.MKV, Form.FFV1)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to write, and how.
+
+    ``coded`` for the coded snapshots rather than the video; ``pictures`` for 8-bit pictures as on a screen where the
+    form could hold the values themselves (TIFF, Zarr), which films and PNG always are; ``first`` and ``last`` seq,
+    both included; ``fps`` at which a film plays; ``tone`` of pictures; ``replace`` an existing file.
+    """
+
+    form: Form | None = None
+    coded: bool = False
+    pictures: bool = False
+    first: int | None = None
+    last: int | None = None
+    fps: float = 25.0
+    tone: ToneSettings = field(default_factory=ToneSettings)
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written: ``snapshots`` in ``frames`` to ``path``; of ``left_out`` in between there was nothing."""
+
+    path: Path
+    form: Form
+    snapshots: int
+    frames: int
+    left_out: int
+
+
+def form_of(path: Path, form: Form | None) -> Form:
+    """Return what to write: what was asked for, else what the name's ending says.
+
+    Raises
+    ------
+    InputError
+        If neither says.
+    """
+    found = form or _BY_SUFFIX.get(path.suffix.lower())
+    if found is None:
+        raise InputError(
+            f"What {path} is to be is not clear",
+            expected="a name ending in .mp4, .mkv, .tif, .tiff or .zarr, or a form: " + ", ".join(Form),
+            got=path.suffix or "no ending",
+        )
+    return found
+
+
+def export(
+    source: Path, out: Path, options: ExportOptions, progress: Progress = lambda _done, _total: None
+) -> Exported:
+    """Write a recording's video, or its coded snapshots, to another file; it appears under its name once complete.
+
+    Parameters
+    ----------
+    source
+        The recording.
+    out
+        The file, or for Zarr and PNG the folder.
+    options
+        What, and how.
+    progress
+        Told how many snapshots are done, of how many.
+
+    Raises
+    ------
+    FileFormatError
+        If ``source`` is no recording.
+    InputError
+        If there is nothing in it to write, or the form is not clear.
+    ConfigError
+        If a library that the form needs is not installed.
+    StorageError
+        If ``out`` exists and is not to be replaced, or cannot be written.
+    """
+    form = form_of(out, options.form)
+    if out.exists() and not options.replace:
+        raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
+    if not out.parent.is_dir():
+        raise StorageError(f"The folder {out.parent} does not exist", hint="Make it first.")
+    partial = out.with_name(f".{out.name}.{os.getpid()}.part")
+    with RecordedSeries(source) as series:
+        seqs = _chosen(series, options, source)
+        job = _Job(series, seqs, form, options, progress)
+        try:
+            job.write(partial)
+            if out.exists():
+                _remove(out)
+            partial.replace(out)
+        except (StorageError, OSError) as error:
+            # Said of the name that was asked for, not of the one it has until it is complete.
+            got = error.got if isinstance(error, StorageError) else error.strerror
+            raise StorageError(f"{out} cannot be written", got=got or error) from error
+        finally:
+            _remove(partial)
+    return Exported(out, form, len(seqs), len(seqs) * job.frames_each, seqs[-1] - seqs[0] + 1 - len(seqs))
+
+
+def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> list[int]:
+    stored = series.raw if options.coded else series.video
+    first = 0 if options.first is None else options.first
+    seqs = [seq for seq in stored.seqs.tolist() if seq >= first and (options.last is None or seq <= options.last)]
+    if not seqs:
+        what = "coded snapshots" if options.coded else "video"
+        raise InputError(
+            f"{source} holds no {what} to export" + ("" if not len(stored) else " in that range"),
+            expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}" if len(stored) else None,
+            hint=None if options.coded or len(stored) else "sci-stream replay makes it from the raw snapshots.",
+        )
+    return seqs
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    series: RecordedSeries
+    seqs: list[int]
+    form: Form
+    options: ExportOptions
+    progress: Progress
+
+    @property
+    def frames_each(self) -> int:
+        return 1 if self.options.coded else self.series.info.n_frames
+
+    @property
+    def as_pictures(self) -> bool:
+        return self.options.pictures or self.form is Form.PNG or self.form in _FILMS
+
+    def write(self, path: Path) -> None:
+        if self.form in _FILMS:
+            container = ".mp4" if self.form is Form.MP4 else ".mkv"
+            with MovieFile(path, self.options.fps, lossless=self.form is Form.FFV1, container=container) as movie:
+                for frame in self._frames():
+                    movie.write(frame)
+            return
+        {Form.TIFF: write_tiff, Form.ZARR: write_zarr, Form.PNG: write_png}[self.form](path, self._stack())
+
+    def _frames(self) -> Iterator[Array]:
+        series, tone = self.series, self.options.tone
+        for done, seq in enumerate(self.seqs, 1):
+            if self.options.coded:
+                counts = series.raw_of(seq)
+                yield render_counts(counts, tone.gamma) if self.as_pictures else counts
+            else:
+                video = series.video_of(seq)
+                yield from render(video, series.info.bayer, tone) if self.as_pictures else video
+            self.progress(done, len(self.seqs))
+
+    def _stack(self) -> Stack:
+        info, coded, B = self.series.info, self.options.coded, self.frames_each
+        size: tuple[int, ...] = (info.height_px, info.width_px)
+        dtype: np.dtype[Any] = self.series.raw.dtype if coded else np.dtype(np.float16)
+        frames = self._frames()
+        if self.as_pictures:
+            dtype = np.dtype(np.uint8)
+            size = (*size, 3) if info.bayer is not None and not coded else size
+        elif self.form is Form.TIFF and dtype == np.float16:
+            # OME knows no half precision; single holds every value of it.
+            dtype = np.dtype(np.float32)
+            frames = (frame.astype(np.float32) for frame in self._frames())
+        return Stack(
+            frames=frames,
+            count=len(self.seqs) * B,
+            shape=size,
+            dtype=dtype,
+            name=info.series,
+            labels=[f"{seq:08d}" if coded else f"{seq:08d}_{b:03d}" for seq in self.seqs for b in range(B)],
+            interval_s=_interval_s(self.series, B),
+            notes=_notes(self.series, self.seqs),
+        )
+
+
+def _interval_s(series: RecordedSeries, frames_each: int) -> float | None:
+    """Return the time between frames: the snapshots' median distance, shared among their frames."""
+    came = series.rows["host_time_ns"]
+    steps = np.diff(np.sort(came[came > 0]))
+    period_ns = series.info.frame_period_ns or (float(np.median(steps)) if len(steps) else None)
+    return None if not period_ns else float(f"{period_ns / 1e9 / frames_each:.9g}")
+
+
+def _notes(series: RecordedSeries, seqs: list[int]) -> dict[str, str]:
+    info = series.info
+    return {
+        "series": info.series,
+        "first_seq": str(seqs[0]),
+        "last_seq": str(seqs[-1]),
+        "frames_per_snapshot": str(info.n_frames),
+        "bayer": "none" if info.bayer is None else info.bayer.value,
+        "calibration_hash": info.calibration_hash,
+    }
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+"""``sci-stream check``: everything that a rig needs, tried one by one, and said in words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import zmq
+from rich.console import Console
+from rich.markup import escape
+
+from sci_stream.calibration.compatibility import fit_calibration
+from sci_stream.config import Rig, load_rig
+from sci_stream.errors import SciStreamError, StorageError
+from sci_stream.model import CameraCapabilities
+from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.nodes.sink.options import movie_options, preview_options
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.storage.calibration_file import load_calibration
+from sci_stream.storage.recording import free_bytes
+from sci_stream.transport.sockets import bind
+from sci_stream.web.preview import WebPreview
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one check; ``exit_status`` 0 if it is well."""
+
+    what: str
+    text: str
+    exit_status: int = 0
+
+
+def check_rig(path: Path) -> list[Finding]:
+    """Check a rig as far as this machine can; everything is tried, even after a failure."""
+    try:
+        rig = load_rig(path)
+    except SciStreamError as error:
+        return [Finding("rig file", str(error), error.exit_status)]
+    findings = [Finding("rig file", f"{path}: {rig.rig.name}")]
+    found: list[tuple[CameraCapabilities, Calibration | None]] = []
+
+    def camera() -> str:
+        capabilities, own = _open_camera(rig)
+        found.append((capabilities, own))
+        size = f"{capabilities.height_px}×{capabilities.width_px} {capabilities.pixel_format}"
+        return f"{capabilities.model} {capabilities.serial}, {size}"
+
+    def calibration() -> str:
+        return _check_calibration(rig, found[0] if found else None)
+
+    def devices() -> str:
+        return ", ".join(describe_device(pick_device(name)) for name in rig.reconstruct.devices)
+
+    def denoiser() -> str:
+        prior, settings = make_prior(rig.reconstruct, pick_device("cpu"))
+        sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
+        return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
+
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("camera", camera),
+        ("calibration", calibration),
+        ("device", devices),
+        ("denoiser", denoiser),
+        ("addresses", lambda: _check_addresses(rig)),
+        ("recording", lambda: _check_recording(rig)),
+    ]
+    for what, try_it in checks:
+        try:
+            findings.append(Finding(what, try_it()))
+        except SciStreamError as error:
+            findings.append(Finding(what, str(error), error.exit_status))
+    return findings
+
+
+@contextlib.contextmanager
+def _context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield context
+    finally:
+        context.destroy(linger=0)
+
+
+def _open_camera(rig: Rig) -> tuple[CameraCapabilities, Calibration | None]:
+    camera = make_camera(rig)
+    try:
+        return camera.open(), camera.calibration()
+    finally:
+        camera.close()
+
+
+def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | None] | None) -> str:
+    file = rig.calibration.file
+    calibration = load_calibration(file) if file else None
+    if found is not None:
+        calibration = fit_calibration(*found, calibration, file, other_camera=rig.calibration.other_camera)
+    if calibration is None:
+        return "the camera's own: not known without the camera"
+    blind = int((calibration.gram_diag == 0).sum())
+    words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
+    return f"{words}; {blind} pixels that no mask opens" if blind else words
+
+
+def _check_addresses(rig: Rig) -> str:
+    with _context() as context:
+        names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
+        for name in names:
+            socket = context.socket(zmq.ROUTER)
+            bind(socket, rig.network.listening(name), name)
+            socket.close(linger=0)
+    if rig.preview.enabled:
+        preview = WebPreview(preview_options(rig))
+        preview.start()
+        preview.close()
+    return f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
+
+
+def _check_recording(rig: Rig) -> str:
+    if not rig.record.enabled:
+        return "off"
+    folder = Path(rig.record.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".sci-stream-check"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise StorageError(f"[record] folder {folder} cannot be written", got=error.strerror) from None
+    free_mib = free_bytes(folder / "x") >> 20
+    if free_mib < rig.record.min_free_mib:
+        raise StorageError(
+            f"The disk of [record] folder {folder} is full",
+            expected=f"at least {rig.record.min_free_mib} MiB free",
+            got=f"{free_mib} MiB",
+        )
+    movie_options(rig)
+    return f"{folder}, {free_mib / 1024:.1f} GiB free"
+
+
+def print_findings(findings: list[Finding], console: Console) -> None:
+    """Print one line a finding."""
+    for finding in findings:
+        mark = "[green]ok  [/]" if finding.exit_status == 0 else "[bold red]no  [/]"
+        console.print(f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True)

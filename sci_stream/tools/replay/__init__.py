@@ -1,0 +1,1 @@
+"""Replay: reconstruct a recording again from its raw snapshots."""

@@ -1,0 +1,387 @@
+"""Reconstruct a recording anew from its raw snapshots, through the same engine as live: ``sci-stream replay``."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sci_stream.clock import unix_ns
+from sci_stream.delivery.ledger import Ledger, Outcome
+from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
+from sci_stream.model import Array, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
+from sci_stream.nodes.runtime.process import versions
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
+from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.engine import Budget, BudgetController, Engine
+from sci_stream.storage.calibration_file import load_calibration
+from sci_stream.storage.recording import RecordingWriter
+from sci_stream.storage.recording.columns import START_CODES, recorded_chunks
+from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream.storage.recording.virtual_dataset import write_whole
+from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, Solving, replay_masks, replay_solver
+
+log = logging.getLogger(__name__)
+
+_FLUSH_S = 1.0
+
+_MOST_RUN_UP = 16
+"""Snapshots solved again, unwritten, before the first of a replay that begins in mid-series: with warm starts a result
+depends on those before it, the less the further back."""
+_NODE = "replay"
+
+Progress = Callable[[int, int, SolveReport], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """What to reconstruct, how, and where to.
+
+    ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both included; ``live`` to
+    go at the recorded pace with the iterations that fit it, rather than as fast as it goes with all of them;
+    ``resume`` a replay that was stopped.
+    """
+
+    out: Path | None = None
+    solver: SolverChanges = field(default_factory=SolverChanges)
+    calibration: Path | None = None
+    device: str = "auto"
+    first: int | None = None
+    last: int | None = None
+    live: bool = False
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of it: ``done`` of ``total`` snapshots are in ``path`` now, ``before`` of them from an earlier go."""
+
+    path: Path
+    done: int
+    total: int
+    before: int
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.done == self.total
+
+
+def replay(
+    source: Path,
+    plan: ReplayPlan,
+    *,
+    progress: Progress = lambda _done, _total, _report: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Replayed:
+    """Reconstruct the raw snapshots of a recording in order of seq into a new recording that names its parent.
+
+    With nothing changed each snapshot gets the prior, the settings and the iterations it got when it was recorded, so
+    that the result is the recorded one, within the rounding of its float16. Where the time had run out in the middle of
+    a solve the recorded σ ladder was cut short, which a replay does not repeat: there it does better.
+
+    Parameters
+    ----------
+    source
+        The recording; it is not changed.
+    plan
+        What, how, where to.
+    progress
+        Told after each snapshot how many are done, of how many, and how the last one went.
+    stop
+        Asked before each snapshot: True ends it in order, to be resumed later.
+
+    Raises
+    ------
+    FileFormatError
+        If ``source`` is no recording or holds no raw snapshots.
+    InputError
+        If what was asked for does not fit it.
+    StorageError
+        If the result exists and is not to be resumed, or cannot be written.
+    """
+    with RecordedSeries(source) as series:
+        seqs = _chosen(series, plan)
+        calibration = _calibration(series, plan.calibration)
+        device = pick_device(plan.device)
+        solver = replay_solver(series, plan.solver, device)
+        out = plan.out or source.with_name(f"{source.stem}_replay.h5")
+        parent = _parent(series, calibration, solver, plan)
+        done = _done_before(out, parent, plan)
+        if solver.unknown:
+            log.warning(
+                "%s: how %d snapshots were solved is not known in full; they are solved as those before them",
+                source, solver.unknown,
+            )  # fmt: skip
+        run = _Run(series, calibration, device, solver, live=plan.live)
+        began_s = time.monotonic()
+        left = [seq for seq in seqs if seq not in done]
+        before = len(seqs) - len(left)
+        if left:
+            run.write(out, left, parent, before, progress=lambda i, r: progress(i, len(seqs), r), stop=stop)
+        return Replayed(out, before + run.done, len(seqs), before, time.monotonic() - began_s)
+
+
+def _chosen(series: RecordedSeries, plan: ReplayPlan) -> list[int]:
+    stored = series.raw.seqs
+    if not len(stored):
+        raise FileFormatError(
+            f"The recording {series.path} holds no raw snapshots to reconstruct",
+            hint="It was made without raw counts; only its video is left.",
+        )
+    first, last = plan.first or 0, int(stored[-1]) if plan.last is None else plan.last
+    seqs: list[int] = stored[(stored >= first) & (stored <= last)].tolist()
+    if not seqs:
+        raise InputError(
+            f"No snapshot of {series.path} is in that range",
+            expected=f"seq from {stored[0]} to {stored[-1]}",
+            got=f"{first} to {last}",
+        )
+    return seqs
+
+
+def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
+    if file is None:
+        return series.calibration
+    calibration = load_calibration(file)
+    shape = (series.info.n_frames, series.info.height_px, series.info.width_px)
+    if calibration.phi.shape != shape:
+        raise CalibrationError(
+            f"The calibration {file} does not fit the recording {series.path}",
+            expected=f"masks of (B, H, W) = {shape}",
+            got=calibration.phi.shape,
+        )
+    if calibration.bayer is not series.info.bayer:
+        raise CalibrationError(
+            f"The calibration {file} does not fit the recording {series.path}",
+            expected=f"Bayer phase {series.info.bayer or 'none'}",
+            got=calibration.bayer or "none",
+        )
+    return calibration
+
+
+def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver, plan: ReplayPlan) -> dict[str, Any]:
+    return {
+        "file": series.path.name,
+        "series": series.info.series,
+        "started_ns": series.info.started_ns,
+        "calibration_hash": series.info.calibration_hash,
+        "replayed_with": {
+            "solvers": solver.told,
+            "iterations_as_recorded": solver.as_recorded and not plan.live,
+            "calibration_hash": calibration.hash,
+            "live": plan.live,
+            "versions": versions(),
+        },
+    }
+
+
+def _done_before(out: Path, parent: dict[str, Any], plan: ReplayPlan) -> set[int]:
+    """Return what an earlier, stopped replay has done; check that it was the same one."""
+    if not out.exists():
+        if not out.parent.is_dir():
+            raise StorageError(f"The folder {out.parent} does not exist", hint="Make it first.")
+        return set()
+    if not plan.resume:
+        raise StorageError(f"{out} exists", hint="Choose another --out, or --resume to go on with it.")
+    with RecordedSeries(out) as earlier:
+        if earlier.parent != parent:
+            raise InputError(
+                f"{out} is not from this replay: another recording, other settings or other versions",
+                expected="the parent and settings of this one",
+                hint="Give the same options as the first time, or choose another --out.",
+            )
+        return set(earlier.video.seqs.tolist())
+
+
+class _Run:
+    """Solves snapshot after snapshot and writes them down."""
+
+    def __init__(
+        self,
+        series: RecordedSeries,
+        calibration: Calibration,
+        device: torch.device,
+        solver: ReplaySolver,
+        *,
+        live: bool,
+    ) -> None:
+        self._series = series
+        self._calibration = calibration
+        self._device = device
+        self._device_name = describe_device(device)
+        self._solver = solver
+        self._masks = replay_masks(series, calibration)
+        self._masks_at: dict[str, Displacement] = {}
+        self._pace = _Pace(series) if live else None
+        self._engines: dict[str, Engine] = {}
+        self._controllers: dict[str, BudgetController] = {}
+        self.done = 0
+
+    def write(
+        self,
+        out: Path,
+        seqs: list[int],
+        parent: dict[str, Any],
+        before: int,
+        *,
+        progress: Callable[[int, SolveReport], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        """Reconstruct snapshots until all are done or it is time to stop; ``before`` were done earlier."""
+        calibration = self._calibration
+        info = dataclasses.replace(self._series.info, series=out.stem, calibration_hash=calibration.hash)
+        ledger = Ledger()
+        for index in range(before):
+            ledger.settle(index, Outcome.RECONSTRUCTED)
+        with RecordingWriter(out, info, calibration, raw=False, first_seq=seqs[0], parent=parent) as writer:
+            writer.notes["solvers"] = self._solver.told
+            self._run_up(seqs[0])
+            flushed_s = time.monotonic()
+            for index, seq in enumerate(seqs):
+                if stop():
+                    break
+                reconstruction = self._solve(seq, self._budget(seqs, index))
+                writer.write_reconstruction(reconstruction)
+                self.done += 1
+                ledger.settle(before + index, Outcome.RECONSTRUCTED)
+                if time.monotonic() - flushed_s > _FLUSH_S:
+                    writer.flush()
+                    flushed_s = time.monotonic()
+                progress(before + self.done, reconstruction.report)
+            if self.done < len(seqs):
+                writer.close(ledger.as_dict(), continued="")  # by whoever resumes it
+                return
+            ledger.end(before + self.done)
+            writer.close(ledger.as_dict())
+        if writer.segment:
+            try:
+                write_whole(out)
+            except FileFormatError as error:
+                log.warning("no file over all segments: %s", error)
+
+    def _run_up(self, first: int) -> None:
+        """Solve what came directly before, so that the first snapshot begins as in a run that was not interrupted."""
+        if not self._solver.of(first).settings.warm_start or self._pace is not None:
+            return
+        stored = set(self._series.raw.seqs.tolist())
+        start = first
+        while start > first - _MOST_RUN_UP and start - 1 in stored and not self._recorded_cold(start):
+            start -= 1
+        seqs = list(range(start, first))
+        for index, seq in enumerate(seqs):
+            self._solve(seq, self._budget(seqs, index))
+
+    def _recorded_cold(self, seq: int) -> bool:
+        """Whether a snapshot is to begin cold because it did when it was recorded."""
+        cold = bool(self._series.row(seq)["start"] == START_CODES[Start.COLD])
+        return cold and self._solver.as_recorded and self._pace is None
+
+    def _engine(self, solving: Solving) -> Engine:
+        """Return the engine of a prior, made when it is first needed, with these settings."""
+        prior = solving.denoiser.name
+        engine = self._engines.get(prior)
+        if engine is None:
+            engine = self._engines[prior] = Engine(self._calibration, solving.denoiser, self._device, solving.settings)
+            self._controllers[prior] = BudgetController(solving.settings, engine.warm_up())
+        elif engine.settings is not solving.settings:
+            engine.settings = solving.settings
+            self._controllers[prior] = BudgetController(solving.settings, self._controllers[prior].iteration_s)
+        return engine
+
+    def _controller(self, solving: Solving) -> BudgetController:
+        self._engine(solving)
+        return self._controllers[solving.denoiser.name]
+
+    def _solve(self, seq: int, budget: Budget) -> Reconstruction:
+        solving = self._solver.of(seq)
+        engine = self._engine(solving)
+        snapshot = self._snapshot(seq, self._series.row(seq))
+        if self._recorded_cold(seq):
+            # Another node may have had the snapshot before it, or none: then it was not begun from there.
+            engine.forget()
+        masks_at, prior = self._masks.of(seq), solving.denoiser.name
+        if masks_at != self._masks_at.get(prior, NO_DISPLACEMENT):
+            engine.displace_masks(masks_at)
+            self._masks_at[prior] = masks_at
+        started_ns = unix_ns()
+        video, report = engine.reconstruct(snapshot, budget)
+        self._controller(solving).record(iterations=report.iterations, solve_ns=report.solve_ns)
+        return Reconstruction(
+            id=snapshot.id,
+            video=video,
+            calibration_hash=self._calibration.hash,
+            report=dataclasses.replace(report, solver=solving.name),
+            times=StageTimes(acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()),
+            node=_NODE,
+            device=self._device_name,
+            bayer=self._series.info.bayer,
+            camera_time_ns=snapshot.camera_time_ns,
+            camera_frame_id=snapshot.camera_frame_id,
+            dropped_before=snapshot.dropped_before,
+            chunks=snapshot.chunks,
+        )
+
+    def _budget(self, seqs: list[int], index: int) -> Budget:
+        if self._pace is not None:
+            backlog = self._pace.wait(seqs, index)
+            controller = self._controller(self._solver.of(seqs[index]))
+            return controller.next_budget(period_ns=self._pace.period_ns, backlog=backlog)
+        recorded = int(self._series.row(seqs[index])["iterations"])
+        as_recorded = self._solver.as_recorded and recorded > 0
+        return Budget(recorded if as_recorded else self._solver.of(seqs[index]).settings.iterations)
+
+    def _snapshot(self, seq: int, row: dict[str, Any]) -> Snapshot:
+        info, calibration = self._series.info, self._calibration
+        return Snapshot(
+            id=SnapshotId(info.series, int(row["epoch"]), seq),
+            counts=self._series.raw_of(seq),
+            calibration_hash=calibration.hash,
+            n_frames=calibration.n_frames,
+            host_time_ns=int(row["host_time_ns"]),
+            camera_time_ns=None if row["camera_time_ns"] < 0 else int(row["camera_time_ns"]),
+            camera_frame_id=None if row["camera_frame_id"] < 0 else int(row["camera_frame_id"]),
+            pixel_format=info.pixel_format,
+            bayer=info.bayer,
+            dropped_before=int(row["dropped_before"]),
+            chunks=recorded_chunks(row),
+        )
+
+
+class _Pace:
+    """Hands snapshots out as far apart as they were recorded."""
+
+    def __init__(self, series: RecordedSeries) -> None:
+        self._series = series
+        came: npt.NDArray[np.int64] = series.rows["host_time_ns"]
+        steps: Array = np.diff(np.sort(came[came > 0]))
+        self.period_ns = int(series.info.frame_period_ns or (np.median(steps) if len(steps) else 0))
+        self._offset_ns: int | None = None
+
+    def wait(self, seqs: list[int], index: int) -> int:
+        """Wait until a snapshot is due; return how many after it are due already."""
+        now_ns = time.monotonic_ns()
+        due_ns = self._came_ns(seqs[index])
+        if self._offset_ns is None:
+            self._offset_ns = now_ns - due_ns
+        time.sleep(max(0, due_ns + self._offset_ns - now_ns) / 1e9)
+        backlog = 0
+        for seq in islice(seqs, index + 1, None):
+            if self._came_ns(seq) + self._offset_ns > time.monotonic_ns():
+                break
+            backlog += 1
+        return backlog
+
+    def _came_ns(self, seq: int) -> int:
+        return int(self._series.rows["host_time_ns"][seq - self._series.first_seq])

@@ -1,0 +1,302 @@
+"""A window on the screen of this machine: the newest video, played over the time until the next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.config import Rig
+from sci_stream.errors import EnvironmentFault
+from sci_stream.imaging.rendering import render, render_counts
+from sci_stream.imaging.tone import MOST_EV, ToneSettings
+from sci_stream.model import Reconstruction
+from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest
+from sci_stream.nodes.sink.options import tone_settings
+from sci_stream.transport.pubsub import subscribe
+
+KEYS = "space pauses · ← → by frame · C coded snapshot · + − brightness · W white balance · Q closes"
+
+_SMALLEST_PX = 512
+_TICK_MS = 15
+_LEAST_DWELL_S, _MOST_DWELL_S = 1 / 60, 1 / 8
+_STOPS = 0.5
+_LEFT, _RIGHT = {81, 2}, {83, 3}
+"""Key codes of the arrows under GTK and Qt, and as Cocoa has them."""
+
+U8 = npt.NDArray[np.uint8]
+
+
+def require_screen(environment: Mapping[str, str] = os.environ) -> None:
+    """Make sure that there is a screen to open a window on.
+
+    Raises
+    ------
+    EnvironmentFault
+        If there is none.
+    """
+    if not (environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY")):
+        raise EnvironmentFault(
+            "There is no screen for a window",
+            expected="DISPLAY or WAYLAND_DISPLAY to name one",
+            got="neither",
+            hint="Leave out --window and open the live page in a browser, from this or another machine; "
+            "over ssh, -X brings a screen.",
+        )
+
+
+class FrameClock:
+    """Which of a snapshot's frames to show when: all of them, over the time in which the next is expected."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._arrived_s = self._interval_s = 0.0
+        self.paused_at: int | None = None
+
+    def arrived(self, n_frames: int, now_s: float) -> None:
+        """Take note that the next snapshot's frames are there."""
+        if self._n:
+            gap_s = min(now_s - self._arrived_s, 10.0)
+            self._interval_s = gap_s if not self._interval_s else self._interval_s + 0.3 * (gap_s - self._interval_s)
+        self._n, self._arrived_s = n_frames, now_s
+
+    def index(self, now_s: float) -> int:
+        """Return the frame to show now; the last one stays until the next snapshot comes."""
+        if self.paused_at is not None:
+            return min(self.paused_at, max(0, self._n - 1))
+        dwell_s = min(max(self._interval_s / max(1, self._n), _LEAST_DWELL_S), _MOST_DWELL_S)
+        return max(0, min(int((now_s - self._arrived_s) / dwell_s), self._n - 1))
+
+    def toggle_pause(self, now_s: float) -> None:
+        """Stay at the frame shown now, or go on."""
+        self.paused_at = self.index(now_s) if self.paused_at is None else None
+
+    def step(self, by: int, now_s: float) -> None:
+        """Pause, and go some frames on or back."""
+        self.paused_at = max(0, min(self.index(now_s) + by, self._n - 1))
+
+
+def compose(frame: U8, coded: U8 | None, words: str, alarm: str = "") -> U8:
+    """Return what the window shows, (…, …, 3) uint8 BGR: the frame, the coded snapshot beside it, a line below.
+
+    Parameters
+    ----------
+    frame
+        (H, W) or (H, W, 3) RGB.
+    coded
+        (H, W), or None to leave it out.
+    words
+        Shown below.
+    alarm
+        Written across the dimmed picture: what is seen is not live.
+    """
+    parts = [_bgr(frame), *([] if coded is None else [_bgr(coded)])]
+    picture = np.concatenate(parts, axis=1)
+    scale = max(1, round(_SMALLEST_PX / picture.shape[0]))
+    picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
+    if alarm:
+        picture = (picture // 3).astype(np.uint8)
+        _write(picture, alarm, (picture.shape[1] // 2, picture.shape[0] // 2), picture.shape[1] / 450, (60, 60, 255))
+    line = np.full((30, picture.shape[1], 3), 18, np.uint8)
+    _write(line, words, (line.shape[1] // 2, 15), 0.5, (210, 210, 210))
+    return cast(U8, np.concatenate([picture, line]))
+
+
+def _bgr(image: U8) -> U8:
+    return cast(U8, cv2.cvtColor(image, cv2.COLOR_GRAY2BGR if image.ndim == 2 else cv2.COLOR_RGB2BGR))
+
+
+def _write(image: U8, text: str, centre: tuple[int, int], scale: float, colour: tuple[int, int, int]) -> None:
+    """Write a line of text about a point."""
+    thick = max(1, round(2 * scale)) if scale > 0.6 else 1
+    (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, thick)
+    corner = (centre[0] - width // 2, centre[1] + height // 2)
+    cv2.putText(image, text, corner, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thick, cv2.LINE_AA)
+
+
+class Window:
+    """The window itself; made and used on one thread, the main one where the system asks for that.
+
+    Parameters
+    ----------
+    title
+        Of the window.
+    tone
+        How the video looks at first.
+    stale_s
+        Without new video for longer, it says NO DATA.
+
+    Raises
+    ------
+    EnvironmentFault
+        If there is no screen, or this OpenCV was built without windows.
+    """
+
+    def __init__(self, title: str, tone: ToneSettings, stale_s: float) -> None:
+        require_screen()
+        self._title = title
+        self._stale_s = stale_s
+        self._clock = FrameClock()
+        self._reconstruction: Reconstruction | None = None
+        self._frames: U8 | None = None
+        self._coded: U8 | None = None
+        self._with_coded = True
+        self._came_s = time.monotonic()
+        self.tone = tone
+        try:
+            cv2.namedWindow(title, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO | cv2.WINDOW_GUI_NORMAL)
+        except cv2.error as error:
+            raise EnvironmentFault(
+                "This OpenCV cannot open windows",
+                got=str(error).strip().splitlines()[0],
+                hint="Install opencv-python in place of opencv-python-headless, or open the live page.",
+            ) from None
+        self._sized = False
+
+    def show(self, reconstruction: Reconstruction) -> None:
+        """Show this from now on, unless the viewer has paused."""
+        now_s = self._came_s = time.monotonic()
+        if self._clock.paused_at is not None and self._frames is not None:
+            return
+        self._reconstruction = reconstruction
+        self._clock.arrived(reconstruction.video.shape[0], now_s)
+        self._render()
+
+    def _render(self) -> None:
+        reconstruction = self._reconstruction
+        if reconstruction is None:
+            return
+        self._frames = render(reconstruction.video, reconstruction.bayer, self.tone)
+        self._coded = None if reconstruction.counts is None else render_counts(reconstruction.counts, self.tone.gamma)
+
+    def tick(self) -> bool:
+        """Draw what is due and obey the keyboard; return False once the window is closed."""
+        now_s = time.monotonic()
+        image = self._image(now_s)
+        if not self._sized:
+            cv2.resizeWindow(self._title, image.shape[1], image.shape[0])
+            self._sized = self._frames is not None
+        cv2.imshow(self._title, image)
+        key = cv2.waitKey(_TICK_MS) & 0xFF
+        if key != 0xFF and not self._obey(key, now_s):
+            return False
+        return cv2.getWindowProperty(self._title, cv2.WND_PROP_VISIBLE) >= 1
+
+    def _image(self, now_s: float) -> U8:
+        age_s = now_s - self._came_s
+        if self._frames is None or self._reconstruction is None:
+            waiting = "WAITING" if age_s <= self._stale_s else "NO DATA"
+            return compose(np.zeros((_SMALLEST_PX, _SMALLEST_PX), np.uint8), None, KEYS.replace("·", "|"), waiting)
+        index = self._clock.index(now_s)
+        report = self._reconstruction.report
+        words = (
+            f"#{self._reconstruction.id.seq}  {index + 1}/{len(self._frames)}  age {age_s:.1f} s  "
+            f"{report.iterations} iterations, {report.start}  {self.tone.exposure_ev:+.1f} EV"
+        )
+        if self._clock.paused_at is not None:
+            words += "  PAUSED"
+        coded = self._coded if self._with_coded else None
+        return compose(self._frames[index], coded, words, "NO DATA" if age_s > self._stale_s else "")
+
+    def _obey(self, key: int, now_s: float) -> bool:
+        match chr(key):
+            case "q" | "Q" | "\x1b":
+                return False
+            case " ":
+                self._clock.toggle_pause(now_s)
+            case "c" | "C":
+                self._with_coded = not self._with_coded
+                self._sized = False
+            case "+" | "=":
+                self._change(exposure_ev=min(MOST_EV, self.tone.exposure_ev + _STOPS))
+            case "-":
+                self._change(exposure_ev=max(-MOST_EV, self.tone.exposure_ev - _STOPS))
+            case "w" | "W":
+                self._change(white_balance="none" if self.tone.white_balance == "grey_world" else "grey_world")
+            case _ if key in _LEFT:
+                self._clock.step(-1, now_s)
+            case _ if key in _RIGHT:
+                self._clock.step(1, now_s)
+        return True
+
+    def _change(self, **changes: object) -> None:
+        self.tone = self.tone.changed(changes)
+        self._render()
+
+    def close(self) -> None:
+        """Close the window. May be called again."""
+        try:
+            cv2.destroyWindow(self._title)
+        except cv2.error:
+            return  # the viewer has closed it
+
+
+_JOIN_S = 5.0
+
+
+def run_window(rig: Rig, stop: StopRequest) -> None:
+    """Show what comes until the viewer closes the window or a stop is asked for.
+
+    Raises
+    ------
+    EnvironmentFault
+        If there is no screen.
+    """
+    window = Window(f"sci_stream: {rig.rig.name}", tone_settings(rig.preview), rig.preview.stale_after_s)
+    newest: list[Reconstruction] = []
+    lock = threading.Lock()
+
+    def listen() -> None:
+        for reconstruction in subscribe(rig.network.taps):
+            with lock:
+                newest[:] = [reconstruction]
+
+    threading.Thread(target=listen, name="window-tap", daemon=True).start()
+    try:
+        while not stop:
+            with lock:
+                come = newest.pop() if newest else None
+            if come is not None:
+                window.show(come)
+            if not window.tick():
+                return
+    finally:
+        window.close()
+
+
+@contextlib.contextmanager
+def window_process(rig_path: Path, *, wanted: bool) -> Iterator[None]:
+    """Have a window in a process of its own while something runs; it may be closed before.
+
+    Raises
+    ------
+    EnvironmentFault
+        If it is wanted and there is no screen.
+    """
+    if not wanted:
+        yield
+        return
+    require_screen()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sci_stream", "window", str(rig_path)],
+        env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(_JOIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,179 @@
+"""Taps: reconstructions for other programs, as many as want them, without ever holding up the instrument."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeVar
+
+import zmq
+
+from sci_stream.errors import TransportError, WireError
+from sci_stream.model import Reconstruction
+from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_frames
+from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
+
+M = TypeVar("M", bound=Message)
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5703"
+_HEARTBEAT_S = 1.0
+_KINDS = (b"reconstruction", b"heartbeat")
+_LONGEST_SUBSCRIPTION = 4096
+"""Also holds what CURVE needs in its handshake."""
+_SUBSCRIPTIONS_WAITING = 1000
+
+
+class TapPublisher:
+    """A publishing socket: a subscriber that does not keep up misses messages, and nobody waits for it.
+
+    XPUB rather than PUB, since it tells who subscribes: what nobody wants need not be encoded.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, dress: SocketConfig = plain) -> None:
+        self._socket = make_socket(
+            context,
+            zmq.XPUB,
+            max_message_bytes=_LONGEST_SUBSCRIPTION,
+            heartbeat_s=_HEARTBEAT_S,
+            send_queue=4,
+            receive_queue=_SUBSCRIPTIONS_WAITING,
+        )
+        dress(self._socket)
+        bind(self._socket, endpoint, "taps")
+        self._topics: set[bytes] = set()
+        self.monitor = Monitor(self._socket)
+        self.wire_errors: Counter[str] = Counter()
+
+    def publish(self, message: Reconstruction | Heartbeat) -> None:
+        """Hand a message to all who listen."""
+        self._hear_subscribers()
+        kind = b"reconstruction" if isinstance(message, Reconstruction) else b"heartbeat"
+        if any(kind.startswith(topic) for topic in self._topics):
+            send_frames(self._socket, encode(message))
+
+    def _hear_subscribers(self) -> None:
+        """Take in what XPUB passes on: the first subscription to each topic, and the last cancellation."""
+        for _ in range(_SUBSCRIPTIONS_WAITING):
+            frames = receive_frames(self._socket)
+            if frames is None:
+                break
+            said = bytes(frames[0])
+            does, topic = said[:1], said[1:]
+            useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
+            if does == b"\x00":
+                self._topics.discard(topic)
+            elif does == b"\x01" and useful:
+                self._topics.add(topic)
+            else:
+                self.wire_errors["subscription"] += 1  # nothing will ever come of it
+        refused = self.monitor.refused
+        self.monitor.drain()
+        if self.monitor.refused > refused:
+            self.wire_errors["handshake"] += self.monitor.refused - refused
+
+    def close(self) -> None:
+        """Leave."""
+        self.monitor.close()
+        self._socket.close()
+
+
+def _newest(
+    endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool, dress: SocketConfig
+) -> Iterator[M]:
+    """Yield messages of one kind. A thread drains the socket, so that what is yielded is new, not what piled up.
+
+    ZeroMQ's own CONFLATE cannot do this: it keeps only the last part of a multipart message.
+    """
+    limits = Limits()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = make_socket(
+        context,
+        zmq.SUB,
+        max_message_bytes=limits.max_payload_bytes,
+        heartbeat_s=_HEARTBEAT_S,
+        send_queue=4,
+        receive_queue=4,
+    )
+    socket.setsockopt(zmq.SUBSCRIBE, topic)
+    dress(socket)
+    socket.connect(endpoint)
+    waiting: list[M] = []
+    arrived = threading.Condition()
+    stop = threading.Event()
+
+    def drain() -> None:
+        while not stop.is_set():
+            if not socket.poll(100):
+                continue
+            frames = receive_frames(socket)
+            try:
+                message = decode(frames, limits) if frames is not None else None
+            except WireError:
+                continue
+            if isinstance(message, wanted):
+                with arrived:
+                    if not every:
+                        waiting.clear()
+                    waiting.append(message)
+                    arrived.notify()
+
+    thread = threading.Thread(target=drain, name="tap", daemon=True)
+    thread.start()
+    try:
+        while True:
+            with arrived:
+                if not arrived.wait_for(lambda: bool(waiting), timeout_s):
+                    raise TransportError(
+                        f"Nothing came from {endpoint} within {timeout_s:g} s",
+                        hint="Is the sink running, and is this its [network] taps address?",
+                    )
+                message = waiting.pop(0)
+            yield message
+    finally:
+        stop.set()
+        thread.join()
+        socket.close(linger=0)
+        context.term()
+
+
+def subscribe(
+    endpoint: str = DEFAULT_ENDPOINT,
+    *,
+    timeout_s: float | None = None,
+    every: bool = False,
+    dress: SocketConfig = plain,
+) -> Iterator[Reconstruction]:
+    """Yield reconstructions from a running sink, in order of seq, the newest when the caller is slow.
+
+    Parameters
+    ----------
+    endpoint
+        The ``[network] taps`` address of the rig.
+    timeout_s
+        Give up when nothing came for this long; None waits for ever.
+    every
+        Keep all that arrive in the meantime instead of the newest only (memory grows while the caller is slow).
+    dress
+        For an encrypted rig: ``present(read_key_pair(KEY_FILE), SINK_KEY)`` of `sci_stream.security.curve` and
+        `sci_stream.security.keys`.
+
+    Yields
+    ------
+    Reconstruction
+        ``.video`` is a (B, H, W) read-only array on the 0–1 scale, a Bayer mosaic where ``.bayer`` is given.
+
+    Raises
+    ------
+    TransportError
+        When nothing came within ``timeout_s``.
+    """
+    return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every, dress=dress)
+
+
+def subscribe_status(
+    endpoint: str, *, timeout_s: float | None = None, dress: SocketConfig = plain
+) -> Iterator[Heartbeat]:
+    """Yield the sink's status reports, the newest when the caller is slow."""
+    return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False, dress=dress)

@@ -1,0 +1,98 @@
+"""The way to the sink: whatever is posted arrives, and is known to be safe when the sink says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import zmq
+
+from sci_stream.delivery.outbox import Outbox
+from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.transport.client_connection import ClientConnection, PeerEvent
+from sci_stream.wire import Acceptable, Accepted, Dropped, Hello, Limits, Message, SeriesEnd, encode
+
+Key = tuple[Acceptable, str, int]
+"""(kind, series, seq) of a message that the sink confirms."""
+
+_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNews:
+    """What came of one turn: keys that are safe now, other messages, what became of the sink."""
+
+    safe: list[Key]
+    messages: list[Message]
+    events: list[PeerEvent]
+
+
+def key_of(message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd) -> Key:
+    """Return under which key the sink confirms a message."""
+    match message:
+        case Snapshot():
+            return "snapshot", message.id.series, message.id.seq
+        case Reconstruction():
+            return "reconstruction", message.id.series, message.id.seq
+        case Dropped():
+            return "dropped", message.series, message.seq
+        case SeriesInfo():
+            return "series_start", message.series, 0
+        case SeriesEnd():
+            return "series_end", message.series, 0
+
+
+class SinkClient:
+    """A connection to the sink with an outbox: at-least-once, the sink recognises what it has."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        hello: Hello,
+        *,
+        heartbeat_s: float,
+        limits: Limits,
+        dress: SocketConfig = plain,
+    ) -> None:
+        self.dealer = ClientConnection(context, endpoint, hello, heartbeat_s=heartbeat_s, limits=limits, dress=dress)
+        self.outbox: Outbox[Key] = Outbox(_PATIENCE_S)
+
+    def post(self, message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd, now_s: float) -> Key:
+        """Send a message and keep it until it is safe; return the key under which it will be confirmed."""
+        key = key_of(message)
+        self.outbox.put(key, encode(message), now_s)
+        return key
+
+    def post_first(self, info: SeriesInfo, now_s: float) -> None:
+        """Post the start of a series ahead of everything kept: a sink started anew needs it before all else."""
+        self.outbox.put(key_of(info), encode(info), now_s, first=True)
+
+    def turn(self, now_s: float) -> LinkNews:
+        """Receive, note what is safe, send what is due. Never blocks."""
+        received, events = self.dealer.receive(now_s)
+        events += self.dealer.tick(now_s)
+        self.outbox.still_sending(self.dealer.delivering_s)
+        safe: list[Key] = []
+        others: list[Message] = []
+        for message in received:
+            if isinstance(message, Accepted):
+                key = (message.of, message.series, message.seq)
+                if self.outbox.confirm(key, now_s):
+                    safe.append(key)
+            else:
+                others.append(message)
+        if PeerEvent.NEW in events or PeerEvent.BACK in events or self.outbox.stalled(now_s):
+            self.outbox.doubt(now_s)
+        return LinkNews(safe, others, events)
+
+    def pump(self) -> None:
+        """Send what is due, as far as the connection takes it."""
+        if self.dealer.connected:
+            for _, frames in self.outbox.due():
+                if not self.dealer.send(frames, kept=True):
+                    break
+
+    def close(self) -> None:
+        """Leave."""
+        self.dealer.close()

@@ -1,0 +1,1 @@
+"""The live page: web application, access control, operator controls and the preview encoder."""

@@ -1,0 +1,280 @@
+"""The preview's web side: pages, the WebSocket with its acknowledgements, the MJPEG stream. Runs in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from sci_stream.clock import unix_ns
+from sci_stream.delivery.rate_limit import TokenBucket
+from sci_stream.imaging.rendering import no_data_jpeg
+from sci_stream.web.controls import Controls, obey
+from sci_stream.web.history import History
+from sci_stream.web.message import Picture
+
+_WEB = Path(__file__).parent / "static"
+_WINDOW = 2
+"""Pictures a viewer may have unacknowledged: one on the way while one is being shown."""
+_HEARTBEAT_S = 1.0
+_LONGEST_DWELL_S = 1 / 8
+_ACKS_PER_S, _ACKS_BURST = 500.0, 1000
+_GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
+_BOUNDARY = "frame"
+
+
+class Viewer:
+    """One browser or stream reader: what it was sent, what it acknowledged, and its alarm clock."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.wake.set()
+        self.sent = -1
+        self._unacknowledged: deque[int] = deque()
+
+    @property
+    def ready(self) -> bool:
+        """Whether another picture may be sent."""
+        return len(self._unacknowledged) < _WINDOW
+
+    def note_sent(self, number: int) -> None:
+        """Take note of a picture sent."""
+        self.sent = number
+        self._unacknowledged.append(number)
+
+    def acknowledge(self, number: int) -> None:
+        """Take note that all pictures up to ``number`` have been shown."""
+        while self._unacknowledged and self._unacknowledged[0] <= number:
+            self._unacknowledged.popleft()
+        self.wake.set()
+
+
+class Hub:
+    """What there is to show, and who is watching.
+
+    `latest` and `status` are replaced from other threads, which then call `wake_all` on the loop; everything else
+    happens on the loop. There is one slot for the latest picture, not a queue: a slow viewer costs no memory.
+    """
+
+    def __init__(self, *, most_viewers: int, stale_s: float, on_join: Callable[[], None]) -> None:
+        self.latest: Picture | None = None
+        self._latest_s = 0.0
+        self.interval_s = _HEARTBEAT_S
+        self.status: Mapping[str, Any] = {}
+        self.history = History()
+        self.counters: Callable[[], Mapping[str, Any]] = dict
+        self.expired: Callable[[], bool] = bool
+        """Whether what viewers were let in with is worth nothing any more."""
+        self.viewers: set[Viewer] = set()
+        self.stale_s = stale_s
+        self.closing = False
+        self._most_viewers = most_viewers
+        self._on_join = on_join
+
+    @property
+    def over(self) -> bool:
+        """Whether viewers are to be sent away."""
+        return self.closing or self.expired()
+
+    def show(self, picture: Picture) -> None:
+        """Replace the latest picture; called from any one thread. Without viewers it is not kept."""
+        if not self.viewers:
+            return
+        now_s = time.monotonic()
+        if self.latest is not None and self.latest.published_ns == picture.published_ns:
+            self.latest = picture  # the same one in another tone
+            return
+        if self.latest is not None:
+            self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
+        self.latest, self._latest_s = picture, now_s
+
+    def wake_all(self) -> None:
+        """Let every viewer look at what is new."""
+        for viewer in self.viewers:
+            viewer.wake.set()
+
+    def join(self) -> Viewer | None:
+        """Add a viewer; None if there are too many."""
+        if self.closing or len(self.viewers) >= self._most_viewers:
+            return None
+        viewer = Viewer()
+        self.viewers.add(viewer)
+        self._on_join()
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Remove a viewer. Nothing is encoded while nobody watches, so the last one takes the picture along."""
+        self.viewers.discard(viewer)
+        if not self.viewers:
+            self.latest = None
+
+    def report(self) -> dict[str, Any]:
+        """Return the status with the preview's own part."""
+        preview = {"viewers": len(self.viewers), "stale_s": self.stale_s, **self.counters()}
+        preview["history"] = self.history.tail()
+        return {**self.status, "preview": preview}
+
+
+def make_app(hub: Hub, controls: Controls, *, token: str | None, cookie: str) -> Starlette:
+    """Make the application; `preview_gate.AccessMiddleware` goes around it."""
+
+    async def control(request: Request) -> Response:
+        return await obey(request, controls)
+
+    async def history(_: Request) -> Response:
+        return JSONResponse({"history": hub.history.samples()})
+
+    async def index(request: Request) -> Response:
+        if token is not None and "token" in request.query_params:
+            # Out of the address bar, where it would be copied along with the address.
+            response = RedirectResponse("/", status_code=303)
+            # Lax: with Strict, a link followed from elsewhere would arrive without it.
+            response.set_cookie(cookie, token, httponly=True, samesite="lax")
+            return response
+        return FileResponse(_WEB / "index.html")
+
+    async def status(_: Request) -> Response:
+        return JSONResponse(json.loads(json.dumps(hub.report(), default=str)))
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def mjpeg(_: Request) -> Response:
+        viewer = hub.join()
+        if viewer is None:
+            return PlainTextResponse("too many viewers\n", status_code=503)
+        return StreamingResponse(
+            _stream_mjpeg(hub, viewer), media_type=f"multipart/x-mixed-replace; boundary={_BOUNDARY}"
+        )
+
+    async def live(socket: WebSocket) -> None:
+        await _serve_viewer(hub, socket)
+
+    return Starlette(
+        routes=[
+            Route("/", index),
+            Route("/status", status),
+            Route("/history", history),
+            Route("/control/{name}", control, methods=["POST"]),
+            Route("/healthz", healthz),
+            Route("/stream.mjpg", mjpeg),
+            WebSocketRoute("/live", live),
+            Mount("/static", StaticFiles(directory=_WEB)),
+        ]
+    )
+
+
+async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
+    await socket.accept()
+    viewer = hub.join()
+    if viewer is None:
+        await socket.close(_TRY_AGAIN_LATER, "too many viewers")
+        return
+    tasks = {asyncio.create_task(_send(hub, viewer, socket)), asyncio.create_task(_receive(viewer, socket))}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hub.leave(viewer)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        error = task.exception()
+        if error is not None and not isinstance(error, WebSocketDisconnect | OSError):
+            raise error
+    if hub.over:
+        with suppress(RuntimeError, OSError, WebSocketDisconnect):
+            await socket.close(_GOING_AWAY)
+
+
+async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
+    """Send the newest picture whenever the viewer is ready for one, and the status at least every second."""
+    last_status: Mapping[str, Any] | None = None
+    while not hub.over:
+        awakened = await _awakened(viewer)
+        if not awakened or hub.status is not last_status:
+            last_status = hub.status
+            await socket.send_text(_status_text(hub))
+        picture = hub.latest
+        if picture is not None and picture.number > viewer.sent and viewer.ready:
+            viewer.note_sent(picture.number)
+            await socket.send_bytes(picture.message)
+
+
+async def _awakened(viewer: Viewer) -> bool:
+    """Wait for something new, at most a heartbeat; return whether there is."""
+    try:
+        await asyncio.wait_for(viewer.wake.wait(), _HEARTBEAT_S)
+    except TimeoutError:
+        return False
+    viewer.wake.clear()
+    return True
+
+
+def _status_text(hub: Hub) -> str:
+    return json.dumps({"type": "status", "now_ns": unix_ns(), "status": hub.report()}, default=str)
+
+
+async def _receive(viewer: Viewer, socket: WebSocket) -> None:
+    """Take acknowledgements; anything else a viewer says is ignored."""
+    rate = TokenBucket(_ACKS_PER_S, _ACKS_BURST)
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        if not rate.take(time.monotonic()):
+            return  # a page says one word a picture
+        try:
+            number = json.loads(message.get("text") or "{}")["ack"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        if isinstance(number, int):
+            viewer.acknowledge(number)
+
+
+async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
+    """Yield the frames of the newest picture at the pace of the camera; a picture saying so when none comes."""
+    stale_shown = False
+    joined_ns = unix_ns()
+    try:
+        while not hub.over:
+            picture = hub.latest
+            if picture is not None and picture.number > viewer.sent:
+                viewer.sent, stale_shown = picture.number, False
+                dwell_s = min(hub.interval_s / len(picture.frames), _LONGEST_DWELL_S)
+                for frame in picture.frames:
+                    yield _part(frame)
+                    await asyncio.sleep(dwell_s)
+                continue
+            age_s = (unix_ns() - (joined_ns if picture is None else picture.published_ns)) / 1e9
+            if age_s >= hub.stale_s and not stale_shown:
+                stale_shown = True
+                yield _part(no_data_jpeg(picture.frames[-1] if picture is not None else None))
+            await _awakened(viewer)
+    finally:
+        hub.leave(viewer)
+
+
+def _part(jpeg: bytes) -> bytes:
+    # The boundary follows each picture as well, because browsers show a part only once they have seen its end.
+    head = f"--{_BOUNDARY}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
+    return head.encode() + jpeg + b"\r\n"

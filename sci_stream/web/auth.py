@@ -1,0 +1,184 @@
+"""Who may talk to the preview: only pages it served itself, under its own name, with its token where one is set."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import logging
+import time
+from collections.abc import Iterator
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from sci_stream.clock import host_s
+from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.rate_limit import TokenBucket
+from sci_stream.security.http_access import Admission, HttpAccessControl
+
+_LOG = logging.getLogger(__name__)
+_POLICY_VIOLATION = 1008
+_OPEN_PATHS = frozenset({"/healthz"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_TOO_OFTEN = (429, "too many requests from this address: wait a little")
+_NO_TOKEN = (403, "a token is needed: open the page with ?token=…, as the sink node printed it")
+_WRONG_TOKEN = (403, "the token is not the right one: take it from the address that the sink node printed")
+_EXPIRED = (403, "the token of this page has expired: the rig needs a new one ([preview] token_expires)")
+_MENDED_BY_A_TOKEN = frozenset({_NO_TOKEN, _WRONG_TOKEN, _EXPIRED})
+_REFUSALS = {
+    Admission.EXPIRED: _EXPIRED,
+    Admission.RATE: (429, "too many wrong tokens from this address: wait a little"),
+}
+_SECURITY_HEADERS = {
+    b"content-security-policy": (
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+}
+
+
+class AccessMiddleware:
+    """Refuse requests that a stranger's page or a stranger's machine could make.
+
+    Without a token only loopback names are accepted as ``Host``: a page elsewhere that lets its own name resolve to
+    127.0.0.1 (DNS rebinding) is refused. WebSockets and whatever changes something need the page's own origin.
+
+    Parameters
+    ----------
+    app
+        The application behind.
+    turnstile
+        Bounds how often an address asks, and knows the token, which must come as ``?token=``, as ``Authorization:
+        Bearer`` or in the cookie the page sets.
+    needs_token
+        Whether there is one.
+    cookie
+        Name of that cookie. Cookies are shared between the ports of a host, so it should name the port.
+    """
+
+    def __init__(self, app: ASGIApp, turnstile: HttpAccessControl, cookie: str, *, needs_token: bool) -> None:
+        self._app = app
+        self._turnstile = turnstile
+        self._needs_token = needs_token
+        self._cookie = cookie
+        self._lines = TokenBucket(0.1, 5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through or refuse it (the ASGI interface)."""
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None and self._lines.take(time.monotonic()):
+            _LOG.warning("a request from %s was refused: %s", (scope.get("client") or ("nowhere",))[0], refusal[1])
+        if refusal is None:
+            await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal[1])(scope, receive, send)
+        else:
+            await _refused(scope, *refusal)(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and reason of a refusal, None for none."""
+        address = str((scope.get("client") or ("nowhere",))[0])
+        now_s = time.monotonic()
+        if self._turnstile.visit(address, now_s) is Admission.RATE:
+            return _TOO_OFTEN
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if not self._needs_token and not is_loopback(_host_name(host)):
+            self._turnstile.count("host")
+            return 403, "open this page as http://localhost or http://127.0.0.1"
+        origin = headers.get("origin")
+        # Browsers let pages elsewhere open WebSockets and send forms here; they say whose page it was.
+        acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
+        if acts and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            self._turnstile.count("origin")
+            return 403, "a page of another origin may not connect"
+        if scope["path"] in _OPEN_PATHS:
+            return None
+        words = [word for word in self._words(scope, headers) if word]
+        admission = self._turnstile.admit(address, words, now_s, host_s())
+        if admission is Admission.TOKEN:
+            return _WRONG_TOKEN if words else _NO_TOKEN
+        return _REFUSALS.get(admission)
+
+    def _words(self, scope: Scope, headers: dict[str, str]) -> Iterator[str]:
+        """Yield whatever a request gives for a token."""
+        yield from parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            yield value.strip()
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            cookie = None
+        if cookie is not None:
+            yield cookie.value
+
+
+def _refused(scope: Scope, status: int, why: str) -> Response:
+    """Say why: to a person who opens the page without a token that is good, with a place to put it."""
+    asks = dict(scope["headers"]).get(b"accept", b"").startswith(b"text/html")
+    if asks and scope["path"] == "/" and (status, why) in _MENDED_BY_A_TOKEN:
+        return asking_page(why)
+    return PlainTextResponse(why + "\n", status_code=status)
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _with_headers(send: Send) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message["headers"]}
+            added = [(name, value) for name, value in _SECURITY_HEADERS.items() if name not in present]
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return wrapped
+
+
+_STYLE = """
+:root { color-scheme: dark; font: 16px/1.5 system-ui, sans-serif; color: #e6ebf0; background: #0a0d10; }
+body { margin: 0; min-height: 100vh; display: grid; place-items: center; }
+form { width: min(400px, 84vw); padding: 24px; background: #12171c; border: 1px solid #242d36; border-radius: 12px; }
+h1 { margin: 0 0 12px; font-size: 18px; color: #5ad1c4; }
+p { margin: 0 0 16px; }
+label { display: block; color: #8c99a6; font-size: 14px; }
+input, button { box-sizing: border-box; width: 100%; min-height: 44px; margin-top: 6px; padding: 6px 12px;
+  font: inherit; color: inherit; background: #1b222a; border: 1px solid #37434e; border-radius: 8px; }
+button { margin-top: 14px; font-weight: 600; cursor: pointer; }
+:focus-visible { outline: 2px solid #5ad1c4; outline-offset: 2px; }
+"""
+_PAGE = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>sci_stream: token</title><style>{_STYLE}</style></head>
+<body><form action="/" method="get"><h1>sci_stream</h1><p role="alert">REFUSAL</p>
+<label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
+<button>Open</button></form></body></html>
+"""
+_POLICY = (
+    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-"
+    + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    + "'"
+)
+
+
+def asking_page(why: str) -> HTMLResponse:
+    """Return a page that says why there is nothing to be seen, and takes the token."""
+    text = html.escape(why[:1].upper() + why[1:] + ".")
+    return HTMLResponse(_PAGE.replace("REFUSAL", text), status_code=403, headers={"Content-Security-Policy": _POLICY})

@@ -1,0 +1,115 @@
+"""One reconstruction saved at the press of a button: pictures to look at and the numbers behind them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from sci_stream.errors import InputError, StorageError
+from sci_stream.imaging.rendering import render
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import Reconstruction
+
+_MOST_OF_A_NAME = 1000
+
+
+def save_still(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> Path:
+    """Save a reconstruction to a new folder of its own, whole or not at all.
+
+    In it are ``frame_00.png`` … as on the screen, ``data.npz`` with ``video`` (B, H, W) and ``counts`` (H, W, DN)
+    untouched by tone, ``coded.png`` with the counts where they are integers, and ``snapshot.json``, which says what it
+    is.
+
+    Parameters
+    ----------
+    folder
+        Where to; made if it is not there.
+    reconstruction
+        What to save; not modified.
+    tone
+        How the frames shall look.
+
+    Returns
+    -------
+    The new folder, named after series and seq; never one that was there before.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written.
+    InputError
+        If the series' name, which may come from afar, is no file name.
+    """
+    ident = reconstruction.id
+    name = f"{ident.series}_{ident.seq:06d}"
+    if not name.isprintable() or set(name) & set("/\\") or name.startswith("."):
+        raise InputError("The snapshot cannot be saved under its series' name", got=repr(ident.series))
+    scratch = folder / f".{secrets.token_hex(4)}.part"
+    try:
+        scratch.mkdir(parents=True)
+        try:
+            _write(scratch, reconstruction, tone)
+            return _publish(scratch, folder, name)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(
+            f"The snapshot cannot be saved in {folder}",
+            got=error.strerror or error,
+            hint="The folder must be writable and have room.",
+        ) from error
+
+
+def _publish(scratch: Path, folder: Path, name: str) -> Path:
+    for attempt in range(_MOST_OF_A_NAME):
+        target = folder / (name if attempt == 0 else f"{name}_{attempt}")
+        if not target.exists():
+            return scratch.rename(target)
+    raise FileExistsError(f"{name} was saved {_MOST_OF_A_NAME} times")
+
+
+def _write(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> None:
+    for number, frame in enumerate(render(reconstruction.video, reconstruction.bayer, tone)):
+        _write_png(folder / f"frame_{number:02d}.png", frame if frame.ndim == 2 else frame[..., ::-1])
+    arrays = {"video": reconstruction.video}
+    if reconstruction.counts is not None:
+        arrays["counts"] = reconstruction.counts
+        if reconstruction.counts.dtype in (np.uint8, np.uint16):
+            _write_png(folder / "coded.png", reconstruction.counts)
+    np.savez_compressed(folder / "data.npz", allow_pickle=False, **arrays)
+    (folder / "snapshot.json").write_text(json.dumps(_describe(reconstruction, tone), indent=2) + "\n")
+
+
+def _write_png(path: Path, image: np.ndarray[Any, np.dtype[Any]]) -> None:
+    done, data = cv2.imencode(".png", image)
+    if not done:
+        raise OSError(f"{path.name} cannot be encoded")
+    path.write_bytes(bytes(data))
+
+
+def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> dict[str, Any]:
+    ident, report, times = reconstruction.id, reconstruction.report, reconstruction.times
+    return {
+        "series": ident.series,
+        "epoch": ident.epoch,
+        "seq": ident.seq,
+        "acquired_ns": times.acquired_ns,
+        "camera_frame_id": reconstruction.camera_frame_id,
+        "camera_time_ns": reconstruction.camera_time_ns,
+        "calibration_hash": reconstruction.calibration_hash,
+        "bayer": reconstruction.bayer,
+        "iterations": report.iterations,
+        "start": report.start,
+        "start_reason": report.start_reason,
+        "residual": report.residual if report.residual == report.residual else None,
+        "psnr_db": report.psnr_db,
+        "node": reconstruction.node,
+        "device": reconstruction.device,
+        "tone": tone.as_dict(),
+    }

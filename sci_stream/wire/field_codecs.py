@@ -1,0 +1,261 @@
+"""The kinds that carry the model's own values: series, snapshots, reconstructions, calibrations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from sci_stream.model import (
+    Array,
+    BayerPhase,
+    CalibrationHealth,
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+    SolveReport,
+    StageTimes,
+    Start,
+)
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_shift import TOLD_LENGTH, TOLD_PATTERN
+from sci_stream.wire.message_spec import (
+    BAYER,
+    CHUNKS,
+    COUNT,
+    DIM,
+    ID_FIELDS,
+    LABEL,
+    NAME,
+    SMALL_COUNT,
+    UNITS,
+    VERSIONS,
+    Kind,
+)
+from sci_stream.wire.payload import PayloadSpec
+from sci_stream.wire.validators import (
+    Choice,
+    FiniteOrNil,
+    Flag,
+    Integer,
+    Maybe,
+    Number,
+    Prose,
+    Record,
+    Text,
+    UnfitError,
+    shown,
+)
+
+_ID_PATHS: Final = {name: f"id.{name}" for name in ID_FIELDS}
+
+
+def _with_id(make: Callable[..., Any]) -> Callable[[dict[str, Any], dict[str, Array | None]], Any]:
+    def build(fields: dict[str, Any], arrays: dict[str, Array | None]) -> Any:
+        identity = SnapshotId(fields.pop("series"), fields.pop("epoch"), fields.pop("seq"))
+        return make(id=identity, **fields, **arrays)
+
+    return build
+
+
+def _fits(what: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if shape != expected:
+        raise UnfitError(f"shape {expected}", str(shape), what)
+
+
+def _even_if_bayer(shape: tuple[int, ...], bayer: BayerPhase | None) -> None:
+    if bayer is not None and (shape[-1] % 2 or shape[-2] % 2):
+        raise UnfitError("even height and width, as a Bayer mosaic has", str(shape[-2:]), "bayer")
+
+
+def _snapshot_agrees(snapshot: Snapshot) -> None:
+    _even_if_bayer(snapshot.counts.shape, snapshot.bayer)
+    if snapshot.truth is not None:
+        _fits("truth", snapshot.truth.shape, (snapshot.n_frames, *snapshot.counts.shape))
+
+
+def _reconstruction_agrees(reconstruction: Reconstruction) -> None:
+    _even_if_bayer(reconstruction.video.shape, reconstruction.bayer)
+    if reconstruction.counts is not None:
+        _fits("counts", reconstruction.counts.shape, reconstruction.video.shape[1:])
+
+
+def _series_agrees(info: SeriesInfo) -> None:
+    _even_if_bayer((info.height_px, info.width_px), info.bayer)
+
+
+def _calibration_arrays(calibration: Calibration) -> dict[str, Array | None]:
+    bad = calibration.bad_pixels
+    return {
+        "phi": calibration.phi,
+        "dark": calibration.dark,
+        "bad_pixels": None if bad is None else bad.view(np.uint8),
+    }
+
+
+def _build_calibration(fields: dict[str, Any], arrays: dict[str, Any]) -> Calibration:
+    promised = fields.pop("hash")
+    bad = arrays.pop("bad_pixels")
+    calibration = Calibration(**fields, **arrays, bad_pixels=None if bad is None else bad != 0)
+    if calibration.hash != promised:
+        raise UnfitError(f"the hash of the content, {calibration.hash}", shown(promised), "hash")
+    return calibration
+
+
+_COUNTS = ("uint8", "uint16", "float32")
+_VIDEO = ("float16", "float32")
+
+_HEALTH = Record(
+    CalibrationHealth,
+    {
+        "shift_x_px": FiniteOrNil(),
+        "shift_y_px": FiniteOrNil(),
+        "shift_sd_px": FiniteOrNil(),
+        "match": FiniteOrNil(),
+        "contrast": FiniteOrNil(),
+        "order": LABEL,
+        "first_mask": SMALL_COUNT,
+        "corrected": Flag(),
+        "below_black_fraction": Number(0, 1),
+        "brightness": FiniteOrNil(),
+        "gain": FiniteOrNil(),
+    },
+)
+_REPORT = Record(
+    SolveReport,
+    {
+        "iterations": SMALL_COUNT,
+        "start": Choice({start.value: start for start in Start}),
+        "start_reason": LABEL,
+        "budget_limited": Flag(),
+        "solve_ns": COUNT,
+        "residual": Number(0),
+        "saturated_fraction": Number(0, 1),
+        # Infinite where the video equals the truth, as on a black scene: no reason for a node to fall silent.
+        "psnr_db": FiniteOrNil(),
+        "health": Maybe(_HEALTH),
+        "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),
+        "masks_at": Text(TOLD_LENGTH, TOLD_PATTERN, "a displacement of the masks"),
+    },
+)
+_TIMES = Record(
+    StageTimes,
+    dict.fromkeys(("acquired_ns", "dispatched_ns", "received_ns", "started_ns", "finished_ns", "accepted_ns"), COUNT),
+)
+
+SERIES_START: Final = Kind(
+    "series_start",
+    SeriesInfo,
+    Record(
+        SeriesInfo,
+        {
+            "series": NAME,
+            "started_ns": COUNT,
+            "rig": LABEL,
+            "policy": Choice({policy.value: policy for policy in Policy}),
+            "camera_model": LABEL,
+            "camera_serial": LABEL,
+            "height_px": DIM,
+            "width_px": DIM,
+            "pixel_format": LABEL,
+            "bit_depth": Integer(1, 64),
+            "n_frames": DIM,
+            "calibration_hash": NAME,
+            "bayer": BAYER,
+            "frame_period_ns": Maybe(COUNT),
+            "rig_toml": Text(65536),
+            "versions": VERSIONS,
+            "chunks": UNITS,
+        },
+    ),
+    agree=_series_agrees,
+)
+SNAPSHOT: Final = Kind(
+    "snapshot",
+    Snapshot,
+    Record(
+        Snapshot,
+        {
+            **ID_FIELDS,
+            "calibration_hash": NAME,
+            "n_frames": DIM,
+            "host_time_ns": COUNT,
+            "camera_time_ns": Maybe(COUNT),
+            "camera_clock": LABEL,
+            "camera_frame_id": Maybe(COUNT),
+            "pixel_format": LABEL,
+            "bayer": BAYER,
+            "dropped_before": COUNT,
+            "backlog": SMALL_COUNT,
+            "period_ns": COUNT,
+            "redelivered": SMALL_COUNT,
+            "dispatched_ns": COUNT,
+            "chunks": CHUNKS,
+        },
+        _ID_PATHS,
+    ),
+    payloads=(
+        PayloadSpec("counts", _COUNTS, 2),
+        PayloadSpec("truth", ("uint8", *_VIDEO), 3, optional=True),
+    ),
+    arrays=lambda snapshot: {"counts": snapshot.counts, "truth": snapshot.truth},
+    build=_with_id(Snapshot),
+    agree=_snapshot_agrees,
+)
+RECONSTRUCTION: Final = Kind(
+    "reconstruction",
+    Reconstruction,
+    Record(
+        Reconstruction,
+        {
+            **ID_FIELDS,
+            "calibration_hash": NAME,
+            "report": _REPORT,
+            "times": _TIMES,
+            "node": NAME,
+            "device": LABEL,
+            "bayer": BAYER,
+            "camera_time_ns": Maybe(COUNT),
+            "camera_frame_id": Maybe(COUNT),
+            "redelivered": SMALL_COUNT,
+            "dropped_before": COUNT,
+            "chunks": CHUNKS,
+        },
+        _ID_PATHS,
+    ),
+    payloads=(PayloadSpec("video", _VIDEO, 3), PayloadSpec("counts", _COUNTS, 2, optional=True)),
+    arrays=lambda reconstruction: {"video": reconstruction.video, "counts": reconstruction.counts},
+    build=_with_id(Reconstruction),
+    agree=_reconstruction_agrees,
+)
+CALIBRATION: Final = Kind(
+    "calibration",
+    Calibration,
+    Record(
+        Calibration,
+        {
+            "hash": NAME,
+            "full_scale_dn": Number(0),
+            "saturation_dn": Maybe(Number()),
+            "read_noise_dn": Maybe(Number(0)),
+            "gain_e_per_dn": Maybe(Number(0)),
+            "bit_depth": Maybe(Integer(1, 64)),
+            "bayer": BAYER,
+            "camera_serial": LABEL,
+            "exposure_ns": Maybe(COUNT),
+            "gain_db": Maybe(Number()),
+            "created": LABEL,
+            "source": Prose(1024),
+        },
+    ),
+    payloads=(
+        PayloadSpec("phi", ("float32",), 3),
+        PayloadSpec("dark", ("float32",), 2),
+        PayloadSpec("bad_pixels", ("uint8",), 2, optional=True),
+    ),
+    arrays=_calibration_arrays,
+    build=_build_calibration,
+)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sci_stream.calibration.mask_order import OrderWatch, thumbnails
+
+B = 6
+
+
+def film(snapshots: int, speed: float = 0.5) -> npt.NDArray[np.float32]:
+    """Return (snapshots, B, h, w): a blob that moves on evenly, with some noise of reconstruction."""
+    random = np.random.default_rng(1)
+    rows, columns = np.mgrid[:16, :64]
+    times = np.arange(snapshots * B) * speed
+    frames = np.stack([np.exp(-(((columns - 8 - t) / 5) ** 2) - ((rows - 8) / 5) ** 2) for t in times])
+    frames += 0.01 * random.standard_normal(frames.shape)
+    return frames.reshape(snapshots, B, 16, 64).astype(np.float32)
+
+
+def verdict(order: npt.NDArray[np.intp], speed: float = 0.5) -> tuple[str, int]:
+    """Return what is found where calibrated mask b is in truth shown as number ``order[b]``."""
+    watch = OrderWatch(B)
+    videos = film(9, speed)[:, order]
+    for before, after in pairwise(videos):
+        watch.see(before, after)
+    return watch.order
+
+
+def test_the_right_order_is_recognised() -> None:
+    assert verdict(np.arange(B)) == ("forward", 0)
+
+
+def test_a_reversed_order_is_recognised() -> None:
+    assert verdict(np.arange(B)[::-1]) == ("reversed", B - 1)
+
+
+@pytest.mark.parametrize("late", range(1, B))
+def test_an_exposure_that_begins_with_another_mask_is_recognised(late: int) -> None:
+    shown_as = (np.arange(B) - late) % B
+    assert verdict(shown_as) == ("rotated", late)
+
+
+def test_nothing_is_claimed_where_nothing_moves() -> None:
+    assert verdict(np.arange(B)[::-1], speed=0.0) == ("unknown", 0)
+
+
+def test_nothing_is_claimed_from_a_few_snapshots() -> None:
+    watch = OrderWatch(B)
+    videos = film(3)
+    watch.see(videos[0], videos[1])
+    watch.see(videos[1], videos[2])
+    assert watch.order == ("unknown", 0)
+
+
+def test_thumbnails_are_means_over_cells() -> None:
+    video = np.arange(2 * 17 * 24, dtype=np.float16).reshape(2, 17, 24) / 1000
+    small = thumbnails(video)
+    assert small.shape == (2, 2, 3)
+    assert small[1, 1, 2] == pytest.approx(video[1, 8:16, 16:24].astype(np.float32).mean(), rel=1e-4)
+    assert thumbnails(video[:, :4, :4]).shape == (2, 1, 1)

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sci_stream.calibration.monitor import CalibrationMonitor, relative_gain
+from sci_stream.model import CalibrationHealth
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine, default_settings
+from tests.calibration.moved_masks import Rig, one_thread
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
+__all__ = ["one_thread"]
+
+
+def run(
+    rig: Rig,
+    snapshots: int,
+    *,
+    correct: bool,
+    every: int = 4,
+    calibration: Calibration | None = None,
+    iterations: int = 8,
+) -> tuple[list[float], list[CalibrationHealth]]:
+    """Reconstruct snapshots one by one as a node does; return PSNR of each, and every look at the calibration."""
+    calibration = calibration or rig.calibration
+    settings = replace(default_settings(CPU, "tv"), iterations=iterations)
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, settings)
+    monitor = CalibrationMonitor(calibration, CPU, every=every, correct=correct)
+    psnr_db, looks = [], []
+    for _ in range(snapshots):
+        snapshot = replace(rig.snapshot(), calibration_hash=calibration.hash)
+        video, report = engine.reconstruct(snapshot)
+        before = monitor.correction
+        health = monitor.look(snapshot, video)
+        if monitor.correction != before:
+            engine.displace_masks(monitor.correction)
+        if health is not None:
+            looks.append(health)
+        assert report.psnr_db is not None
+        psnr_db.append(report.psnr_db)
+    return psnr_db, looks
+
+
+def small(**options: Any) -> Rig:
+    return Rig(width_px=128, height_px=128, mask="random", **options)
+
+
+def test_correction_gives_back_what_masks_half_a_pixel_aside_cost() -> None:
+    right, _ = run(small(), 4, correct=False)
+    wrong, uncorrected = run(small(mask_shift_px=(0.5, 0.0)), 4, correct=False)
+    mended, corrected = run(small(mask_shift_px=(0.5, 0.0)), 4, correct=True)
+    assert np.mean(right) - np.mean(wrong) > 3
+    assert np.mean(right[1:]) - np.mean(mended[1:]) < (np.mean(right[1:]) - np.mean(wrong[1:])) / 6
+    assert corrected[-1].corrected
+    assert not uncorrected[-1].corrected
+
+
+def test_masks_in_their_place_are_left_alone() -> None:
+    plain, _ = run(small(), 6, correct=False)
+    watched, looks = run(small(), 6, correct=True, every=1)
+    assert np.mean(watched) == pytest.approx(np.mean(plain), abs=0.05)
+    assert max(health.shift_px or 0 for health in looks) < 0.03
+    assert len(looks) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # 400 reconstructions
+@pytest.mark.parametrize("scene", ["fast", "slow"])
+def test_a_drift_of_half_a_pixel_over_200_snapshots_costs_less_than_half_a_decibel(scene: str) -> None:
+    still, _ = run(small(scene=scene), 200, correct=False, every=20)
+    drifting, looks = run(small(scene=scene, mask_drift_px_per_snapshot=(0.0025, 0.0)), 200, correct=True, every=20)
+    assert np.mean(still) - np.mean(drifting) < 0.5
+    shift_px = looks[-1].shift_x_px
+    assert shift_px is not None
+    assert shift_px == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_reversed_mask_order_is_recognised() -> None:
+    rig = small()
+    backward = replace(rig.calibration, phi=rig.calibration.phi[::-1])
+    _, looks = run(rig, 6, correct=False, every=1, calibration=backward)
+    assert (looks[-1].order, looks[-1].first_mask) == ("reversed", 7)
+    # Within a snapshot nothing is amiss: the masks themselves are right.
+    assert looks[-1].match is not None
+    assert looks[-1].match > 0.8
+
+
+def test_it_looks_often_first_and_then_as_often_as_it_was_told() -> None:
+    rig = small(scene="static", n_frames=2)
+    monitor = CalibrationMonitor(rig.calibration, CPU, every=8, correct=False)
+    snapshot = rig.snapshot()
+    video = np.zeros((2, 128, 128), np.float32)
+    looked = [monitor.look(snapshot, video) is not None for _ in range(40)]
+    times = np.flatnonzero(looked)
+    assert times[0] == 0
+    assert set(np.diff(times[:4])) == {2}
+    assert set(np.diff(times[-3:])) == {8}
+
+
+def test_a_lost_picture_is_searched_for_again() -> None:
+    near, far = small(), small(mask_shift_px=(3.0, -2.0))
+    monitor = CalibrationMonitor(near.calibration, CPU, every=1, correct=False)
+    video = np.zeros((8, 128, 128), np.float32)
+    first = monitor.look(near.snapshot(), video)
+    second = monitor.look(far.snapshot(), video)
+    assert first is not None
+    assert second is not None
+    assert first.shift_px == pytest.approx(0.0, abs=0.05)
+    assert (second.shift_x_px, second.shift_y_px) == (pytest.approx(3.0, abs=0.1), pytest.approx(-2.0, abs=0.1))
+
+
+def test_darkness_is_no_reason_to_move_masks() -> None:
+    rig = small(mask_shift_px=(0.5, 0.0))
+    monitor = CalibrationMonitor(rig.calibration, CPU, every=1, correct=True)
+    video = np.zeros((8, 128, 128), np.float32)
+    monitor.look(rig.snapshot(), video)
+    corrected = monitor.correction
+    dark = replace(rig.snapshot(), counts=np.full((128, 128), 64, np.uint16))
+    health = monitor.look(dark, video)
+    assert health is not None
+    assert health.shift_px is None
+    assert monitor.correction == corrected
+
+
+def test_pixels_below_black_are_counted() -> None:
+    rig = small()
+    monitor = CalibrationMonitor(rig.calibration, CPU, every=1, correct=False)
+    snapshot = rig.snapshot()
+    counts = snapshot.counts.copy()
+    counts[:16] = 40  # 24 DN below the black level
+    video = np.zeros((8, 128, 128), np.float32)
+    healthy, ill = (monitor.look(replace(snapshot, counts=c), video) for c in (snapshot.counts, counts))
+    assert healthy is not None
+    assert ill is not None
+    assert healthy.below_black_fraction < 0.001
+    assert ill.below_black_fraction == pytest.approx(16 / 128, abs=0.001)
+
+
+@pytest.mark.parametrize("bayer", ["none", "RGGB"])
+def test_light_that_fades_is_seen_as_such_and_not_as_masks_that_modulate_less(bayer: str) -> None:
+    """Gain drift as far as one snapshot can tell it: of the whole in brightness, of the masks alone in contrast."""
+    options = {"width_px": 128, "height_px": 128, "mask": "random", "bayer": bayer, "scene": "static"}
+    video = np.zeros((8, 128, 128), np.float32)
+    full, faded = (Rig(**options, exposure=exposure) for exposure in (1.0, 0.8))
+    looks = []
+    for rig in (full, faded):
+        monitor = CalibrationMonitor(full.calibration, CPU, every=1, correct=False)
+        snapshot = replace(rig.snapshot(), calibration_hash=full.calibration.hash)
+        look = monitor.look(snapshot, video)
+        assert look is not None
+        assert snapshot.truth is not None
+        looks.append(look)
+    bright, dim = (look.brightness for look in looks)
+    assert bright is not None
+    assert dim is not None
+    assert dim / bright == pytest.approx(0.8, abs=0.01)
+    for look in looks:
+        assert look.contrast == pytest.approx(looks[0].contrast, abs=0.05)
+        assert look.gain is None, "this camera adds nothing to its frames"
+
+
+def test_brightness_is_the_mean_of_the_true_video_and_leaves_saturated_and_bad_pixels_out() -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random", scene="static")
+    snapshot = rig.snapshot()
+    assert snapshot.truth is not None
+    truth = float(np.mean(snapshot.truth / (255.0 if snapshot.truth.dtype == np.uint8 else 1.0)))
+    lost = np.random.default_rng(3).random(snapshot.counts.shape) < 0.3
+    saturation_dn = int(snapshot.counts.max()) + 1
+    torn = np.where(lost, np.uint16(saturation_dn), snapshot.counts)
+    for bad_pixels, saturated in ((lost, None), (None, saturation_dn)):
+        calibration = replace(rig.calibration, bad_pixels=bad_pixels, saturation_dn=saturated)
+        monitor = CalibrationMonitor(calibration, CPU, every=1, correct=False)
+        look = monitor.look(replace(snapshot, counts=torn), np.zeros((8, 128, 128), np.float32))
+        assert look is not None
+        assert look.brightness == pytest.approx(truth, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "gain"),
+    [
+        ({"ExposureTime": 100.0, "Gain": 0.0}, 1.0),
+        ({"ExposureTime": 200.0, "Gain": 6.0}, 2 * 10**0.3),
+        ({"ExposureTime": 50}, 0.5),
+        ({"Gain": -6.0}, 10**-0.3),
+        ({"ExposureTime": "Timed", "FrameID": 7}, None),
+        ({}, None),
+    ],
+)
+def test_what_the_camera_says_of_its_exposure_is_compared_with_the_calibration(
+    chunks: dict[str, object], gain: float | None
+) -> None:
+    calibration = Calibration(np.full((2, 8, 8), 0.5, np.float32), exposure_ns=100_000, gain_db=0.0)
+    assert relative_gain(chunks, calibration) == pytest.approx(gain)
+    assert relative_gain(chunks, replace(calibration, exposure_ns=None, gain_db=None)) is None
+
+
+def test_small_sensors_are_watched_for_what_can_be_seen_of_them() -> None:
+    calibration = Calibration(np.random.default_rng(0).random((4, 16, 16), dtype=np.float32))
+    monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
+    rig = Rig(width_px=16, height_px=16, n_frames=4)
+    health = monitor.look(replace(rig.snapshot(), truth=None), np.zeros((4, 16, 16), np.float32))
+    assert health is not None
+    assert health.match is None
+    assert health.shift_px is None

@@ -1,0 +1,107 @@
+"""The acquire node dies, at whatever moment: the series that it had begun is ended by itself, complete."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from sci_stream_drivers.simulated import SimulatedCamera
+from sci_stream_drivers.simulated.options import SimulatedOptions
+
+from sci_stream.storage.calibration_file import save_calibration
+from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for
+
+RECORD = {"policy": {"mode": "record"}}
+
+
+def calibration_file(folder: Path) -> Path:
+    """Save the masks of the rigs' simulated camera."""
+    camera = SimulatedCamera(SimulatedOptions(**small_rig()["camera"]["options"]))
+    camera.open()
+    save_calibration(folder / "masks.h5", camera.calibration())
+    camera.close()
+    return folder / "masks.h5"
+
+
+def test_a_rig_that_is_stopped_while_its_acquire_node_is_down_still_closes_the_series(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, RECORD) as rig:
+        series = rig.wait_for_count("reconstructed", 3)["series"]
+        rig.kill("acquire")
+        wait_for(lambda: "acquire ended by SIGKILL" in rig.output, "the supervisor notices")
+        rig.process.send_signal(signal.SIGTERM)
+        summary = rig.finish()
+        assert summary["series"] == series
+        assert summary["ended"] == "stopped"
+        ledger = assert_accounted_for(summary)
+        with rig.recordings() as (recording,):
+            assert recording.raw_seqs == list(range(ledger["acquired"]))
+        assert len(rig.segments()) == 1, "no other series was begun"
+
+
+@pytest.mark.slow
+def test_it_may_die_again_and_again_and_with_the_sink(tmp_path: Path) -> None:
+    # So many that both are back long before the series is over, on however busy a machine: camera and acquire node wait
+    # for no sink to go on, and a node that has ended by itself cannot be killed.
+    n = 200
+    with RunningRig(tmp_path, RECORD, "--snapshots", str(n)) as rig:
+        series = rig.wait_for_count("reconstructed", 2)["series"]
+        for least in (8, 14):
+            rig.wait_for_count("acquired", least)
+            rig.kill("sink")
+            rig.kill("acquire")
+        summary = rig.finish()
+        ledger = assert_accounted_for(summary)
+        assert summary["series"] == series
+        assert ledger["acquired"] == ledger["reconstructed"] + ledger["raw_only"] == n
+        assert rig.output.count("acquire ended by SIGKILL") == 2
+        with rig.recordings() as recordings:
+            raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
+            videos = sorted(seq for recording in recordings for seq in recording.video_seqs)
+        assert raws == list(range(n)), "each once"
+        assert len(videos) == len(set(videos)) == ledger["reconstructed"]
+
+
+@pytest.mark.slow
+def test_a_calibration_that_breaks_meanwhile_ends_the_run_with_the_reason_and_keeps_what_there_is(
+    tmp_path: Path,
+) -> None:
+    masks = calibration_file(tmp_path)
+    policy = {"mode": "record", "spool": str(tmp_path / "spool")}
+    changes = {"policy": policy, "calibration": {"file": str(masks)}}
+    with RunningRig(tmp_path, changes) as rig:
+        rig.wait_for_count("reconstructed", 2)
+        content = masks.read_bytes()
+        masks.write_bytes(content[: len(content) // 2])
+        rig.kill("acquire")
+        assert rig.wait() == 2
+        assert "masks.h5" in rig.output
+        assert "Traceback" not in rig.output
+        assert [path.name for path in (tmp_path / "spool").iterdir()] == ["test.spool"]
+    # Mended, the very series goes on: nothing that was acquired before is lost.
+    masks.write_bytes(content)
+    with RunningRig(tmp_path, changes) as again:
+        again.wait_for_count("reconstructed", 5)
+        again.process.send_signal(signal.SIGTERM)
+        summary = again.finish()
+        ledger = assert_accounted_for(summary)
+        assert "goes on at" in again.output
+        with again.recordings() as recordings:
+            assert {recording.info.series for recording in recordings} == {summary["series"]}
+            raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
+        assert raws == list(range(ledger["acquired"]))
+
+
+@pytest.mark.slow
+def test_what_a_supervisor_cannot_close_it_keeps_and_names(tmp_path: Path) -> None:
+    masks = calibration_file(tmp_path)
+    with RunningRig(tmp_path, {**RECORD, "calibration": {"file": str(masks)}}) as rig:
+        rig.wait_for_count("reconstructed", 2)
+        masks.write_bytes(b"")
+        rig.kill("acquire")
+        assert rig.wait() == 2
+        (line,) = [line for line in rig.output.splitlines() if "is kept in" in line]
+    kept = Path(line.split("is kept in ")[1].split(":")[0])
+    assert [path.name for path in kept.iterdir()] == ["test.spool"]
+    (kept / "test.spool").unlink()
+    kept.rmdir()

@@ -1,0 +1,174 @@
+"""Credit, blocks, redelivery and giving way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.delivery.dispatch_queue import MAX_ATTEMPTS, DispatchQueue
+
+
+def drain(queue: DispatchQueue[str]) -> list[tuple[str, int]]:
+    out = []
+    while (assigned := queue.assign()) is not None:
+        out.append((assigned[0], assigned[1].seq))
+    return out
+
+
+def test_no_node_ever_holds_more_than_its_credit() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=10, block=4)
+    queue.join("a", 2)
+    for seq in range(5):
+        queue.offer(seq, "s")
+    assert drain(queue) == [("a", 0), ("a", 1)]
+    assert queue.done("a", 0)
+    assert drain(queue) == [("a", 2)]
+
+
+def test_the_oldest_waiting_snapshot_gives_way_when_the_queue_is_full() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=1)
+    assert queue.offer(0, "s") == []
+    assert queue.offer(1, "s") == []
+    assert [entry.seq for entry in queue.offer(2, "s")] == [0]
+
+
+def test_one_that_was_promised_gives_way_to_none_and_counts_as_redelivered() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=1)
+    assert queue.offer(0, "s", promised=True) == []
+    assert queue.offer(1, "s") == []
+    assert [entry.seq for entry in queue.offer(2, "s")] == [1]
+    assert queue.redelivered == 1
+    queue.join("a", 1)
+    assigned = queue.assign()
+    assert assigned is not None
+    assert (assigned[1].seq, assigned[1].attempts) == (0, 2)
+
+
+def test_a_block_stays_with_its_node_while_that_node_keeps_up() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=10, block=4)
+    queue.join("a", 2)
+    queue.join("b", 2)
+    owners = []
+    for seq in range(8):
+        queue.offer(seq, "s")
+        assigned = queue.assign()
+        assert assigned is not None
+        owners.append(assigned[0])
+        queue.done(assigned[0], seq)
+    assert owners[:4] == ["a"] * 4
+    assert len(set(owners[4:])) == 1
+
+
+def test_two_busy_nodes_work_on_two_blocks_at_once() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=20, block=4)
+    queue.join("a", 2)
+    queue.join("b", 2)
+    for seq in range(8):
+        queue.offer(seq, "s")
+    assert sorted(drain(queue)) == [("a", 0), ("a", 1), ("b", 4), ("b", 5)]
+
+
+def test_an_idle_node_takes_over_the_rest_of_a_block_that_waits() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=20, block=8)
+    queue.join("a", 1)
+    queue.join("b", 1)
+    for seq in range(3):
+        queue.offer(seq, "s")
+    assert drain(queue) == [("a", 0), ("b", 1)]
+
+
+def test_what_a_lost_node_held_goes_first_to_another() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=2)
+    queue.join("a", 2)
+    for seq in range(2):
+        queue.offer(seq, "s")
+    drain(queue)
+    queue.offer(2, "s")
+    queue.offer(3, "s")
+    assert queue.leave("a") == []
+    assert queue.redelivered == 2
+    queue.join("b", 2)
+    assert drain(queue) == [("b", 0), ("b", 1)]
+
+
+def test_a_redelivered_snapshot_does_not_give_way_to_new_ones() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=1, block=1)
+    queue.join("a", 1)
+    queue.offer(0, "s")
+    drain(queue)
+    queue.leave("a")
+    assert [entry.seq for entry in queue.offer(1, "s")] == [1]
+
+
+def test_a_snapshot_that_keeps_killing_nodes_is_given_up() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=4, block=1)
+    queue.offer(0, "s")
+    for attempt in range(MAX_ATTEMPTS):
+        queue.join("a", 1)
+        assert drain(queue) == [("a", 0)]
+        given_up = queue.leave("a")
+        assert [entry.seq for entry in given_up] == ([0] if attempt == MAX_ATTEMPTS - 1 else [])
+    assert queue.waiting == 0
+
+
+def test_what_is_recalled_from_a_node_is_not_held_against_the_snapshot() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=4, block=1)
+    queue.join("a", 1)
+    queue.offer(0, "s")
+    for _ in range(MAX_ATTEMPTS + 2):
+        assert drain(queue) == [("a", 0)]
+        queue.recall("a")
+    assert queue.waiting == 1
+
+
+def test_a_late_result_of_a_lost_node_settles_the_redelivered_copy() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=4, block=1)
+    queue.join("a", 1)
+    queue.offer(0, "s")
+    drain(queue)
+    queue.leave("a")
+    queue.join("b", 1)
+    drain(queue)
+    assert queue.done("a", 0)
+    assert queue.in_flight == 0
+    assert not queue.done("b", 0)
+
+
+@given(
+    actions=st.lists(
+        st.tuples(st.sampled_from(["offer", "assign", "done", "lose", "join", "fail"]), st.integers(0, 2)),
+        max_size=120,
+    )
+)
+def test_nothing_is_ever_lost_or_in_two_places(actions: list[tuple[str, int]]) -> None:
+    queue: DispatchQueue[int] = DispatchQueue(capacity=5, block=3)
+    next_seq = 0
+    held: dict[str, set[int]] = {}
+    settled: set[int] = set()
+    for action, which in actions:
+        name = f"n{which}"
+        if action == "offer":
+            settled |= {entry.seq for entry in queue.offer(next_seq, next_seq)}
+            next_seq += 1
+        elif action == "join":
+            queue.join(name, 2)
+            held.setdefault(name, set())
+        elif action == "assign" and (assigned := queue.assign()) is not None:
+            held[assigned[0]].add(assigned[1].seq)
+            assert len(held[assigned[0]]) <= 2
+        elif action in ("done", "fail") and held.get(name):
+            seq = min(held[name])
+            held[name].remove(seq)
+            if action == "done":
+                assert queue.done(name, seq)
+                settled.add(seq)
+            elif (entry := queue.failed(name, seq)) is not None:
+                settled.add(entry.seq)
+        elif action == "lose":
+            settled |= {entry.seq for entry in queue.leave(name)}
+            held.pop(name, None)
+        on_the_way = queue.waiting + queue.in_flight
+        assert on_the_way + len(settled) == next_seq
+        assert sum(map(len, held.values())) == queue.in_flight
+    settled |= {entry.seq for entry in queue.clear()}
+    assert settled == set(range(next_seq))

@@ -1,0 +1,116 @@
+"""Sequence sets, the ledger, the outbox and the reorder buffer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.delivery.interval_set import IntervalSet
+from sci_stream.delivery.ledger import Ledger, Outcome
+from sci_stream.delivery.outbox import Outbox
+from sci_stream.delivery.reorder_buffer import ReorderBuffer
+from sci_stream.errors import LedgerError
+
+
+@given(st.lists(st.integers(0, 40)))
+def test_a_seqset_is_a_set(seqs: list[int]) -> None:
+    ours, reference = IntervalSet(), set[int]()
+    for seq in seqs:
+        assert ours.add(seq) == (seq not in reference)
+        reference.add(seq)
+    assert len(ours) == len(reference)
+    assert ours.missing(41, most=99) == [seq for seq in range(41) if seq not in reference]
+
+
+def test_a_ledger_closes_when_every_acquired_snapshot_has_one_outcome() -> None:
+    ledger = Ledger()
+    ledger.settle(1, Outcome.DROPPED, "queue_full")
+    ledger.settle(0, Outcome.RECONSTRUCTED)
+    ledger.announce(3)
+    assert ledger.in_flight == 1
+    ledger.settle(2, Outcome.RAW_ONLY)
+    assert not ledger.closed
+    ledger.end(3)
+    assert ledger.closed
+    ledger.check()
+    account = ledger.as_dict()
+    assert account["acquired"] == account["reconstructed"] + account["raw_only"] + sum(account["dropped"].values())
+
+
+def test_a_second_outcome_is_a_duplicate_and_changes_nothing() -> None:
+    ledger = Ledger()
+    assert ledger.settle(0, Outcome.RECONSTRUCTED)
+    assert not ledger.settle(0, Outcome.DROPPED, "queue_full")
+    assert ledger.as_dict()["dropped"] == {}
+    assert ledger.duplicates == 1
+
+
+@pytest.mark.parametrize("total", [None, 1, 4])
+def test_a_ledger_that_does_not_add_up_says_which_snapshots_are_missing(total: int | None) -> None:
+    ledger = Ledger()
+    for seq in (0, 2):
+        ledger.settle(seq, Outcome.RECONSTRUCTED)
+    if total is not None:
+        ledger.end(total)
+    with pytest.raises(LedgerError, match=r"\[1, 3\]" if total == 4 else "expected"):
+        ledger.check()
+
+
+def test_a_drop_without_a_reason_is_a_programming_error() -> None:
+    with pytest.raises(ValueError, match="reason"):
+        Ledger().settle(0, Outcome.DROPPED)
+
+
+def test_an_outbox_keeps_until_confirmed_and_sends_again_in_doubt() -> None:
+    outbox: Outbox[int] = Outbox(patience_s=5.0)
+    for key in range(3):
+        outbox.put(key, [b"frame"], now_s=0.0)
+    assert [key for key, _ in outbox.due()] == [0, 1, 2]
+    assert list(outbox.due()) == []
+    assert outbox.confirm(1, now_s=1.0)
+    assert not outbox.confirm(1, now_s=1.0)
+    outbox.doubt(now_s=2.0)
+    assert [key for key, _ in outbox.due()] == [0, 2]
+    assert outbox.resent == 2
+    assert outbox.nbytes == 10
+
+
+def test_an_outbox_stalls_only_while_something_sent_waits() -> None:
+    outbox: Outbox[int] = Outbox(patience_s=5.0)
+    assert not outbox.stalled(100.0)
+    outbox.put(0, [b"x"], now_s=100.0)
+    assert not outbox.stalled(200.0)
+    list(outbox.due())
+    assert not outbox.stalled(104.0)
+    assert outbox.stalled(106.0)
+
+
+@given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
+def test_reordering_releases_everything_in_order_when_the_window_suffices(order: list[int], skip: set[int]) -> None:
+    buffer: ReorderBuffer[int] = ReorderBuffer(window=12, patience_s=1e9)
+    out: list[int] = []
+    for seq in order:
+        out += buffer.skip(seq, 0.0) if seq in skip else buffer.push(seq, seq, 0.0)
+    assert out == [seq for seq in range(12) if seq not in skip]
+
+
+@given(st.permutations(range(20)), st.integers(1, 6))
+def test_reordering_is_bounded_and_never_goes_backwards(order: list[int], window: int) -> None:
+    buffer: ReorderBuffer[int] = ReorderBuffer(window=window, patience_s=1e9)
+    out: list[int] = []
+    for pushed, seq in enumerate(order, 1):
+        out += buffer.push(seq, seq, 0.0)
+        assert pushed - len(out) - buffer.late <= window
+    out += buffer.flush()
+    assert out == sorted(out)
+    assert len(out) + buffer.late == 20
+
+
+def test_reordering_waits_no_longer_than_its_patience() -> None:
+    buffer: ReorderBuffer[str] = ReorderBuffer(window=10, patience_s=1.0)
+    assert buffer.push(1, "b", now_s=0.0) == []
+    assert buffer.expire(0.9) == []
+    assert buffer.expire(1.0) == ["b"]
+    assert buffer.push(0, "a", 1.1) == []
+    assert buffer.late == 1

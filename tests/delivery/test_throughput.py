@@ -1,0 +1,35 @@
+"""A rate is true of what comes often and of what comes rarely, and does not look alive once nothing comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from sci_stream.delivery.throughput import Rate
+
+
+def test_a_rate_is_over_the_last_seconds_and_falls_to_zero() -> None:
+    rate = Rate(window_s=5.0)
+    for second in range(11):
+        rate.update(float(second), 3 * second)
+    assert rate.per_s(10.0) == pytest.approx(3.0)
+    assert rate.per_s(100.0) == 0.0
+
+
+def test_what_comes_more_rarely_than_the_window_has_a_rate_between_two_of_it() -> None:
+    rate = Rate(window_s=5.0)
+    rate.update(0.0, 0)
+    for second in range(8, 81, 8):
+        rate.update(float(second), second * 1e6)
+        for later_s in range(8):
+            assert rate.per_s(second + later_s) == pytest.approx(1e6)
+    assert rate.per_s(80 + 23) == pytest.approx(1e6)
+    assert rate.per_s(80 + 25) == 0.0, "late by three times what is usual"
+
+
+def test_the_first_step_is_a_rate_already() -> None:
+    rate = Rate()
+    assert rate.per_s(0.0) == 0.0
+    rate.update(0.0, 0)
+    assert rate.per_s(0.5) == 0.0
+    rate.update(0.5, 100)
+    assert rate.per_s(0.5) == pytest.approx(200.0)

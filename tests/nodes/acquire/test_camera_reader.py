@@ -1,0 +1,322 @@
+"""The camera's thread: what it numbers, what it notices, and that it never gives up a camera that may return."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
+from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
+from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
+from sci_stream.nodes.acquire.in_flight import MemoryBudget
+from sci_stream.optics.calibration import Calibration
+from tests.drivers.camera_kit import simulated
+
+Step = int | Exception | None
+"""A frame of this id, a failure, or nothing within the time."""
+
+
+class ScriptedCamera:
+    """Does what its script says, then is exhausted."""
+
+    def __init__(self, script: list[Step], *, ids: FrameIds | None = None) -> None:
+        self._script = list(script)
+        self._ids = ids or FrameIds()
+        self.width_px = 4
+        self.fails_to_open = 0
+        self.calls: list[str] = []
+
+    def open(self) -> CameraCapabilities:
+        self.calls.append("open")
+        if self.fails_to_open and self.calls.count("open") > 1:
+            self.fails_to_open -= 1
+            raise CameraError("not there yet")
+        return CameraCapabilities("scripted", "1", 2, self.width_px, "Mono8", 8, n_frames=2, frame_ids=self._ids)
+
+    def calibration(self) -> Calibration | None:
+        return None
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        step = self._script.pop(0) if self._script else None
+        if step is None:
+            time.sleep(timeout_s / 10)
+        if isinstance(step, Exception):
+            raise step
+        return None if step is None else CameraFrame(np.zeros((2, 4), np.uint8), step, None, 1)
+
+    @property
+    def exhausted(self) -> bool:
+        return not self._script
+
+    def counters(self) -> Mapping[str, int]:
+        return {}
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+Pump = Callable[..., CameraPump]
+
+
+@pytest.fixture
+def pump() -> Iterator[Pump]:
+    made: list[CameraPump] = []
+
+    def make(camera: ScriptedCamera, *, most: int = 0, ring_bytes: int = 1 << 20) -> CameraPump:
+        woken = threading.Event()
+        new = CameraPump(
+            camera, MemoryBudget(ring_bytes), woken.set, most=most, read_timeout_s=0.01, backoff_s=(0.001, 0.004)
+        )
+        made.append(new)
+        new.open()
+        return new
+
+    yield make
+    for each in made:
+        each.stop()
+        each.join(5.0)
+
+
+def run_to_the_end(pump: CameraPump) -> list[Captured]:
+    pump.start()
+    deadline_s = time.monotonic() + 10
+    while not pump.finished:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    return list(pump.take())
+
+
+def test_frames_are_numbered_from_zero_without_gaps(pump: Pump) -> None:
+    captured = run_to_the_end(pump(ScriptedCamera([10, 11, None, 12])))
+    assert [(each.seq, each.epoch, each.missed) for each in captured] == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+
+
+def test_no_frame_comes_before_the_camera_is_started(pump: Pump) -> None:
+    camera = ScriptedCamera([1, 2])
+    waiting = pump(camera)
+    time.sleep(0.05)
+    assert "start" not in camera.calls
+    assert len(run_to_the_end(waiting)) == 2
+
+
+def test_a_gap_in_the_ids_is_counted_with_the_frame_after_it(pump: Pump) -> None:
+    new = pump(ScriptedCamera([0, 1, 5, 6]))
+    assert [each.missed for each in run_to_the_end(new)] == [0, 0, 3, 0]
+    assert new.counts["missed"] == 3
+
+
+def test_ids_that_wrap_are_no_gap(pump: Pump) -> None:
+    new = pump(ScriptedCamera([65534, 65535, 1, 3], ids=FrameIds(1, 65535)))
+    assert [each.missed for each in run_to_the_end(new)] == [0, 0, 0, 1]
+
+
+def test_a_repeated_frame_gets_no_number(pump: Pump) -> None:
+    new = pump(ScriptedCamera([0, 1, 1, 2]))
+    assert [each.seq for each in run_to_the_end(new)] == [0, 1, 2]
+    assert new.counts["repeated"] == 1
+
+
+def test_counts_that_another_thread_goes_through_do_not_change_under_it(pump: Pump) -> None:
+    read = []
+    new = pump(ScriptedCamera([0, 2, 2, 3, CameraLost("unplugged"), 0]))
+    new.keep = lambda captured: read.append(new.counts) or captured
+    new.resume(5, 1, 4)
+    run_to_the_end(new)
+    assert read == [
+        {"missed": 4},
+        {"missed": 5},
+        {"missed": 5, "repeated": 1},
+        {"missed": 5, "repeated": 1, "lost": 1, "reopened": 1},
+    ]
+
+
+def test_it_stops_after_as_many_as_were_asked_for(pump: Pump) -> None:
+    assert len(run_to_the_end(pump(ScriptedCamera(list(range(10))), most=4))) == 4
+
+
+def test_a_frame_for_which_there_is_no_memory_keeps_its_number(pump: Pump) -> None:
+    captured = run_to_the_end(pump(ScriptedCamera([0, 1, 2]), ring_bytes=16))
+    assert [each.frame is None for each in captured] == [False, False, True]
+    assert captured[2].seq == 2
+
+
+def test_a_lost_camera_is_opened_again_until_it_is_back_and_begins_a_new_epoch(pump: Pump) -> None:
+    camera = ScriptedCamera([7, CameraLost("unplugged"), 0, 1])
+    camera.fails_to_open = 3
+    new = pump(camera)
+    captured = run_to_the_end(new)
+    assert [(each.seq, each.epoch) for each in captured] == [(0, 0), (1, 1), (2, 1)]
+    assert [each.missed for each in captured] == [0, 0, 0], "ids of different epochs do not compare"
+    assert camera.calls.count("open") == 5
+    assert (new.counts["lost"], new.counts["reopened"]) == (1, 1)
+
+
+def test_waiting_for_a_lost_camera_ends_when_asked_to_stop(pump: Pump) -> None:
+    camera = ScriptedCamera([0, CameraLost("unplugged"), 1])
+    camera.fails_to_open = 1_000_000
+    new = pump(camera)
+    new.start()
+    time.sleep(0.05)
+    new.stop()
+    new.join(5.0)
+    assert new.finished
+    assert new.acquired == 1
+
+
+def test_a_camera_that_cannot_be_opened_is_a_failure(pump: Pump) -> None:
+    class Broken(ScriptedCamera):
+        def open(self) -> CameraCapabilities:
+            raise CameraError("no such camera")
+
+    new = pump(Broken([]))
+    run_to_the_end(new)
+    assert isinstance(new.failure, CameraError)
+    assert new.opened is None
+
+
+def test_the_camera_is_stopped_and_closed_at_the_end(pump: Pump) -> None:
+    camera = ScriptedCamera([0])
+    run_to_the_end(pump(camera))
+    assert camera.calls[-2:] == ["stop", "close"]
+
+
+def test_what_the_driver_counts_adds_up_over_openings_and_begins_anew_with_each_series(pump: Pump) -> None:
+    class Counting(ScriptedCamera):
+        """Counts the frames it delivered since it was opened, as drivers do."""
+
+        delivered = 5
+        """Of a series before this one, for which the camera was opened."""
+
+        def open(self) -> CameraCapabilities:
+            if "open" in self.calls:
+                self.delivered = 0
+            return super().open()
+
+        def read(self, timeout_s: float) -> CameraFrame | None:
+            frame = super().read(timeout_s)
+            self.delivered += frame is not None
+            return frame
+
+        def counters(self) -> Mapping[str, int]:
+            return {"delivered": self.delivered}
+
+    new = pump(Counting([0, 1, CameraLost("unplugged"), 0, 1, 2]))
+    run_to_the_end(new)
+    assert new.driver_counts == {"delivered": 5}
+
+
+# --- what is set while it runs
+
+
+def settled(pump: CameraPump) -> tuple[str, SciStreamError | None]:
+    """Wait for the one answer."""
+    deadline_s = time.monotonic() + 10
+    while not (answers := list(pump.answered())):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    (answer,) = answers
+    return answer.request, answer.error
+
+
+def test_settings_are_changed_between_frames_and_what_is_delivered_then_is_known(pump: Pump) -> None:
+    new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
+    wait_until_open(new)
+    new.change("before", {"exposure": 0.5})
+    assert settled(new) == ("before", None)
+    new.start()
+    new.change("running", {"exposure": 0.6, "snapshot_rate_hz": 250.0})
+    assert settled(new) == ("running", None)
+    assert {entry.name: entry.value for entry in new.settings} == {"exposure": 0.6, "snapshot_rate_hz": 250.0}
+    assert new.opened is not None
+    assert new.opened.capabilities.frame_period_ns == 4_000_000
+
+
+def test_what_the_camera_does_not_take_is_answered_and_the_frames_go_on(pump: Pump) -> None:
+    new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
+    wait_until_open(new)
+    new.start()
+    new.change("1", {"exposure": 99.0})
+    request, error = settled(new)
+    assert (request, isinstance(error, InputError)) == ("1", True)
+    acquired = new.acquired
+    deadline_s = time.monotonic() + 10
+    while new.acquired < acquired + 3:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+
+
+def test_what_comes_too_late_is_answered_too(pump: Pump) -> None:
+    new = pump(simulated())
+    wait_until_open(new)
+    run_to_the_end(new)
+    new.change("late", {"exposure": 0.5})
+    request, error = settled(new)
+    assert (request, str(error)) == ("late", "The camera has stopped.")
+
+
+def test_while_the_camera_is_away_nothing_can_be_set(pump: Pump) -> None:
+    camera = ScriptedCamera([7, CameraLost("unplugged")])
+    camera.fails_to_open = 1_000_000
+    new = pump(camera)
+    new.start()
+    deadline_s = time.monotonic() + 10
+    while not new.lost:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    new.change("1", {"exposure": 0.5})
+    assert str(settled(new)[1]) == "The camera is lost."
+
+
+def wait_until_open(pump: CameraPump) -> None:
+    deadline_s = time.monotonic() + 10
+    while pump.opened is None or not pump.settings:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+
+
+def test_a_series_that_was_interrupted_goes_on_where_it_was(pump: Pump) -> None:
+    new = pump(ScriptedCamera([0, 3, 4, 5]), most=8)
+    new.resume(seq=5, epoch=2, missed=7)
+    captured = run_to_the_end(new)
+    assert [(each.seq, each.epoch) for each in captured] == [(5, 2), (6, 2), (7, 2)], "the limit counts those before"
+    assert captured[0].missed == 0, "what the camera counted for another process is not known"
+    assert new.counts["missed"] == 7 + 2
+
+
+def test_a_series_that_waits_for_its_camera_has_it_opened_until_it_is_back(pump: Pump) -> None:
+    class Late(ScriptedCamera):
+        def open(self) -> CameraCapabilities:
+            if len(self.calls) < 3:
+                self.calls.append("refused")
+                raise CameraError("not there yet")
+            return super().open()
+
+    camera = Late([0, 1])
+    new = CameraPump(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01, backoff_s=(0.001, 0.004))
+    new.open(patient=True)
+    assert len(run_to_the_end(new)) == 2
+    new.join(5.0)
+    assert camera.calls[:4] == ["refused"] * 3 + ["open"]
+
+
+def test_each_frame_is_kept_before_it_counts_as_acquired(pump: Pump) -> None:
+    new = pump(ScriptedCamera([0, 1, 2]))
+    kept: list[tuple[int, int]] = []
+
+    def keep(captured: Captured) -> Captured:
+        kept.append((captured.seq, new.acquired))
+        return captured
+
+    new.keep = keep
+    run_to_the_end(new)
+    assert kept == [(0, 0), (1, 1), (2, 2)]

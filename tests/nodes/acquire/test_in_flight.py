@@ -1,0 +1,104 @@
+"""What the acquire node holds: each snapshot until it is delivered and, where raw counts are recorded, safe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.model import CameraFrame
+from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
+from tests.nodes.acquire.test_spool import new, snapshot, taken_up
+
+
+def test_the_truth_counts_as_memory_too() -> None:
+    frame = CameraFrame(np.zeros((4, 4), np.uint16), 0, None, 1, truth=np.zeros((2, 4, 4), np.uint8))
+    assert frame_bytes(frame) == 32 + 32
+
+
+def test_memory_is_refused_beyond_the_limit_and_given_again_after() -> None:
+    ring = MemoryBudget(100)
+    assert ring.take(60)
+    assert not ring.take(60)
+    ring.free(60)
+    assert ring.take(60)
+
+
+def test_one_frame_is_always_let_in_however_large() -> None:
+    assert MemoryBudget(10).take(1000)
+
+
+def test_a_snapshot_is_let_go_of_once_it_is_delivered() -> None:
+    ring = MemoryBudget(1000)
+    holdings = InFlightSnapshots(ring)
+    ring.take(100)
+    holdings.hold(0, 3, 100, raw_pending=False)
+    assert holdings.delivering
+    assert holdings.settle(0) == 3
+    assert (len(holdings), holdings.released, ring.used_bytes) == (0, 1, 0)
+
+
+def test_a_recorded_snapshot_is_held_until_both_are_done_in_either_order() -> None:
+    ring = MemoryBudget(1000)
+    holdings = InFlightSnapshots(ring)
+    for seq in (0, 1):
+        ring.take(100)
+        holdings.hold(seq, 0, 100, raw_pending=True)
+    holdings.settle(0)
+    holdings.raw_is_safe(1)
+    assert len(holdings) == 2
+    holdings.raw_is_safe(0)
+    holdings.settle(1)
+    assert (len(holdings), ring.used_bytes) == (0, 0)
+
+
+def test_what_is_said_twice_counts_once() -> None:
+    holdings = InFlightSnapshots(MemoryBudget(1000))
+    holdings.hold(0, 0, 0, raw_pending=True)
+    assert holdings.settle(0) == 0
+    assert holdings.settle(0) is None
+    holdings.raw_is_safe(0)
+    holdings.raw_is_safe(0)
+    assert holdings.released == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["settle", "safe"]), st.integers(0, 4)), max_size=40))
+def test_memory_is_given_back_exactly_once(events: list[tuple[str, int]]) -> None:
+    ring = MemoryBudget(10_000)
+    holdings = InFlightSnapshots(ring)
+    for seq in range(5):
+        ring.take(10 + seq)
+        holdings.hold(seq, 0, 10 + seq, raw_pending=seq % 2 == 0)
+    for what, seq in events:
+        if what == "settle":
+            holdings.settle(seq)
+        else:
+            holdings.raw_is_safe(seq)
+    gone = {seq for seq in range(5) if ("settle", seq) in events and (seq % 2 == 1 or ("safe", seq) in events)}
+    assert holdings.released == len(gone)
+    assert ring.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
+
+
+def test_what_is_held_is_in_the_spool_as_long(tmp_path: Path) -> None:
+    spool = new(tmp_path / "rig.spool")
+    holdings = InFlightSnapshots(MemoryBudget(1000))
+    holdings.spool = spool
+    for seq in range(3):
+        spool.keep(snapshot(seq), 0)
+        holdings.hold(seq, 0, 0, raw_pending=seq != 2)
+    holdings.settle(0)
+    holdings.raw_is_safe(1)
+    holdings.settle(2)
+    spool.close(over=False)
+    kept = [(kept.snapshot.id.seq, kept.delivered) for kept in taken_up(tmp_path / "rig.spool").kept]
+    assert kept == [(0, True), (1, False)]
+
+
+def test_memory_for_what_was_there_before_is_taken_without_asking() -> None:
+    ring = MemoryBudget(100)
+    ring.hold(150)
+    assert not ring.take(1)
+    ring.free(150)
+    assert ring.take(1)

@@ -1,0 +1,345 @@
+"""What an acquire node keeps outlives it: all of what was whole, nothing of what was not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sci_stream.errors import StorageError
+from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
+from sci_stream.nodes.acquire.spool.slots import snapshot_bytes
+from sci_stream.nodes.acquire.spool.spool import SPOOL_VARIABLE, RecoveredState, Spool, spool_path
+from sci_stream.nodes.runtime.process import PARENT_VARIABLE
+from tests.e2e.kit import ROOT, environment
+
+HEIGHT, WIDTH, B = 6, 8, 2
+HASH = "0" * 32
+
+
+def info(**changes: object) -> SeriesInfo:
+    made = SeriesInfo("s-1", 5, "rig", Policy.RECORD, "simulated", "7", HEIGHT, WIDTH, "Mono12", 12, B, HASH)
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type] # whichever field a test wants
+
+
+def snapshot(seq: int, *, truth: bool = False, epoch: int = 0) -> Snapshot:
+    generator = np.random.default_rng(seq)
+    return Snapshot(
+        SnapshotId("s-1", epoch, seq),
+        generator.integers(0, 4096, (HEIGHT, WIDTH), dtype=np.uint16),
+        HASH,
+        B,
+        host_time_ns=1000 + seq,
+        camera_time_ns=seq,
+        camera_frame_id=seq,
+        dropped_before=seq % 3,
+        truth=generator.integers(0, 256, (B, HEIGHT, WIDTH), dtype=np.uint8) if truth else None,
+    )
+
+
+def new(path: Path, limit_bytes: int = 1 << 12) -> Spool:
+    return Spool.create(path, info(), most_bytes=snapshot_bytes(HEIGHT, WIDTH, B), limit_bytes=limit_bytes)
+
+
+def taken_up(path: Path) -> RecoveredState:
+    """Open what was left and look at it, as the next process does."""
+    taken = Spool.reopen(path)
+    assert taken is not None
+    spool, left = taken
+    spool.close(over=False)
+    return left
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    arrays = [(one.counts, other.counts), (one.truth, other.truth)]
+    plain = [dataclasses.replace(each, counts=np.empty(0), truth=None) for each in (one, other)]
+    told = [[getattr(each, field.name) for field in dataclasses.fields(each)] for each in plain]
+    told = [[value for value in values if not isinstance(value, np.ndarray)] for values in told]
+    return told[0] == told[1] and all(np.array_equal(a, b) if a is not None else b is None for a, b in arrays)
+
+
+@pytest.mark.parametrize("truth", [False, True])
+def test_what_was_kept_is_found_again_bit_for_bit(tmp_path: Path, truth: bool) -> None:
+    spool = new(tmp_path / "rig.spool")
+    made = [snapshot(seq, truth=truth) for seq in range(4)]
+    for each in made:
+        assert spool.keep(each, missed=each.id.seq)
+    spool.close(over=False)
+    left = taken_up(tmp_path / "rig.spool")
+    assert left.info == info()
+    assert (left.next_seq, left.camera_missed, left.torn, left.ending) == (4, 3, 0, "")
+    assert all(same(kept.snapshot, each) for kept, each in zip(left.kept, made, strict=True))
+
+
+def test_what_is_safe_is_not_found_and_what_is_only_delivered_is_marked(tmp_path: Path) -> None:
+    spool = new(tmp_path / "rig.spool")
+    for seq in range(4):
+        spool.keep(snapshot(seq), 0)
+    spool.number(4, 1, 9)  # there was no memory for this one
+    spool.release(0)
+    spool.delivered(2)
+    spool.confirmed(1)
+    spool.run_since(77)
+    spool.end("stopped")
+    spool.close(over=False)
+    left = taken_up(tmp_path / "rig.spool")
+    assert [(kept.snapshot.id.seq, kept.delivered) for kept in left.kept] == [(1, False), (2, True), (3, False)]
+    assert (left.next_seq, left.epoch, left.camera_missed) == (5, 1, 9)
+    assert (left.confirmed, left.running_ns, left.ending) == (1, 77, "stopped")
+    assert list(left.lost) == [2, 4], "whose outcome may not have come to the sink"
+
+
+def test_the_next_process_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "rig.spool"
+    first = new(path)
+    for seq in range(3):
+        first.keep(snapshot(seq), 0)
+    first.close(over=False)
+    taken = Spool.reopen(path)
+    assert taken is not None
+    second, _ = taken
+    second.resume(1)
+    second.release(1)
+    second.keep(snapshot(3, epoch=1), 0)
+    second.close(over=False)
+    left = taken_up(path)
+    assert [kept.snapshot.id.seq for kept in left.kept] == [0, 2, 3]
+    assert (left.epoch, left.next_seq) == (1, 4)
+
+
+def test_a_series_that_is_over_leaves_nothing(tmp_path: Path) -> None:
+    new(tmp_path / "rig.spool").close(over=True)
+    assert list(tmp_path.iterdir()) == []
+    assert Spool.reopen(tmp_path / "rig.spool") is None
+
+
+def test_a_full_spool_is_counted_and_numbers_go_on(tmp_path: Path) -> None:
+    spool = new(tmp_path / "rig.spool", limit_bytes=1)
+    kept = [spool.keep(snapshot(seq), 0) for seq in range(4)]
+    assert kept == [True, True, False, False]
+    assert spool.unspooled == 2
+    spool.release(0)
+    assert spool.keep(snapshot(4), 0)
+    spool.close(over=False)
+    left = taken_up(tmp_path / "rig.spool")
+    assert [kept.snapshot.id.seq for kept in left.kept] == [1, 4]
+    assert left.next_seq == 5
+
+
+def test_a_file_system_that_is_full_ends_nothing(tmp_path: Path) -> None:
+    # Written to beyond what there is, a mapping ends its process: room is made sure of first.
+    spool = new(tmp_path / "rig.spool")
+    assert spool.keep(snapshot(0), 0)
+    os.close(spool._file.number)
+    spool._file = dataclasses.replace(spool._file, number=os.open("/dev/full", os.O_RDWR))
+    assert not spool.keep(snapshot(1), 0)
+    assert spool.unspooled == 1
+    spool.close(over=False)
+
+
+def test_one_process_at_a_time_has_it(tmp_path: Path) -> None:
+    spool = new(tmp_path / "rig.spool")
+    with pytest.raises(StorageError, match="in use"):
+        Spool.reopen(tmp_path / "rig.spool")
+    spool.close(over=False)
+    taken_up(tmp_path / "rig.spool")
+
+
+@pytest.mark.parametrize(
+    ("what", "damage"),
+    [
+        ("cut off", lambda content: content[:100]),
+        ("another file", lambda content: b"hello" + content[5:]),
+        ("another version", lambda content: content[:8] + struct.pack("<I", 99) + content[12:]),
+        ("damaged information", lambda content: content[:520] + b"\xff" + content[521:]),
+        ("nothing", lambda _content: b""),
+    ],
+)
+def test_a_file_that_is_no_spool_is_moved_aside_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, damage: object
+) -> None:
+    path = tmp_path / "rig.spool"
+    new(path).close(over=False)
+    content = damage(path.read_bytes())  # type: ignore[operator]
+    path.write_bytes(content)
+    assert Spool.reopen(path) is None, what
+    (aside,) = tmp_path.iterdir()
+    assert aside.read_bytes() == content
+    assert aside.name in caplog.text
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=4))
+def test_no_damage_makes_a_snapshot_that_never_was(tmp_path: Path, damage: list[tuple[float, int]]) -> None:
+    path = tmp_path / "rig.spool"
+    spool = new(path)
+    made = [snapshot(seq, truth=True) for seq in range(3)]
+    for each in made:
+        spool.keep(each, 0)
+    begin, slot_bytes = spool._file.begin, spool._file.slot_bytes
+    spool.close(over=False)
+    content = bytearray(path.read_bytes())
+    for where, change in damage:
+        content[begin + int(where * (3 * slot_bytes - 1))] ^= change
+    path.write_bytes(content)
+    left = taken_up(path)
+    for kept in left.kept:
+        assert same(kept.snapshot, made[kept.snapshot.id.seq])
+    assert len(left.kept) + left.torn <= 3
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(["keep", "release", "delivered"]), st.integers(0, 9)), max_size=40))
+def test_what_is_held_is_what_is_found(tmp_path: Path, events: list[tuple[str, int]]) -> None:
+    path = tmp_path / "rig.spool"
+    spool = new(path)
+    expected: dict[int, bool] = {}
+    fresh = 0
+    for what, which in events:
+        if what == "keep":
+            spool.keep(snapshot(fresh), 0)
+            expected[fresh] = False
+            fresh += 1
+        elif what == "release":
+            spool.release(which)
+            expected.pop(which, None)
+        else:
+            spool.delivered(which)
+            expected.update({which: True} if which in expected else {})
+    spool.close(over=False)
+    left = taken_up(path)
+    assert {kept.snapshot.id.seq: kept.delivered for kept in left.kept} == expected
+    assert left.next_seq == fresh
+
+
+def test_a_process_killed_while_it_writes_costs_at_most_what_it_was_writing(tmp_path: Path) -> None:
+    path = tmp_path / "rig.spool"
+    script = f"""
+        import sys
+        from pathlib import Path
+        from tests.nodes.acquire.test_spool import new, snapshot
+        spool = new(Path({str(path)!r}))
+        made = [snapshot(seq) for seq in range(20000)]
+        print("ready", flush=True)
+        for each in made:
+            spool.keep(each, 0)
+            if each.id.seq >= 4:
+                spool.release(each.id.seq - 4)
+            if each.id.seq == 200:
+                print("on its way", flush=True)
+        """
+    variables = environment(PYTHONPATH=str(ROOT))
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], env=variables, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == ["ready\n", "on its way\n"]
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    left = taken_up(path)
+    seqs = [kept.snapshot.id.seq for kept in left.kept]
+    assert left.next_seq > 200
+    assert seqs[-1] in {left.next_seq - 1, left.next_seq - 2}, "all but the one that was being written"
+    assert seqs == list(range(seqs[0], seqs[-1] + 1))
+    assert 3 <= len(seqs) <= 5
+    assert all(same(kept.snapshot, snapshot(kept.snapshot.id.seq)) for kept in left.kept)
+
+
+def test_where_it_lies(tmp_path: Path) -> None:
+    given = {SPOOL_VARIABLE: "/run/there"}
+    assert spool_path(tmp_path, "bench", given) == tmp_path / "bench.spool"
+    assert spool_path(None, "bench", given) == Path("/run/there/bench.spool")
+    assert spool_path(None, "bench", {}) is None
+
+
+# --- what the acquire node makes of it
+
+
+def test_a_series_goes_on_only_with_what_it_was_made_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = CrashRecovery(tmp_path, "rig")
+    assert first.begin(info(), truth=False, limit_bytes=1 << 12) == info()
+    first.keep(snapshot(0), 0)
+    first.close(over=False)
+
+    again = CrashRecovery(tmp_path, "rig")
+    later = info(series="s-2", started_ns=9)
+    assert again.begin(later, truth=False, limit_bytes=1 << 12) == info(), "the one that was left"
+    again.close(over=False)
+
+    other = CrashRecovery(tmp_path, "rig")
+    with_other_masks = info(series="s-3", calibration_hash="1" * 32)
+    assert other.begin(with_other_masks, truth=False, limit_bytes=1 << 12) == with_other_masks
+    assert other.left is None
+    assert "calibration_hash was" in caplog.text
+    other.close(over=True)
+    (aside,) = tmp_path.iterdir()
+    assert aside.suffix == ".aside"
+
+
+def test_without_a_place_nothing_is_kept_and_nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SPOOL_VARIABLE, raising=False)
+    none = CrashRecovery(None, "rig")
+    assert none.begin(info(), truth=True, limit_bytes=1) == info()
+    none.keep(snapshot(0), 0)
+    none.confirm(0)
+    none.end("stopped")
+    none.close(over=True)
+    assert none.status() == {}
+
+
+def test_a_supervisor_is_told_when_the_last_series_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path))
+    cases = [(False, True, True), (True, False, True), (True, True, False), (True, True, True)]
+    for supervised, over, last in cases:
+        if supervised:
+            monkeypatch.setenv(PARENT_VARIABLE, "1")
+        else:
+            monkeypatch.delenv(PARENT_VARIABLE, raising=False)
+        safe = CrashRecovery(None, "rig")
+        safe.begin(info(), truth=False, limit_bytes=1 << 12)
+        safe.close(over=over, last=last)
+        assert (tmp_path / "done").exists() is (supervised and over and last)
+        assert (tmp_path / "rig.spool").exists() is not over
+
+
+def test_confirmations_in_any_order_bound_what_is_asked_about_again(tmp_path: Path) -> None:
+    safe = CrashRecovery(tmp_path, "rig")
+    safe.begin(info(), truth=False, limit_bytes=1 << 12)
+    for seq in range(6):
+        safe.number(seq, 0, 0)
+    for seq in (0, 2, 1, 1, 4):
+        safe.confirm(seq)
+    safe.close(over=False)
+    again = CrashRecovery(tmp_path, "rig")
+    assert again.left is not None
+    assert list(again.left.lost) == [3, 4, 5]
+    again.begin(info(), truth=False, limit_bytes=1 << 12)
+    for seq in (5, 3, 4):
+        again.confirm(seq)
+    again.close(over=False)
+    assert list(taken_up(tmp_path / "rig.spool").lost) == []
+
+
+def test_without_room_for_a_spool_a_rig_that_did_not_ask_for_one_runs_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder can be here")
+    monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "file" / "spool"))
+    safe = CrashRecovery(None, "rig")
+    wanted = info()
+    assert safe.begin(wanted, truth=False, limit_bytes=1 << 20) is wanted
+    assert safe.status() == {}
+    assert "lost if this node is killed" in caplog.text
+    with pytest.raises(StorageError, match=r"\[policy\] spool"):
+        CrashRecovery(tmp_path / "file" / "spool", "rig").begin(wanted, truth=False, limit_bytes=1 << 20)

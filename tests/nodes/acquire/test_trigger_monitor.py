@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sci_stream.model import Array, CameraFrame
+from sci_stream.nodes.acquire.trigger_monitor import TriggerWatch
+
+PERIOD_NS = 10_000_000
+RANDOM = np.random.default_rng(8)
+
+
+def frame(time_ns: int | None, counts: Array | None = None) -> CameraFrame:
+    noise = RANDOM.integers(60, 70, (16, 16)).astype(np.uint16) if counts is None else counts
+    return CameraFrame(noise, None, time_ns, 0)
+
+
+def watch(times: list[int], missed: dict[int, int] | None = None) -> dict[str, int]:
+    watch = TriggerWatch()
+    for n, time in enumerate(times):
+        watch.see(frame(time), (missed or {}).get(n, 0))
+    return dict(watch.counts)
+
+
+def every(n: int, start: int = 0) -> list[int]:
+    return [start + i * PERIOD_NS for i in range(n)]
+
+
+def test_even_frames_are_nothing_to_report() -> None:
+    jittered = [time + int(0.05 * PERIOD_NS * RANDOM.standard_normal()) for time in every(50)]
+    assert watch(jittered) == {}
+
+
+def test_a_pause_that_no_gap_in_numbers_explains_is_triggers_missed() -> None:
+    times = every(20) + every(5, start=22 * PERIOD_NS)
+    assert watch(times) == {"trigger_missed": 2}
+
+
+def test_a_pause_that_a_gap_explains_is_not() -> None:
+    assert watch(every(20) + every(5, start=22 * PERIOD_NS), missed={20: 2}) == {}
+
+
+def test_an_exposure_too_soon_is_reported() -> None:
+    assert watch([*every(20), every(20)[-1] + PERIOD_NS // 10, *every(5, start=20 * PERIOD_NS)]) == {"trigger_early": 1}
+
+
+def test_frames_asked_for_by_hand_have_no_period_to_miss() -> None:
+    times = np.cumsum(RANDOM.integers(1, 100, 40)) * PERIOD_NS
+    assert watch([int(time) for time in times]) == {}
+
+
+def test_a_restart_is_no_pause() -> None:
+    watch = TriggerWatch()
+    for time in every(20):
+        watch.see(frame(time), 0)
+    watch.restart()
+    for time in every(20, start=90 * PERIOD_NS):
+        watch.see(frame(time), 0)
+    assert not watch.counts
+
+
+@pytest.mark.parametrize(("counts", "found"), [(None, 1), (np.zeros((16, 16), np.uint16), 0)])
+def test_identical_frames_are_counted_unless_there_is_nothing_to_see(counts: Array | None, found: int) -> None:
+    watch = TriggerWatch()
+    same = frame(None, counts)
+    for each in (frame(None), same, same, frame(None)):
+        watch.see(each, 0)
+    assert watch.counts["identical"] == found

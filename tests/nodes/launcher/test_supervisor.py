@@ -1,0 +1,61 @@
+"""What the supervisor makes of an acquire node that is killed: gone on with, or not, by what it had left to do."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from sci_stream.config import load_rig
+from sci_stream.nodes.launcher.supervisor import Supervisor
+from sci_stream.nodes.runtime.process import StopRequest
+from tests.e2e.kit import write_rig
+
+STAND_IN = """
+import os, pathlib, signal, sys, time
+kind, starts = sys.argv[1], pathlib.Path({starts!r})
+if kind == "acquire":
+    with starts.open("a") as file:
+        file.write("x")
+    spool = pathlib.Path(os.environ["SCI_STREAM_SPOOL"])
+    if len(starts.read_text()) == 1:
+        for name in {leaves!r}:
+            (spool / name).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    (spool / "test.spool").unlink(missing_ok=True)
+else:
+    time.sleep(60)
+"""
+
+
+def starts_of_acquire(folder: Path, *leaves: str) -> tuple[int, str]:
+    """Supervise nodes of which the acquire node is killed at first, leaving files; return its starts and what was said.
+
+    The nodes are stand-ins, real processes: the moment at which the real one is killed could not be chosen.
+    """
+    path = write_rig(folder)
+    program = folder / "stand_in.py"
+    program.write_text(STAND_IN.format(starts=str(folder / "starts"), leaves=leaves))
+    said: list[str] = []
+    supervisor = Supervisor(
+        load_rig(path, overrides={}), path, StopRequest(), said.append, program=(sys.executable, str(program))
+    )
+    assert supervisor.run() == 0
+    return len((folder / "starts").read_text()), "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    "leaves", [(), ("test.spool",), ("done", "test.spool")], ids=["nothing yet", "a series", "a series just closed"]
+)
+def test_it_is_started_again_to_go_on(tmp_path: Path, leaves: tuple[str, ...]) -> None:
+    starts, said = starts_of_acquire(tmp_path, *leaves)
+    assert starts == 2
+    assert f"acquire ended by {signal.SIGKILL.name}: starting it again" in said
+
+
+def test_not_once_its_last_series_is_over(tmp_path: Path) -> None:
+    starts, said = starts_of_acquire(tmp_path, "done")
+    assert starts == 1, "it would acquire a series that nobody asked for"
+    assert "starting it again" not in said

@@ -1,0 +1,118 @@
+"""What a node says and does about the health of its calibration."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sci_stream.calibration.diagnosis import findings
+from sci_stream.config import CalibrationSection
+from sci_stream.model import CalibrationHealth
+from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
+from sci_stream.nodes.sink.statistics import CalibrationStatistics
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine, default_settings
+from tests.calibration.moved_masks import Rig, one_thread
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
+__all__ = ["one_thread"]
+
+WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        ({"shift_x_px": 0.3}, "mask_shift", r"0\.30 px \(\+0\.30, -0\.02\).*correct_shift"),
+        ({"shift_x_px": 0.3, "corrected": True}, "mask_shift", "moved accordingly"),
+        ({"match": 0.1}, "mask_match", "not of these masks"),
+        ({"order": "reversed", "first_mask": 7}, "mask_order", "reversed order, beginning with mask 7"),
+        ({"contrast": 0.7}, "mask_contrast", "stray light"),
+        ({"gain": 2.0}, "camera_gain", r"2\.00 times as much as when it was calibrated"),
+        ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
+    ],
+)
+def test_each_thing_that_is_wrong_is_said_and_nothing_else(change: dict[str, object], name: str, words: str) -> None:
+    (found,) = findings(replace(WELL, **change), 0.1).items()  # type: ignore[arg-type]  # as the case says
+    assert found[0] == name
+    assert re.search(words, found[1])
+
+
+def test_of_a_healthy_calibration_and_of_an_unknown_shift_nothing_is_said() -> None:
+    assert findings(WELL, 0.1) == {}
+    assert findings(CalibrationHealth(None, None, None, None, None), 0.1) == {}
+
+
+def watch(rig: Rig, section: CalibrationSection) -> tuple[CalibrationWatch, Engine]:
+    engine = Engine(rig.calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    return CalibrationWatch(section, engine), engine
+
+
+def test_a_shift_is_warned_of_once_and_masks_move_only_where_the_rig_allows_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random", mask_shift_px=(0.5, 0.0))
+    video = np.zeros((8, 128, 128), np.float32)
+    snapshots = [rig.snapshot() for _ in range(3)]
+    for correct in (False, True):
+        caplog.clear()
+        watching, engine = watch(rig, CalibrationSection(health_every=1, correct_shift=correct))
+        before = engine._phi.clone()
+        with caplog.at_level(logging.WARNING):
+            for snapshot in snapshots:
+                assert watching.see(snapshot, video) is not None
+        assert len(caplog.records) == 1
+        engine.warm_up()  # the masks move with the next snapshot
+        assert bool(torch.equal(engine._phi, before)) is not correct
+        status = watching.status()
+        assert status["mask_shift_x_px"] == pytest.approx(0.5, abs=0.06)
+        assert status["masks_corrected"] == int(correct)
+
+
+def test_it_can_be_switched_off() -> None:
+    rig = Rig(width_px=64, height_px=64)
+    watching, _ = watch(rig, CalibrationSection(health_every=0))
+    assert watching.see(rig.snapshot(), np.zeros((8, 64, 64), np.float32)) is None
+    assert watching.status() == {}
+
+
+def test_a_series_keeps_the_last_look_and_the_worst() -> None:
+    book = CalibrationStatistics()
+    assert book.figures() is None
+    assert book.alerts(0.1) == []
+    for x, match in ((0.0, 0.9), (0.5, 0.6), (0.2, 0.8)):
+        book.take(replace(WELL, shift_x_px=x, shift_y_px=0.0, match=match))
+    book.take(replace(WELL, shift_x_px=None, shift_y_px=None, match=None))
+    figures = book.figures()
+    assert figures is not None
+    assert (figures["looks"], figures["largest_shift_px"], figures["least_match"]) == (4, 0.5, 0.6)
+    assert figures["shift_x_px"] is None
+    book.take(replace(WELL, order="reversed"))
+    assert len(book.alerts(0.1)) == 1
+
+
+def test_the_book_tells_by_how_much_the_picture_has_become_darker_or_brighter() -> None:
+    book = CalibrationStatistics()
+    for brightness in (None, 0.5, 0.4):
+        book.take(replace(WELL, brightness=brightness, gain=1.5))
+    figures = book.figures()
+    assert figures is not None
+    assert (figures["brightness"], figures["brightness_drift"], figures["camera_gain"]) == (0.4, 0.8, 1.5)
+
+
+def test_pixels_that_no_mask_opens_are_a_figure_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(width_px=128, height_px=128)
+    section = CalibrationSection()
+    assert watch(rig, section)[0].status()["unmeasured_fraction"] == 0
+    assert "no mask opens" not in caplog.text
+    phi = rig.calibration.phi.copy()
+    phi[:, :64] = 0
+    rig.calibration = replace(rig.calibration, phi=phi)
+    assert watch(rig, section)[0].status()["unmeasured_fraction"] == 0.5
+    assert "no mask opens 50.0% of the pixels" in caplog.text

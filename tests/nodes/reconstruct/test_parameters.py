@@ -1,0 +1,125 @@
+"""What may be set on a solver: what fits together is in force from the next snapshot on, all of it or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import ConfigError
+from sci_stream.nodes.reconstruct.parameters import changed_section, offered_priors
+from sci_stream.nodes.reconstruct.solver import Changed, Ready, Result, Solved
+from sci_stream.nodes.reconstruct.solver_thread import SolverThread
+from sci_stream.recon.denoisers.variants import shipped_weights
+from tests.series_fixtures import Series
+
+TV = ReconstructSection(denoiser="tv", iterations=6, adapt_budget=False, threads=1)
+OWN = ReconstructSection(denoiser="ffdnet", weights=Path("own.pth"), iterations=9)
+
+
+def test_offered_are_the_rigs_own_denoiser_and_those_that_came_with_the_product() -> None:
+    shipped = ("ffdnet", "ffdnet-lite", "tv")
+    assert offered_priors(TV, "tv") == shipped
+    assert offered_priors(OWN, "ffdnet") == shipped
+    assert offered_priors(ReconstructSection(weights=Path("own.pth")), "ffdnet") == shipped
+    assert offered_priors(ReconstructSection(denoiser="tv+ffdnet"), "tv+ffdnet") == (*shipped, "tv+ffdnet")
+
+
+def test_the_rigs_weights_stay_with_the_rigs_denoiser() -> None:
+    away = changed_section(OWN, OWN, "ffdnet", {"denoiser": "tv"})
+    assert (away.denoiser, away.weights, away.iterations) == ("tv", None, None)
+    back = changed_section(OWN, away, "tv", {"denoiser": "ffdnet"})
+    assert (back.denoiser, back.weights, back.iterations) == ("ffdnet", Path("own.pth"), 9)
+
+
+def test_the_same_denoiser_again_changes_nothing_else() -> None:
+    section = changed_section(TV, TV, "tv", {"iterations": 3})
+    assert changed_section(TV, section, "tv", {"denoiser": "tv"}) == section
+
+
+def test_fewer_iterations_than_the_fewest_are_the_fewest() -> None:
+    section = changed_section(TV, TV, "tv", {"iterations": 20, "min_iterations": 10})
+    assert changed_section(TV, section, "tv", {"iterations": 5}).min_iterations == 5
+    with pytest.raises(ConfigError, match=r"min_iterations \(30\) is more than iterations \(20\)"):
+        changed_section(TV, section, "tv", {"min_iterations": 30})
+
+
+@pytest.fixture
+def solver(series: Series) -> Iterator[SolverThread]:
+    solver = SolverThread(TV, "cpu")
+    solver.start(lambda: None)
+    solver.adopt(series.calibration)
+    assert isinstance(next_result(solver), Ready)
+    yield solver
+    solver.stop()
+
+
+def next_result(solver: SolverThread) -> Result:
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        for result in solver.results():
+            return result
+        time.sleep(0.005)
+    raise AssertionError("the solver is silent")
+
+
+def solved(solver: SolverThread, series: Series, seq: int) -> Solved:
+    solver.submit(series.snapshot(seq))
+    result = next_result(solver)
+    assert isinstance(result, Solved)
+    return result
+
+
+def test_a_change_is_in_force_for_the_snapshots_after_it_and_told(solver: SolverThread, series: Series) -> None:
+    assert solved(solver, series, 0).report.iterations == 6
+    solver.change("1", {"iterations": 3})
+    changed = next_result(solver)
+    assert isinstance(changed, Changed)
+    assert {entry.name: entry.value for entry in changed.parameters}["iterations"] == 3
+    assert solved(solver, series, 1).report.iterations == 3
+    assert solver.status()["solver.iterations"] == 3
+
+
+def test_another_denoiser_gives_another_video_and_the_same_as_if_it_had_been_there(
+    solver: SolverThread, series: Series
+) -> None:
+    before = solved(solver, series, 0)
+    solver.change("1", {"denoiser": "ffdnet-lite", "iterations": 4})
+    assert isinstance(next_result(solver), Changed)
+    after = solved(solver, series, 0)
+    assert (before.video != after.video).any()
+    assert solver.status()["denoiser"] == "ffdnet-lite"
+
+    fresh = SolverThread(TV.model_copy(update={"denoiser": "ffdnet-lite", "iterations": 4}), "cpu")
+    fresh.start(lambda: None)
+    fresh.adopt(series.calibration)
+    next_result(fresh)
+    expected = solved(fresh, series, 0)
+    fresh.stop()
+    assert (after.video == expected.video).all()
+
+
+def test_what_does_not_fit_or_load_leaves_everything_as_it_was(solver: SolverThread, series: Series) -> None:
+    for changes in ({"min_iterations": 50}, {"denoiser": "median"}):
+        solver.change("1", changes)
+        changed = next_result(solver)
+        assert isinstance(changed, Changed)
+        assert isinstance(changed.error, ConfigError)
+    assert solved(solver, series, 0).report.iterations == 6
+    assert solver.status()["denoiser"] == "tv"
+
+
+def test_own_weights_can_be_left_and_come_back_to(series: Series) -> None:
+    own = ReconstructSection(denoiser="ffdnet-lite", weights=shipped_weights("ffdnet-lite"), iterations=2, threads=1)
+    solver = SolverThread(own, "cpu")
+    solver.start(lambda: None)
+    for name in ("tv", "ffdnet-lite"):
+        solver.change(name, {"denoiser": name})
+        changed = next_result(solver)
+        assert isinstance(changed, Changed)
+        assert changed.error is None
+    assert "solver.weights" in solver.status()
+    solver.stop()

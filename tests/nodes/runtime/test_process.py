@@ -1,0 +1,65 @@
+"""What every node process shares: a request to stop is heard, whenever it comes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from sci_stream.nodes.runtime.process import StopRequest
+
+PATIENCE_S = 60.0
+
+
+def interrupt_at(line: int) -> None:
+    """Set a request from within the wait for it, as a signal handler does, once so many lines of it are done."""
+    request = StopRequest()
+    lines = 0
+
+    def interrupt(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        if event == "line" and lines == line:
+            request.set()
+        return interrupt
+
+    def wait() -> None:
+        sys.settrace(interrupt)
+        try:
+            request.wait(0.001)
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), f"it waits for itself when it is set after {line} lines"
+
+
+@pytest.mark.parametrize("line", range(1, 12))
+def test_a_signal_that_comes_while_it_is_waited_for_does_not_wait_for_itself(line: int) -> None:
+    interrupt_at(line)
+
+
+def test_it_is_waited_for_as_long_as_asked_and_no_longer() -> None:
+    request = StopRequest()
+    began_s = time.monotonic()
+    assert not request.wait(0.1)
+    assert time.monotonic() - began_s >= 0.1
+    called: list[bool] = []
+    request.call_on_stop(lambda: called.append(bool(request)))
+    threading.Timer(0.05, request.set).start()
+    assert request.wait(60.0)
+    assert called == [True], "whoever is called finds it set"
+
+
+def test_who_asks_to_be_told_after_it_came_is_told() -> None:
+    request = StopRequest()
+    request.set()
+    called: list[bool] = []
+    request.call_on_stop(lambda: called.append(bool(request)))
+    assert called == [True]

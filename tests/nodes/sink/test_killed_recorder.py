@@ -1,0 +1,150 @@
+"""A recorder under load is killed at random moments: all that it called safe is there, nothing is torn."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from sci_stream.storage.recording import Recording, RowState
+from sci_stream.storage.recording.columns import OUTCOME_CODES
+from sci_stream.storage.recording.inspection import inspect_recording
+from sci_stream.storage.recording.repair import repair_recording
+from sci_stream.storage.recording.segments import existing_segments
+
+SIZE = 96
+BATCH = 16
+QUEUE = 24
+"""Snapshots that fit the recorder's queue."""
+
+# Raw snapshots and videos as fast as the recorder takes them, in segments of a few dozen; every word of it that a
+# snapshot is safe goes to standard output at once.
+RECORD_FOR_EVER = f"""
+    import os, sys
+    from pathlib import Path
+    import numpy as np
+    from sci_stream.model import (
+        Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, SolveReport, StageTimes, Start)
+    from sci_stream.optics.calibration import Calibration
+    from sci_stream.nodes.sink.recorder import Admission, Recorder, RecorderOptions
+
+    SIZE, frame = {SIZE}, 2 * {SIZE} ** 2
+    calibration = Calibration(phi=np.full((2, SIZE, SIZE), 0.5, np.float32))
+    info = SeriesInfo("run", 0, "rig", Policy.RECORD, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
+    recorder = Recorder(RecorderOptions(
+        Path(sys.argv[1]), queue_bytes={QUEUE} * frame, batch_items={BATCH}, segment_bytes=150 * frame,
+        floor_free_bytes=1, warn_free_bytes=1))
+    recorder.series_started(info, calibration)
+    report = SolveReport(1, Start.COLD, "first", False, 1, 0.0)
+
+    def say(word, seq):
+        return lambda result: os.write(1, f"{{word}} {{seq}} {{result}}\\n".encode())
+
+    for seq in range(1 << 16):
+        os.write(1, f"sent {{seq}} -\\n".encode())
+        counts = np.full((SIZE, SIZE), seq, np.uint16)
+        snapshot = Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1)
+        while recorder.submit_raw(snapshot, say("raw", seq)) is Admission.FULL:
+            pass
+        if seq % 3 == 0:
+            video = np.full((2, SIZE, SIZE), seq % 2048, np.float16)
+            made = Reconstruction(
+                snapshot.id, video, calibration.hash, report, StageTimes(acquired_ns=seq + 1), "n", "cpu")
+            while recorder.submit_reconstruction(made, say("video", seq)) is Admission.FULL:
+                pass
+        else:
+            while recorder.submit_outcome(seq, "raw_only", "", say("outcome", seq)) is Admission.FULL:
+                pass
+"""
+
+
+def record_and_kill(folder: Path, after_s: float) -> dict[str, list[int]]:
+    """Let a recorder run for a while after its first word, kill it, and return what it said, by word."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(RECORD_FOR_EVER), str(folder)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        said = process.stdout.readline()
+        fd = process.stdout.fileno()
+        deadline_s = time.monotonic() + after_s
+        while time.monotonic() < deadline_s:
+            said += os.read(fd, 1 << 16)
+        process.kill()
+        said += process.stdout.read()
+    process.wait()
+    words: dict[str, list[int]] = {"sent": [], "raw": [], "video": [], "outcome": []}
+    for line in said.decode().splitlines():
+        word, seq, result = line.split()
+        assert result in {"-", "written"}
+        words[word].append(int(seq))
+    return words
+
+
+def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
+    """Assert, with nothing but h5py, that all that was safe is there as it was, and that nothing else is torn."""
+    raw, video = set[int](), set[int]()
+    for path in existing_segments(folder / "run.h5"):
+        with h5py.File(path, "r", swmr=True) as file:
+            first_seq = int(file.attrs["first_seq"])
+            outcomes = file["rows/outcome"][:].tolist()
+            for row, state in enumerate(file["rows/state"][:].tolist()):
+                seq = row + first_seq
+                # Whoever takes the series up believes an outcome, and has nothing of that snapshot sent again.
+                if row < len(outcomes) and outcomes[row] == OUTCOME_CODES["reconstructed"]:
+                    assert state & RowState.VIDEO
+                if state & RowState.RAW:
+                    assert (file["raw"][row] == seq).all()
+                    assert file["rows/host_time_ns"][row] == seq + 1
+                    raw.add(seq)
+                if state & RowState.VIDEO:
+                    assert (file["video"][row] == seq % 2048).all()
+                    video.add(seq)
+    assert raw >= set(said["raw"])
+    assert video >= set(said["video"])
+    # The bound: what waited in the queue, and the batch in hand.
+    assert len(said["sent"]) - len(raw) <= QUEUE + BATCH + 1
+
+
+def assert_repaired(folder: Path, said: dict[str, list[int]]) -> None:
+    """Assert that `inspect` knows it for unfinished, and that `repair` makes clean files of the same content."""
+    first = folder / "run.h5"
+    assert inspect_recording(first)["state"] == "unfinished"
+    mended = [done for path in existing_segments(first) if (done := repair_recording(path)) is not None]
+    assert 1 <= len(mended) <= 2, "the last segment, and the one before if the kill came between the two"
+    found = inspect_recording(first)
+    assert found["state"] == "complete"
+    assert found["stored"]["raw"] >= len(said["raw"])
+    assert found["rows"]["open"] == 0
+    for path in existing_segments(first):
+        with h5py.File(path) as file, Recording(path) as recording:
+            for seq in recording.raw_seqs:
+                assert np.all(file["raw"][seq - recording.first_seq] == seq)
+
+
+def kill_at_random(tmp_path: Path, seed: int) -> None:
+    said = record_and_kill(tmp_path, random.Random(seed).uniform(0.0, 0.5))
+    assert_whole(tmp_path, said)
+    assert_repaired(tmp_path, said)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_recorder_killed_under_load_keeps_its_word(tmp_path: Path, seed: int) -> None:
+    kill_at_random(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(5, 55))
+def test_a_recorder_killed_under_load_keeps_its_word_fifty_times(tmp_path: Path, seed: int) -> None:
+    kill_at_random(tmp_path, seed)

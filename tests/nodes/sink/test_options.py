@@ -1,0 +1,53 @@
+"""What a rig says of its outputs is what they get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sci_stream.config import Rig
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.nodes.sink.options import preview_options, tone_settings
+
+
+def test_the_tone_of_a_rig_is_the_tone_of_its_page_and_its_window() -> None:
+    rig = Rig.model_validate(
+        {
+            "preview": {
+                "exposure_ev": 1.5,
+                "black": 0.02,
+                "gamma": 1.8,
+                "white_balance": "fixed",
+                "white_gains": [2.0, 1.0, 1.5],
+                "demosaic": "directional",
+                "false_colour": "turbo",
+            },
+            "record": {"folder": "/data"},
+        }
+    )
+    told = tone_settings(rig.preview).as_dict()
+    assert told == {
+        "exposure_ev": 1.5,
+        "black": 0.02,
+        "gamma": 1.8,
+        "white_balance": "fixed",
+        "gains": (2.0, 1.0, 1.5),
+        "false_colour": "turbo",
+        "demosaic": "directional",
+    }
+    assert preview_options(rig).tone.as_dict() == told
+    assert preview_options(rig).stills == Path("/data/stills")
+
+
+def test_a_rig_that_says_nothing_has_the_plain_tone() -> None:
+    assert tone_settings(Rig().preview) == ToneSettings()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"white_gains": [1.0, 1.0, 9.0]}, {"white_gains": [1.0, 1.0]}, {"demosaic": "best"}, {"black": 1.0}]
+)
+def test_a_tone_that_cannot_be_is_refused_with_the_rig(wrong: dict) -> None:
+    with pytest.raises(ValidationError):
+        Rig.model_validate({"preview": wrong})

@@ -1,0 +1,377 @@
+"""The recorder takes what it is given without blocking, and says truly what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sci_stream.errors import InputError, StorageError
+from sci_stream.nodes.sink.recorder import Admission, Recorder, RecorderOptions, Written
+from sci_stream.ports import Sink
+from sci_stream.storage.journal import read_journal
+from sci_stream.storage.recording import Recording, RecordingWriter, free_bytes
+
+GB = 1 << 30
+LEDGER = {"acquired": 3, "closed": True}
+
+
+@pytest.fixture
+def recorder(tmp_path: Path):
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, warn_free_bytes=1))
+    yield recorder
+    recorder.close()
+
+
+@pytest.fixture
+def held(monkeypatch) -> threading.Event:
+    """Hold the recorder back at each flush until the event is set."""
+    release = threading.Event()
+    flush: Callable[[RecordingWriter], None] = RecordingWriter.flush
+
+    def slow(writer: RecordingWriter) -> None:
+        release.wait(10)
+        flush(writer)
+
+    monkeypatch.setattr(RecordingWriter, "flush", slow)
+    return release
+
+
+def test_it_is_a_sink(recorder: Recorder, tmp_path: Path, series) -> None:
+    sink: Sink = recorder
+    sink.series_started(series.info, series.calibration)
+    sink.raw(series.snapshot(0))
+    sink.raw(series.snapshot(1))
+    sink.reconstructed(series.reconstruction(1))
+    sink.reconstructed(series.reconstruction(2))
+    sink.series_ended(LEDGER)
+    sink.close()
+    assert recorder.status()["rows"] == 3
+    assert recorder.status()["mb_per_s"] > 0, "however short it was"
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.raw_seqs == [0, 1, 2]
+        assert recording.video_seqs == [1, 2]
+        assert recording.ledger == LEDGER
+        assert recording.clean
+
+
+def test_callbacks_come_once_each_and_only_when_the_rows_can_be_read(
+    recorder: Recorder, tmp_path: Path, series
+) -> None:
+    seen: list[tuple[int, Written, bool]] = []
+
+    def note(seq: int) -> Callable[[Written], None]:
+        def on_durable(result: Written) -> None:
+            with Recording(tmp_path / "run-1.h5") as recording:
+                seen.append((seq, result, seq in recording.raw_seqs))
+
+        return on_durable
+
+    recorder.series_started(series.info, series.calibration)
+    for seq in (0, 1, 1, 2):
+        assert recorder.submit_raw(series.snapshot(seq), note(seq)) is Admission.ACCEPTED
+    recorder.series_ended(LEDGER)
+    assert seen == [
+        (0, Written.WRITTEN, True),
+        (1, Written.WRITTEN, True),
+        (1, Written.DUPLICATE, True),
+        (2, Written.WRITTEN, True),
+    ]
+
+
+def test_one_flush_covers_what_was_queued_meanwhile(recorder: Recorder, series, held, monkeypatch) -> None:
+    flushes: list[int] = []
+    write_all = RecordingWriter.flush
+    monkeypatch.setattr(RecordingWriter, "flush", lambda writer: (flushes.append(1), write_all(writer))[1])
+    recorder.series_started(series.info, series.calibration)
+    for seq in range(20):
+        recorder.submit_raw(series.snapshot(seq))
+    held.set()
+    recorder.series_ended(LEDGER)
+    assert len(flushes) <= 4  # at most: the first, the other nineteen, and at the end
+
+
+def test_a_full_queue_is_said_and_holds_no_more(tmp_path: Path, series, held) -> None:
+    size = series.counts(0).nbytes
+    recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1))
+    recorder.series_started(series.info, series.calibration)
+    answers = [recorder.submit_raw(series.snapshot(seq)) for seq in range(20)]
+    assert answers.count(Admission.FULL) > 10
+    assert recorder.status()["queue_bytes"] <= 4 * size
+    held.set()
+    recorder.raw(series.snapshot(30))  # waits for room
+    recorder.series_ended(LEDGER)
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert len(recording.raw_seqs) == answers.count(Admission.ACCEPTED) + 1
+
+
+def test_what_is_larger_than_the_queue_passes_alone(tmp_path: Path, series) -> None:
+    recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1))
+    recorder.series_started(series.info, series.calibration)
+    recorder.raw(series.snapshot(0))
+    recorder.reconstructed(series.reconstruction(1))
+    recorder.series_ended(LEDGER)
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.raw_seqs == [0, 1]
+
+
+def test_outcomes_are_in_the_recording_and_in_the_journal(recorder: Recorder, tmp_path: Path, series) -> None:
+    recorder.series_started(series.info, series.calibration)
+    recorder.submit_outcome(0, "dropped", "overrun")
+    recorder.submit_outcome(0, "dropped", "again")
+    recorder.submit_ledger({"acquired": 1})
+    recorder.series_ended(LEDGER)
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.outcome(0) == ("dropped", "overrun")
+    events = read_journal(tmp_path / "run-1.journal.jsonl")
+    assert [event["event"] for event in events] == ["series_started", "outcome", "series_ended"]
+    assert (events[1]["seq"], events[1]["reason"]) == (0, "overrun")
+    assert events[2]["ledger"] == LEDGER
+
+
+def test_recording_can_stop_and_start_again_while_the_series_runs(recorder: Recorder, tmp_path: Path, series) -> None:
+    assert recorder.submit_raw(series.snapshot(0)) is Admission.STOPPED
+    for seq in range(2):
+        recorder.series_started(series.info, series.calibration)
+        assert recorder.status()["state"] == "recording"
+        recorder.raw(series.snapshot(seq))
+        recorder.series_ended(LEDGER)
+        assert recorder.status()["state"] == "idle"
+        assert recorder.submit_raw(series.snapshot(9)) is Admission.STOPPED
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run-1.h5",
+        "run-1.journal.jsonl",
+        "run-1.nxs",
+        "run-1_001.h5",
+    ]
+
+
+def test_two_series_at_once_are_a_mistake(recorder: Recorder, series) -> None:
+    recorder.series_started(series.info, series.calibration)
+    with pytest.raises(RuntimeError):
+        recorder.series_started(series.info, series.calibration)
+
+
+def test_a_folder_that_is_missing_or_a_disk_too_full_is_said_at_the_start(tmp_path: Path, series) -> None:
+    with pytest.raises(StorageError, match="nowhere"):
+        Recorder(RecorderOptions(tmp_path / "nowhere")).series_started(series.info, series.calibration)
+    with pytest.raises(StorageError, match="too little space"):
+        Recorder(RecorderOptions(tmp_path), free=lambda _: 1000).series_started(series.info, series.calibration)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/tmp/x", "a/b", "..", "", ".hidden"])
+def test_a_series_whose_name_would_lead_out_of_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
+    with pytest.raises(InputError, match="name"):
+        recorder.series_started(dataclasses.replace(series.info, series=name), series.calibration)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_at_the_floor_it_stops_in_order_and_what_comes_later_is_refused(tmp_path: Path, series) -> None:
+    free = [10 * GB]
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), free=lambda _: free[0])
+    recorder.series_started(series.info, series.calibration)
+    recorder.raw(series.snapshot(0))
+    free[0] = GB // 2
+    results: list[Written] = []
+    done = threading.Event()
+
+    def on_durable(result: Written) -> None:
+        results.append(result)
+        done.set()
+
+    for seq in range(1, 50):
+        if recorder.submit_raw(series.snapshot(seq), on_durable) is Admission.STOPPED:
+            break
+        assert done.wait(10)
+        done.clear()
+    else:
+        pytest.fail("it went on recording below the floor")
+    status = recorder.status()
+    assert status["state"] == "stopped"
+    assert "disk full" in status["reason"]
+    with pytest.raises(StorageError, match="stopped"):
+        recorder.raw(series.snapshot(60))
+    recorder.series_ended(LEDGER)
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert len(recording.raw_seqs) == 1 + results.count(Written.WRITTEN)
+    events = read_journal(tmp_path / "run-1.journal.jsonl")
+    assert [event["event"] for event in events if event["event"] != "space_low"] == [
+        "series_started",
+        "stopped",
+        "series_ended",
+    ]
+
+
+def test_it_warns_before_the_floor_and_takes_the_warning_back(tmp_path: Path, series) -> None:
+    free = [3 * GB]
+    options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
+    recorder = Recorder(options, free=lambda _: free[0])
+    recorder.series_started(series.info, series.calibration)
+
+    def warning_after(seq: int) -> str:
+        written = threading.Event()
+        # The second callback comes after the first batch's look at the disk.
+        for part in (seq, seq + 1):
+            written.clear()
+            recorder.submit_raw(series.snapshot(part), lambda _: written.set())
+            assert written.wait(10)
+        return str(recorder.status()["warning"])
+
+    assert "3.2 GB" in warning_after(0)
+    free[0] = 9 * GB
+    assert warning_after(2) == ""
+    recorder.close()
+
+
+def test_a_write_that_fails_is_reported_for_each_item_and_ends_the_recording(
+    recorder: Recorder, tmp_path: Path, series, monkeypatch
+) -> None:
+    def broken(*_: object) -> bool:
+        raise StorageError("the disk is gone")
+
+    results: list[Written] = []
+    recorder.series_started(series.info, series.calibration)
+    recorder.raw(series.snapshot(0))
+    monkeypatch.setattr(RecordingWriter, "write_reconstruction", broken)
+    failed = threading.Event()
+    recorder.submit_reconstruction(series.reconstruction(1), lambda result: (results.append(result), failed.set())[0])
+    assert failed.wait(10)
+    recorder.series_ended(LEDGER)
+    assert results == [Written.LOST]
+    assert recorder.status()["state"] == "failed"
+    assert "the disk is gone" in recorder.status()["reason"]
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert np.array_equal(recording.raw(0), series.counts(0))
+
+
+def test_one_snapshot_that_does_not_fit_costs_only_itself(recorder: Recorder, tmp_path: Path, series) -> None:
+    results: list[Written] = []
+    recorder.series_started(series.info, series.calibration)
+    recorder.submit_raw(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)), results.append)
+    recorder.submit_raw(series.snapshot(1), results.append)
+    recorder.series_ended(LEDGER)
+    assert results == [Written.LOST, Written.WRITTEN]
+    assert read_journal(tmp_path / "run-1.journal.jsonl")[1]["event"] == "refused"
+
+
+def test_a_callback_that_fails_does_not_end_the_recording(recorder: Recorder, tmp_path: Path, series) -> None:
+    def wrong(_: Written) -> None:
+        raise ValueError("a caller's mistake")
+
+    recorder.series_started(series.info, series.calibration)
+    recorder.submit_raw(series.snapshot(0), wrong)
+    recorder.submit_raw(series.snapshot(1))
+    recorder.series_ended(LEDGER)
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.raw_seqs == [0, 1]
+
+
+def test_closing_without_a_ledger_leaves_the_recording_readable_but_not_clean(tmp_path: Path, series) -> None:
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
+    recorder.series_started(series.info, series.calibration)
+    recorder.raw(series.snapshot(0))
+    recorder.close()
+    recorder.close()
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.raw_seqs == [0]
+        assert not recording.clean
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system small enough to fill: the one that SCI_STREAM_SMALL_DISK names, or one in memory."""
+    named = os.environ.get("SCI_STREAM_SMALL_DISK")
+    if named is not None:
+        yield Path(named)
+        return
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small disk: {mounted.stderr.strip()}; SCI_STREAM_SMALL_DISK may name one")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(small_disk: Path, series) -> None:
+    recorder = Recorder(RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1))
+    recorder.series_started(series.info, series.calibration)
+    results: list[Written] = []
+    seq = 0
+    ballast = small_disk / "ballast"
+    while recorder.submit_raw(series.snapshot(seq), results.append) is not Admission.STOPPED:
+        with ballast.open("ab") as file:
+            file.write(b"\1" * min(100_000, max(0, free_bytes(ballast) - 4096)))
+        seq += 1
+    assert recorder.status()["state"] == "failed"
+    path = Path(recorder.status()["file"])
+    recorder.series_ended(LEDGER)
+    with Recording(path) as recording:
+        assert len(recording.raw_seqs) >= results.count(Written.WRITTEN)
+        assert all(np.array_equal(recording.raw(s), series.counts(s)) for s in recording.raw_seqs)
+
+
+def test_segments_follow_by_size_and_one_file_lies_over_them(tmp_path: Path, series) -> None:
+    size = series.counts(0).nbytes
+    options = RecorderOptions(tmp_path, video=False, floor_free_bytes=1, segment_bytes=3 * size, batch_items=1)
+    recorder = Recorder(options)
+    recorder.series_started(series.info, series.calibration)
+    for seq in range(8):
+        recorder.raw(series.snapshot(seq))
+        recorder.submit_outcome(seq, "raw_only")
+        recorder.submit_ledger({"acquired": seq + 1}, {"solvers": {"reconstruct-0": {}}})
+    recorder.series_ended(LEDGER)
+    status = recorder.status()
+    assert (status["segment"], status["rows"], status["bytes"]) == (2, 8, 8 * size)
+    assert status["whole"] == str(tmp_path / "run-1.nxs")
+    with Recording(tmp_path / "run-1.h5") as first, Recording(tmp_path / "run-1_001.h5") as second:
+        assert first.raw_seqs == [0, 1, 2]
+        assert first.continued == "run-1_001.h5"
+        assert first.ledger is not None, "the account so far, for a first segment that is found alone"
+        assert second.raw_seqs == [3, 4, 5]
+    with Recording(tmp_path / "run-1.nxs") as whole:
+        assert whole.raw_seqs == list(range(8))
+        assert all(np.array_equal(whole.raw(seq), series.counts(seq)) for seq in range(8))
+        assert whole.ledger == LEDGER
+        assert whole.notes == {"solvers": {"reconstruct-0": {}}}
+    events = [event["event"] for event in read_journal(tmp_path / "run-1.journal.jsonl")]
+    assert events.count("segment_started") == 2
+
+
+def test_segments_follow_by_age_but_never_an_empty_one(tmp_path: Path, series) -> None:
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6))
+    recorder.series_started(series.info, series.calibration)
+    done = threading.Event()
+    for seq in range(3):
+        done.clear()
+        recorder.submit_raw(series.snapshot(seq), lambda _: done.set())
+        assert done.wait(10)
+    recorder.series_ended(LEDGER)
+    paths = sorted(tmp_path.glob("run-1*.h5"), key=lambda path: (len(path.stem), path.stem))
+    for path in paths[:-1]:
+        with Recording(path) as recording:
+            assert recording.raw_seqs
+
+
+def test_a_next_segment_that_cannot_be_made_fails_in_order(tmp_path: Path, series, monkeypatch) -> None:
+    def refused(_: RecordingWriter) -> RecordingWriter:
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr(RecordingWriter, "next_segment", refused)
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1))
+    recorder.series_started(series.info, series.calibration)
+    recorder.raw(series.snapshot(0))
+    recorder.series_ended(LEDGER)
+    assert recorder.status()["state"] == "failed"
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.raw_seqs == [0]

@@ -1,0 +1,48 @@
+"""Days of recording cost no more memory than its first minutes."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.recording.series import RecordedSeries
+
+SIZE = 128
+MIB = 1 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
+    calibration = Calibration(np.full((2, SIZE, SIZE), 0.5, np.float32))
+    info = SeriesInfo("run", 0, "rig", Policy.LIVE, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
+    frame_bytes = 2 * SIZE**2
+    recorder = Recorder(
+        RecorderOptions(tmp_path, video=False, queue_bytes=64 * frame_bytes, segment_bytes=2500 * frame_bytes)
+    )
+    recorder.series_started(info, calibration)
+    process, levels = psutil.Process(), []
+    for seq in range(12_000):
+        if seq % 100 == 50:
+            # A drop now and then: what was never stored must not be remembered one by one.
+            recorder.submit_outcome(seq, "dropped", "queue_full")
+            continue
+        counts = np.full((SIZE, SIZE), seq, np.uint16)
+        recorder.raw(Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1))
+        recorder.submit_ledger({"acquired": seq + 1})
+        if seq % 1000 == 999:
+            gc.collect()
+            levels.append(process.memory_info().rss / MIB)
+    recorder.series_ended({"acquired": 12_000, "closed": True})
+    # 10 000 snapshots of 32 KiB are 312 MiB: anything kept of them would show.
+    assert max(levels[2:]) - levels[1] < 16, [round(level, 1) for level in levels]
+    with RecordedSeries(tmp_path / "run.h5") as series:
+        assert len(series.segments) == 5
+        assert len(series.raw) == 12_000 - 120

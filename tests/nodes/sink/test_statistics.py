@@ -1,0 +1,117 @@
+"""What the sink says of a series: how long each stage took, how good it came out, who did it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sci_stream.delivery.ledger import Outcome
+from sci_stream.model import (
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    SnapshotId,
+    SolveReport,
+    StageTimes,
+    Start,
+)
+from sci_stream.nodes.launcher.run import last_words
+from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
+
+INFO = SeriesInfo("s-1", 1, "rig", Policy.LIVE, "camera", "7", 4, 6, "Mono12", 12, 2, "0" * 32)
+MS = 1_000_000
+
+
+def reconstruction(
+    seq: int, psnr_db: float | None = 30.0, *, start: Start = Start.COLD, node: str = "reconstruct-0"
+) -> Reconstruction:
+    report = SolveReport(
+        iterations=10 + seq,
+        start=start,
+        start_reason="first",
+        budget_limited=seq == 1,
+        solve_ns=4 * MS,
+        residual=0.1,
+        psnr_db=psnr_db,
+    )
+    times = StageTimes(1 * MS, 2 * MS, 4 * MS, 8 * MS, 16 * MS, 32 * MS)
+    return Reconstruction(
+        id=SnapshotId("s-1", 0, seq),
+        video=np.zeros((2, 4, 6), np.float16),
+        calibration_hash="0" * 32,
+        report=report,
+        times=times,
+        node=node,
+        device="cpu",
+    )
+
+
+def book_of(*taken: Reconstruction) -> SeriesStatistics:
+    book = SeriesStatistics(INFO)
+    for number, each in enumerate(taken):
+        book.take(each, stage_seconds(each.times), float(number))
+        book.ledger.settle(each.id.seq, Outcome.RECONSTRUCTED)
+    book.ledger.end(len(taken))
+    return book
+
+
+def test_each_stage_is_the_time_between_two_stamps() -> None:
+    stages = book_of(reconstruction(0)).latency_ms()
+    assert {name: stage["p50"] for name, stage in stages.items()} == {
+        "queue": 1,
+        "transfer": 2,
+        "wait": 4,
+        "solve": 8,
+        "deliver": 16,
+        "total": 31,
+    }
+
+
+def test_the_summary_holds_quality_and_effort() -> None:
+    book = book_of(reconstruction(1, 28.0), reconstruction(0, 32.0, start=Start.WARM, node="reconstruct-1"))
+    summary = book.summary({"python": "3"}, Counter(crc=2), {"enabled": False})
+    assert summary["psnr_db"]["mean"] == 30.0
+    assert summary["psnr_db"]["min"] == 28.0
+    assert [entry["seq"] for entry in summary["psnr_db"]["per_snapshot"]] == [0, 1]
+    assert summary["iterations"] == {"mean": 10.5, "min": 10, "max": 11, "budget_limited": 1}
+    assert summary["warm_starts"] == 1
+    assert summary["starts"] == {"cold: first": 1, "warm: first": 1}
+    assert summary["by_node"] == {"reconstruct-0": 1, "reconstruct-1": 1}
+    assert summary["wire_errors"] == {"crc": 2}
+    assert summary["ledger"]["closed"]
+
+
+def test_without_truth_there_is_no_psnr_and_without_snapshots_nothing_breaks() -> None:
+    assert book_of(reconstruction(0, None)).summary({}, Counter(), {})["psnr_db"] is None
+    empty = book_of().summary({}, Counter(), {"enabled": False})
+    assert empty["iterations"]["mean"] is None
+    assert empty["latency_ms"] == {}
+    assert next(last_words({**empty, "restarts": 0})).startswith("0 acquired")
+
+
+def test_a_redelivered_snapshot_counts_once_however_often_it_was_sent() -> None:
+    assert book_of(replace(reconstruction(0), redelivered=2), reconstruction(1)).ledger.redelivered == 1
+
+
+def test_a_ledger_that_does_not_close_is_said_aloud() -> None:
+    book = book_of(reconstruction(0))
+    book.ledger.end(3)
+    words = "\n".join(last_words({**book.summary({}, Counter(), {"enabled": False}), "restarts": 0}))
+    assert "3 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: 2 missing" in words
+
+
+def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
+    """A host whose clock is an hour behind makes no latency an hour longer."""
+    hour = 3_600_000_000_000
+    true = StageTimes(hour, hour + 1_000_000, hour + 3_000_000, hour + 4_000_000, hour + 9_000_000, hour + 10_000_000)
+    told = replace(true, received_ns=3_000_000, started_ns=4_000_000, finished_ns=9_000_000)
+    assert stage_seconds(told, 0, hour) == pytest.approx(
+        {"queue": 0.001, "transfer": 0.002, "wait": 0.001, "solve": 0.005, "deliver": 0.001, "total": 0.01}
+    )
+    assert stage_seconds(told, 0, None) == pytest.approx({"queue": 0.001, "wait": 0.001, "solve": 0.005, "total": 0.01})
+    assert set(stage_seconds(told, None, hour)) == {"queue", "wait", "solve", "deliver"}, (
+        "what is not known is not told"
+    )

@@ -1,0 +1,122 @@
+"""The λ rules: what they look at, and that no budget keeps them from arriving."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.recon.algorithms.lambda_rules import SIGMA_FLOOR, AdaptiveRule, ResidualRule
+from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
+
+SCHEDULE = SigmaSchedule(0.2, 0.0125)  # λ falls by 256 = 2⁸
+
+
+def _adaptive_levels(iterations: int, *, eta: float, steps: list[float], xi: float = 0.5) -> list[float]:
+    """Return the σ of every iteration where the k-th one moves the iterates by the k-th distance."""
+    rule = AdaptiveRule(SCHEDULE, xi, eta)
+    levels, at = [], 0.0
+    for sigma, step in zip(AnytimeSchedule(SCHEDULE, Budget(iterations), rule=rule), [*steps, math.inf], strict=False):
+        levels.append(sigma)
+        at += step
+        rule.observe(torch.full((2, 3, 3), at), torch.full((2, 3, 3), at))
+    return levels
+
+
+def test_lambda_falls_by_xi_where_the_iterates_do_not_come_to_rest() -> None:
+    levels = _adaptive_levels(12, eta=0.9, steps=[0.1] * 12)
+    ratios = [(after / before) ** 2 for before, after in itertools.pairwise(levels)]
+    assert ratios[:8] == pytest.approx([0.5] * 8)
+    assert levels[8:] == pytest.approx([SCHEDULE.last] * 4)
+
+
+def test_lambda_is_held_while_each_move_is_shorter_than_eta_times_the_last() -> None:
+    steps = [0.4, 0.2, 0.1, 0.05, 0.05, 0.05]
+    levels = _adaptive_levels(40, eta=0.9, steps=steps)
+    # Δ is known from the second move on and compared from the third: 0.1 < 0.9·0.2, 0.05 < 0.9·0.1, but 0.05 is not
+    # less than 0.9·0.05.
+    falls = [after < before for before, after in itertools.pairwise(levels[:7])]
+    assert falls == [True, True, False, False, True, True]
+
+
+def test_delta_is_the_papers() -> None:
+    x0, v0, *moves = (torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(k)) for k in range(6))
+    path = [(x0, v0), (x0 + moves[0], v0 + moves[1]), (x0 + moves[0] + 0.3 * moves[2], v0 + moves[1] + 0.6 * moves[3])]
+    delta_1 = (moves[0].norm() + moves[1].norm()) / 24**0.5
+    delta_2 = (0.3 * moves[2].norm() + 0.6 * moves[3].norm()) / 24**0.5
+    ratio = float(delta_2 / delta_1)
+    for eta, holds in ((ratio - 1e-3, False), (ratio + 1e-3, True)):
+        rule = AdaptiveRule(SCHEDULE, 0.5, eta)
+        for x, v in path:
+            rule.observe(x, v)
+        assert (rule.stride(1.0, left=100) == 0.0) is holds
+
+
+@given(
+    iterations=st.integers(1, 40),
+    xi=st.floats(0.05, 0.95),
+    eta=st.floats(0.0, 0.99),
+    shrinking=st.floats(0.1, 1.5),
+)
+def test_the_adaptive_rule_arrives_at_the_lowest_sigma_whatever_the_budget(
+    iterations: int, xi: float, eta: float, shrinking: float
+) -> None:
+    levels = _adaptive_levels(iterations, eta=eta, xi=xi, steps=[0.1 * shrinking**k for k in range(iterations)])
+    assert len(levels) == iterations
+    assert levels[-1] == SCHEDULE.last
+    assert all(after <= before * (1 + 1e-12) for before, after in itertools.pairwise(levels))
+
+
+@pytest.mark.parametrize(("xi", "eta"), [(0.0, 0.5), (1.0, 0.5), (0.5, 1.0), (0.5, -0.1)])
+def test_a_rule_out_of_its_range_is_refused(xi: float, eta: float) -> None:
+    with pytest.raises(ValueError, match="0 < xi < 1"):
+        AdaptiveRule(SCHEDULE, xi, eta)
+
+
+def _measured(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    phi = torch.rand(6, 64, 64, generator=generator, dtype=torch.float64)
+    phi[:, :9] = 0.0  # never exposed
+    truth = torch.rand(6, 64, 64, generator=generator, dtype=torch.float64)
+    return phi, truth, forward(phi, truth), inverse_gram(gram_diag(phi))
+
+
+@pytest.mark.parametrize("error", [0.02, 0.05])
+def test_the_residual_shows_the_error_of_an_estimate_through_grey_masks(error: float) -> None:
+    phi, truth, y, r_inv = _measured()
+    rule = ResidualRule(y, phi, r_inv, factor=1.0)
+    v = truth + error * torch.randn(truth.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    v[:, :9] += 100.0  # nothing was measured there, so nothing is known
+    rule.observe(v, v)
+    assert rule.sigma(1.0) == pytest.approx(error, rel=0.05)
+
+
+def test_sigma_is_what_is_planned_until_there_is_an_estimate_and_where_the_error_is_great() -> None:
+    phi, truth, y, r_inv = _measured()
+    rule = ResidualRule(y, phi, r_inv)
+    assert rule.sigma(0.2) == 0.2
+    rule.observe(truth, truth + 0.5)
+    assert rule.sigma(0.2) == 0.2
+
+
+def test_sigma_does_not_fall_to_zero_where_nothing_is_left_to_explain() -> None:
+    phi, truth, y, r_inv = _measured()
+    rule = ResidualRule(y, phi, r_inv)
+    rule.observe(truth, truth)
+    assert rule.sigma(0.2) == SIGMA_FLOOR
+    assert rule.sigma(0.001) == 0.001
+
+
+def test_a_diverged_estimate_and_a_dead_sensor_leave_the_plan_alone() -> None:
+    phi, truth, y, r_inv = _measured()
+    rule = ResidualRule(y, phi, r_inv)
+    rule.observe(truth, truth * math.nan)
+    assert rule.sigma(0.2) == 0.2
+    dead = ResidualRule(torch.zeros(3, 3), torch.zeros(2, 3, 3), torch.zeros(3, 3))
+    dead.observe(torch.zeros(2, 3, 3), torch.zeros(2, 3, 3))
+    assert dead.sigma(0.2) == SIGMA_FLOOR

@@ -1,0 +1,122 @@
+"""The σ ladder: monotone, and at its lowest when the budget ends, however it ends."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, Shape, SigmaSchedule
+
+SCHEDULE = SigmaSchedule(0.2, 0.02)
+levels = st.floats(1e-3, 1.0)
+
+
+class FakeClock:
+    """A clock that iterations move on."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _run(ladder: AnytimeSchedule, clock: FakeClock, costs_s: list[float]) -> list[float]:
+    """Return the levels handed out when iteration k takes costs_s[k], the last cost repeated."""
+    sigmas = []
+    for sigma in ladder:
+        sigmas.append(sigma)
+        clock.now += costs_s[min(len(sigmas), len(costs_s)) - 1]
+    return sigmas
+
+
+@given(a=levels, b=levels, n=st.integers(1, 60), shape=st.sampled_from(Shape))
+def test_a_ladder_falls_from_first_to_last(a: float, b: float, n: int, shape: Shape) -> None:
+    first, last = max(a, b), min(a, b)
+    ladder = SigmaSchedule(first, last, shape).ladder(n)
+    assert len(ladder) == n
+    assert ladder[-1] == last
+    assert n == 1 or ladder[0] == first
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(ladder))
+
+
+def test_a_geometric_ladder_falls_by_a_constant_factor() -> None:
+    ladder = SCHEDULE.ladder(11)
+    assert [b / a for a, b in itertools.pairwise(ladder)] == pytest.approx([0.1 ** (1 / 10)] * 10)
+
+
+def test_a_stepwise_ladder_has_equal_plateaus() -> None:
+    ladder = SigmaSchedule(0.4, 0.05, Shape.STEPWISE, plateaus=4).ladder(9)
+    assert ladder == pytest.approx([0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.05])
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.1, 0.2), (0.1, 0.0), (math.inf, 0.1), (math.nan, 0.1)])
+def test_a_rising_or_vanishing_sigma_is_refused(first: float, last: float) -> None:
+    with pytest.raises(ValueError, match="sigma must fall"):
+        SigmaSchedule(first, last)
+
+
+def test_a_budget_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one iteration"):
+        Budget(0)
+    with pytest.raises(ValueError, match="time_s"):
+        Budget(1, time_s=-1.0)
+
+
+@given(n=st.integers(1, 50))
+def test_with_unlimited_time_the_plain_ladder_is_handed_out(n: int) -> None:
+    assert list(AnytimeSchedule(SCHEDULE, Budget(n))) == pytest.approx(list(SCHEDULE.ladder(n)))
+
+
+@given(
+    costs=st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=8),
+    time_s=st.floats(0.0, 3.0),
+    n=st.integers(1, 30),
+    least=st.integers(1, 6),
+    expected=st.one_of(st.none(), st.floats(1e-4, 1.0)),
+)
+def test_however_long_iterations_take_the_ladder_falls_and_ends_at_its_lowest(
+    costs: list[float], time_s: float, n: int, least: int, expected: float | None
+) -> None:
+    clock = FakeClock()
+    ladder = AnytimeSchedule(SCHEDULE, Budget(n, time_s), min_iterations=least, iteration_s=expected, clock=clock)
+    sigmas = _run(ladder, clock, costs)
+    assert sigmas[-1] == SCHEDULE.last
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(sigmas))
+    assert min(least, n) <= len(sigmas) <= n
+    assert ladder.taken == len(sigmas)
+
+
+def test_time_that_is_short_ends_the_ladder_in_time() -> None:
+    clock = FakeClock()
+    ladder = AnytimeSchedule(SCHEDULE, Budget(100, time_s=1.0), clock=clock)
+    sigmas = _run(ladder, clock, [0.1])
+    assert 9 <= len(sigmas) <= 10
+    assert clock.now - 100.0 <= 1.0 + 1e-9
+
+
+def test_what_earlier_snapshots_took_spreads_the_ladder_from_the_start() -> None:
+    clock = FakeClock()
+    ladder = AnytimeSchedule(SCHEDULE, Budget(100, time_s=1.01), iteration_s=0.1, clock=clock)
+    assert _run(ladder, clock, [0.1]) == pytest.approx(list(SCHEDULE.ladder(10)))
+
+
+def test_an_iteration_far_slower_than_expected_costs_one_more_at_most() -> None:
+    clock = FakeClock()
+    ladder = AnytimeSchedule(SCHEDULE, Budget(100, time_s=1.0), iteration_s=0.01, clock=clock)
+    sigmas = _run(ladder, clock, [5.0, 0.01])
+    assert sigmas == [SCHEDULE.first, SCHEDULE.last]
+
+
+def test_the_minimum_is_spent_whatever_the_time() -> None:
+    clock = FakeClock()
+    sigmas = _run(AnytimeSchedule(SCHEDULE, Budget(20, time_s=0.0), min_iterations=4, clock=clock), clock, [1.0])
+    assert sigmas == pytest.approx(list(SCHEDULE.ladder(4)))
+
+
+def test_a_budget_below_the_minimum_bounds_it() -> None:
+    assert len(list(AnytimeSchedule(SCHEDULE, Budget(2), min_iterations=4))) == 2

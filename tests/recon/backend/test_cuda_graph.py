@@ -1,0 +1,237 @@
+"""Recorded iterations: replayed from fixed memory, they must give what iterations done one by one give.
+
+Without a GPU the recorder stands in for the graph: it does the recorded work again, on the same fixed tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.ports import RecordableDenoiser
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Explain, Step, cold_start, gap, gap_step
+from sci_stream.recon.algorithms.noise_level import Level, in_places, on_device, placed, scaled
+from sci_stream.recon.backend.cuda_graph import MOST_PIXELS, CudaGraphStep, Replay, record_cuda_graph
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.sequence import SequenceDenoiser
+from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.denoisers.weights import load_ffdnet
+
+CPU = torch.device("cpu")
+SIGMAS = [0.2 * 0.8**k for k in range(7)]
+
+
+def by_hand(work: Callable[[], None]) -> Replay:
+    work()  # as a graph's warm-up does
+    return work
+
+
+class Problem:
+    def __init__(self, seed: int = 0, device: torch.device = CPU) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.phi = torch.rand(4, 18, 15, generator=torch.Generator().manual_seed(9)).to(device)
+        self.y = forward(self.phi, torch.rand(4, 18, 15, generator=generator).to(device))
+        self.r_inv = inverse_gram(gram_diag(self.phi))
+
+    def solve(self, denoise: RecordableDenoiser, step: Step, phi: torch.Tensor, **how: Any) -> list[torch.Tensor]:
+        start = cold_start(self.y, phi, self.r_inv)
+        return list(gap(start, self.y, phi, self.r_inv, denoise=denoise, sigmas=SIGMAS, step=step, **how))
+
+
+def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -> FfdnetDenoiser:
+    return FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), device, precision)
+
+
+@pytest.mark.parametrize("make", [TvDenoiser, IdentityDenoiser, lite])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"relaxation": 1.5, "momentum": 4.0},
+        {"relaxation": 0.0},
+        {"noise": torch.full((18, 15), 0.01)},
+        {"relative": torch.linspace(0.5, 2.0, 15).expand(18, 15)},
+    ],
+)
+def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
+    make: Callable[[], RecordableDenoiser], how: dict[str, Any]
+) -> None:
+    denoise, problem = make(), Problem()
+    recorded = CudaGraphStep(denoise, by_hand)
+    for got, wanted in zip(
+        problem.solve(denoise, recorded, problem.phi, **how),
+        problem.solve(denoise, gap_step, problem.phi, **how),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted)
+    assert recorded.recordings == 1
+    assert not recorded.fault
+
+
+def test_iterations_that_explain_by_neighbours_are_recorded_too_and_let_go_when_the_masks_move() -> None:
+    """Two recordings, of these and of those after them; masks that move replace the first."""
+    denoise, problem = TvDenoiser(), Problem()
+    recorded = CudaGraphStep(denoise, by_hand)
+    for factor in (0.4, 0.4, 0.7):
+        explain = partial(spread_evenly, factor)
+        for where in (0.3, 1.0):
+            how = {
+                "correlated": CorrelatedResidual(EXPLAIN.setdefault(factor, explain), torch.full((18, 15), where), 3)
+            }
+            for got, wanted in zip(
+                problem.solve(denoise, recorded, problem.phi, **how),
+                problem.solve(denoise, gap_step, problem.phi, **how),
+                strict=True,
+            ):
+                torch.testing.assert_close(got, wanted)
+            assert recorded.recordings == 2
+    assert not recorded.fault
+
+
+EXPLAIN: dict[float, Explain] = {}
+
+
+def spread_evenly(factor: float, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+    """Put the same share of a residual into each of four frames."""
+    return (factor / 4 * residual * measured).unsqueeze(-3).expand(4, *residual.shape).clone()
+
+
+def test_one_recording_serves_all_snapshots_of_a_calibration() -> None:
+    denoise = TvDenoiser()
+    recorded, phi = CudaGraphStep(denoise, by_hand), Problem().phi
+    for seed in range(4):
+        problem = Problem(seed)
+        got = problem.solve(denoise, recorded, phi, momentum=4.0)[-1]
+        torch.testing.assert_close(got, problem.solve(denoise, gap_step, phi, momentum=4.0)[-1])
+    assert recorded.recordings == 1
+
+
+def test_each_acceleration_and_each_form_of_a_denoiser_has_a_recording_of_its_own() -> None:
+    denoise = lite(precision=Precision.HALF)
+    denoise.half_from_sigma = 0.1
+    recorded, problem = CudaGraphStep(denoise, by_hand), Problem()
+    for how in ({"momentum": 4.0}, {"momentum": 0.0}, {"momentum": 4.0}):
+        got = problem.solve(denoise, recorded, problem.phi, **how)
+        for mine, wanted in zip(got, problem.solve(denoise, gap_step, problem.phi, **how), strict=True):
+            torch.testing.assert_close(mine, wanted)
+    assert recorded.recordings == 4
+
+
+def test_an_observer_is_told_the_same() -> None:
+    denoise, problem = TvDenoiser(), Problem()
+    told: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+    for step in (gap_step, CudaGraphStep(denoise, by_hand)):
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        start = cold_start(problem.y, problem.phi, problem.r_inv)
+        iterates = gap(
+            start, problem.y, problem.phi, problem.r_inv,
+            denoise=denoise, sigmas=SIGMAS, momentum=4.0, step=step,
+            observe=lambda x, d, pairs=pairs: pairs.append((x, d)),
+        )  # fmt: skip
+        copies = [d.clone() for d in iterates]
+        assert all(torch.equal(d, copy) for (_, d), copy in zip(pairs, copies, strict=True))
+        told.append(pairs)
+    for (x, d), (wanted_x, wanted_d) in zip(told[1], told[0], strict=True):
+        torch.testing.assert_close(x, wanted_x)
+        torch.testing.assert_close(d, wanted_d)
+
+
+def test_a_sequence_of_priors_has_a_recording_for_each() -> None:
+    denoise = SequenceDenoiser(TvDenoiser(), lite(), switch_sigma=0.1)
+    recorded, problem = CudaGraphStep(denoise, by_hand), Problem()
+    for got, wanted in zip(
+        problem.solve(denoise, recorded, problem.phi), problem.solve(denoise, gap_step, problem.phi), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+    assert recorded.recordings == 2
+
+
+def test_estimates_stay_as_they_were_handed_out() -> None:
+    denoise, problem = TvDenoiser(), Problem()
+    start = cold_start(problem.y, problem.phi, problem.r_inv)
+    before = start.clone()
+    step = CudaGraphStep(denoise, by_hand)
+    iterates = gap(start, problem.y, problem.phi, problem.r_inv, denoise=denoise, sigmas=SIGMAS, step=step)
+    kept = [(d, d.clone()) for d in iterates]
+    assert all(torch.equal(d, copy) for d, copy in kept)
+    assert torch.equal(start, before)
+
+
+def test_what_cannot_be_recorded_is_done_one_by_one_and_said() -> None:
+    def refuse(_work: Callable[[], None]) -> Replay:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    denoise, problem = TvDenoiser(), Problem()
+    recorded = CudaGraphStep(denoise, refuse)
+    got = problem.solve(denoise, recorded, problem.phi)
+    assert torch.equal(got[-1], problem.solve(denoise, gap_step, problem.phi)[-1])
+    assert recorded.fault == "iterations are not recorded: operation not permitted when stream is capturing"
+    assert recorded.recordings == 0
+
+
+def test_very_large_videos_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1920 * 1080 * 24 < MOST_PIXELS < 3840 * 1644 * 48
+    monkeypatch.setattr("sci_stream.recon.backend.cuda_graph.MOST_PIXELS", 100)
+    denoise, problem = TvDenoiser(), Problem()
+    recorded = CudaGraphStep(denoise, by_hand)
+    problem.solve(denoise, recorded, problem.phi)
+    assert recorded.recordings == 0
+    assert not recorded.fault
+
+
+def test_a_level_is_a_number_with_a_copy_on_the_device() -> None:
+    tensor = torch.tensor(0.5)
+    level = Level(0.25, tensor)
+    assert level == 0.25
+    assert level * 4 == 1.0
+    assert on_device(level, torch.zeros(2)) is tensor
+    assert torch.equal(on_device(0.25, torch.zeros(2, dtype=torch.float64)), torch.tensor(0.25, dtype=torch.float64))
+
+
+def test_a_level_may_differ_from_place_to_place() -> None:
+    relative, tensor, like = torch.tensor([[[0.5, 2.0]]]), torch.tensor(0.1), torch.zeros(3, 1, 2)
+    level = placed(Level(0.1, tensor), relative)
+    assert (level, on_device(level, like)) == (0.1, tensor)
+    torch.testing.assert_close(in_places(level, like), torch.tensor([[[0.05, 0.2]]]))
+    torch.testing.assert_close(in_places(scaled(placed(0.1, relative), 2.0), like), torch.tensor([[[0.1, 0.4]]]))
+    assert in_places(level * 1.0, like).ndim == 0, "a mere number is the same everywhere"
+    assert placed(0.1, None) == 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_cuda_graph_replays_the_iteration(precision: Precision) -> None:
+    cuda = torch.device("cuda")
+    with torch.inference_mode():
+        for denoise in (TvDenoiser(), lite(cuda, precision)):
+            recorded, phi = CudaGraphStep(denoise, record_cuda_graph(cuda)), Problem(device=cuda).phi
+            for seed in range(3):
+                problem = Problem(seed, cuda)
+                got = problem.solve(denoise, recorded, phi, relaxation=1.5, momentum=4.0)
+                wanted = problem.solve(denoise, gap_step, phi, relaxation=1.5, momentum=4.0)
+                for mine, other in zip(got, wanted, strict=True):
+                    torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
+            assert recorded.fault == ""
+            assert recorded.recordings >= 1
+
+
+def test_what_is_given_up_is_given_back_and_not_recorded_again() -> None:
+    denoise, problem = TvDenoiser(), Problem()
+    recorded = CudaGraphStep(denoise, by_hand)
+    before = problem.solve(denoise, recorded, problem.phi)[-1]
+    assert recorded.recordings == 1
+    assert recorded.give_up("memory ran out")
+    after = problem.solve(denoise, recorded, problem.phi)[-1]
+    assert recorded.recordings == 0
+    assert recorded.fault == "iterations are not recorded: memory ran out"
+    assert not recorded.give_up("memory ran out"), "nothing is left to give"
+    torch.testing.assert_close(after, before)

@@ -1,0 +1,55 @@
+"""One layer, in the ways that devices do it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sci_stream.recon.denoisers.conv2d import (
+    convolve,
+    convolve_fused,
+    convolve_mixed,
+    convolve_padded,
+    fastest_on_gpu,
+    pad_channels,
+)
+
+
+def _layer(channels_in: int, channels_out: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    h = torch.rand(2, channels_in, 6, 5, generator=generator).contiguous(memory_format=torch.channels_last)
+    kernel = 0.2 * torch.randn(channels_out, channels_in, 3, 3, generator=generator)
+    return h, kernel, torch.randn(channels_out, generator=generator)
+
+
+@pytest.mark.parametrize("rectify", [False, True])
+@pytest.mark.parametrize(("channels_in", "channels_out"), [(5, 64), (64, 4), (8, 8), (1, 9)])
+def test_padding_to_eights_of_channels_changes_nothing(channels_in: int, channels_out: int, rectify: bool) -> None:
+    h, kernel, bias = _layer(channels_in, channels_out)
+    padded = pad_channels(kernel, bias)
+    assert padded[0].shape[0] % 8 == padded[0].shape[1] % 8 == 0
+    result = convolve_padded(h, *padded, rectify)
+    torch.testing.assert_close(result[:, :channels_out], convolve(h, kernel, bias, rectify))
+    assert not result[:, channels_out:].any()
+
+
+def test_features_are_brought_to_the_kernels_precision() -> None:
+    h, kernel, bias = _layer(8, 8)
+    assert convolve_mixed(h, kernel.bfloat16(), bias.bfloat16(), True).dtype is torch.bfloat16
+    assert convolve_mixed(h.bfloat16(), kernel, bias, True).dtype is torch.float32
+
+
+def test_where_cudnn_is_missing_the_plain_way_is_taken() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("cuDNN is here")
+    assert fastest_on_gpu(torch.device("cpu"), torch.float32) is convolve_padded
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("channels_in", "channels_out"), [(8, 64), (64, 64), (64, 8)])
+def test_the_fused_way_gives_what_the_plain_one_gives(channels_in: int, channels_out: int) -> None:
+    h, kernel, bias = (value.to("cuda", torch.float16) for value in _layer(channels_in, channels_out))
+    fused, plain = convolve_fused(h, kernel, bias, True), convolve_padded(h, kernel, bias, True)
+    torch.testing.assert_close(fused, plain, rtol=1e-2, atol=1e-2)
+    assert fastest_on_gpu(torch.device("cuda"), torch.float16) in {convolve_fused, convolve_padded}

@@ -1,0 +1,94 @@
+"""The sizes FFDNet comes in, and the weights that came with the product."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+
+from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.recon import variants
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.variants import VARIANTS, NetworkShape, shipped_weights, variant_of, variant_shape
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
+
+CPU = torch.device("cpu")
+
+
+def _weights(shape: NetworkShape) -> FfdnetWeights:
+    kernels = tuple(torch.zeros(c_out, c_in, 3, 3) for c_in, c_out in shape.convolutions)
+    biases = tuple(torch.full((c_out,), 0.1) for _, c_out in shape.convolutions)
+    return FfdnetWeights(kernels, biases, gives_noise=True, origin="own")
+
+
+def test_the_full_network_is_the_published_one() -> None:
+    shape = variant_shape("ffdnet")
+    assert shape.n_parameters == pytest.approx(0.485e6, rel=0.002)
+    assert shape.flop_per_pixel == pytest.approx(242e3, rel=0.002)
+
+
+def test_the_lite_network_is_a_tenth_of_the_work() -> None:
+    assert VARIANTS["ffdnet-lite"].flop_per_pixel == pytest.approx(VARIANTS["ffdnet"].flop_per_pixel / 10, rel=0.02)
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_a_network_is_known_by_its_shape(name: str) -> None:
+    weights = _weights(VARIANTS[name])
+    assert sum(t.numel() for t in (*weights.kernels, *weights.biases)) == VARIANTS[name].n_parameters
+    assert variant_of(weights) == name
+
+
+def test_a_network_of_another_shape_is_of_no_variant() -> None:
+    assert variant_of(_weights(NetworkShape(3, 6))) is None
+
+
+def test_an_unknown_network_lists_the_known_ones() -> None:
+    for look_up in (variant_shape, shipped_weights):
+        with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite.*'ffdnet-huge'"):
+            look_up("ffdnet-huge")
+
+
+def test_without_a_path_the_lite_network_is_the_one_that_came_with_the_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "_WEIGHTS_FOLDER", tmp_path)
+    with pytest.raises(WeightsError, match=r"no weights for 'ffdnet-lite'.*sci-stream train"):
+        make_denoiser("ffdnet-lite", CPU)
+
+    weights = _weights(VARIANTS["ffdnet-lite"])
+    save_ffdnet(weights, tmp_path / "ffdnet-lite.safetensors")
+    x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
+    denoise = make_denoiser("ffdnet-lite", CPU)
+    assert denoise.name == "ffdnet-lite"
+    assert torch.equal(denoise(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
+
+
+def test_the_lite_network_can_be_given_other_weights() -> None:
+    x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
+    weights = _weights(NetworkShape(3, 8))
+    assert torch.equal(make_denoiser("ffdnet-lite", CPU, weights)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
+
+
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
+def test_shipped_weights_are_whole_and_described(name: str) -> None:
+    path = shipped_weights(name)
+    assert variant_of(load_ffdnet(path)) == name
+    card = path.with_suffix(".md").read_text()
+    sha256, *_ = re.findall(r"SHA-256 `([0-9a-f]{64})`", card)
+    assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "## Data" in card
+
+
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
+def test_shipped_weights_denoise(name: str, data_dir: Path) -> None:
+    truth = torch.from_numpy(cv2.imread(str(data_dir / "test" / "set12" / "01.png"), cv2.IMREAD_GRAYSCALE))[None] / 255
+    sigma = 25 / 255
+    noisy = truth + sigma * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        clean = make_denoiser(name, CPU)(noisy, sigma)
+    assert float((clean - truth).square().mean()) < 0.25 * sigma**2  # six decibels, and more where there is less detail

@@ -1,0 +1,205 @@
+"""The cold start: better than ȳ where something moves, ȳ where nothing does, and it knows which."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.recon import field_model
+from sci_stream.recon.algorithms.gap import cold_start
+from sci_stream.recon.initialization.lmmse import LeaveOneOutError, LinearStart
+from sci_stream.recon.metrics import psnr
+
+B, H, W = 8, 64, 72
+
+
+def textured(seed: int = 0) -> torch.Tensor:
+    """Return a picture with structure at all scales, (2H, 2W), 0–1."""
+    noise = torch.randn(2 * H, 2 * W, generator=torch.Generator().manual_seed(seed))
+    down, right = torch.fft.fftfreq(2 * H).unsqueeze(1), torch.fft.rfftfreq(2 * W)
+    falling = 1 / (down.square() + right.square()).sqrt().clamp_min(0.02) ** 1.5
+    picture = torch.fft.irfft2(torch.fft.rfft2(noise) * falling, s=noise.shape)
+    return (0.5 + 0.15 * picture / picture.std()).clamp(0, 1)
+
+
+def scene(speed: int) -> torch.Tensor:
+    """Return frames of a picture that moves by this many pixels a frame along columns, (1, B, H, W)."""
+    picture = textured()
+    return torch.stack([picture[20 : 20 + H, 4 + t * speed :][:, :W] for t in range(B)]).unsqueeze(0)
+
+
+def masks_like(video: torch.Tensor, *, grey: bool = False) -> torch.Tensor:
+    random = torch.rand(video.shape, generator=torch.Generator().manual_seed(1))
+    return 0.1 + 0.7 * random if grey else (random < 0.5).float()
+
+
+def evidence_of(video: torch.Tensor, *, grey: bool = False) -> tuple[LeaveOneOutError, torch.Tensor]:
+    """Return what a video's measurement says, and ȳ."""
+    phi = masks_like(video, grey=grey)
+    y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
+    return LinearStart(phi, r_inv).evidence(y, r_inv), cold_start(y, phi, r_inv)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("speed", [1, 3])
+def test_what_moves_starts_better_than_the_still_image(speed: int, grey: bool) -> None:
+    truth = scene(speed)
+    evidence, still = evidence_of(truth, grey=grey)
+    assert psnr(evidence.cold(still).video, truth) > psnr(still, truth) + (0.8 if grey else 3)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_what_stands_still_starts_nearly_with_the_still_image(grey: bool) -> None:
+    truth = scene(0)
+    evidence, still = evidence_of(truth, grey=grey)
+    alone = evidence.refined(torch.full_like(truth, float(truth.mean()))).video
+    assert psnr(evidence.cold(still).video, truth) > psnr(alone, truth) + (4 if grey else 12)
+
+
+def test_of_a_scene_that_moves_in_part_each_part_gets_its_own() -> None:
+    truth = torch.cat([scene(0)[..., : W // 2], scene(3)[..., W // 2 :]], dim=-1)
+    evidence, still = evidence_of(truth)
+    start = evidence.cold(still).video
+    left, right = (..., slice(0, W // 2 - 8)), (..., slice(W // 2 + 8, None))
+    assert psnr(start[left], truth[left]) > 36
+    assert psnr(start[right], truth[right]) > psnr(still[right], truth[right]) + 3
+
+
+def test_switched_off_it_is_the_still_image() -> None:
+    evidence, still = evidence_of(scene(2))
+    assert torch.equal(evidence.cold(still, linear=False).video, still)
+
+
+def test_the_error_says_which_guess_is_better() -> None:
+    truth = scene(2)
+    evidence, _ = evidence_of(truth)
+    errors = []
+    for level in (0.0, 0.05, 0.15):
+        noise = level * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
+        errors.append(float(evidence.refined(truth + noise).error.mean()))
+    assert errors[0] < 1e-9
+    assert errors[0] < errors[1] < errors[2]
+
+
+def test_the_truth_is_kept_beside_any_other_guess() -> None:
+    truth = scene(3)
+    evidence, still = evidence_of(truth)
+    blended = evidence.blended(evidence.refined(truth), evidence.cold(still))
+    measured = masks_like(truth).any(1, keepdim=True).expand_as(truth)
+    torch.testing.assert_close(blended.video[measured], truth[measured], atol=1e-4, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    planes=st.integers(1, 4),
+    b=st.integers(1, 12),
+    h=st.integers(1, 23),
+    w=st.integers(1, 23),
+    blind=st.floats(0, 1),
+    seed=st.integers(0, 2**31),
+)
+def test_any_size_any_masks_any_blind_pixels_give_finite_frames(
+    planes: int, b: int, *, h: int, w: int, blind: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    phi = (torch.rand(planes, b, h, w, generator=generator) < 0.5).float()
+    valid = torch.rand(planes, h, w, generator=generator) >= blind
+    r_inv = inverse_gram(gram_diag(phi), valid)
+    y = forward(phi, torch.rand(planes, b, h, w, generator=generator))
+    still = cold_start(y, phi, r_inv)
+    guess = LinearStart(phi, r_inv).evidence(y, r_inv).cold(still)
+    assert guess.video.shape == phi.shape
+    assert bool(guess.video.isfinite().all())
+    assert bool((guess.error >= 0).all())
+    unmeasured = (r_inv == 0).unsqueeze(1).expand_as(phi)
+    assert torch.equal(guess.video[unmeasured], still[unmeasured]), "where nothing valid was measured ȳ stays"
+
+
+def test_darkness_stays_dark() -> None:
+    evidence, still = evidence_of(torch.zeros(1, B, H, W))
+    assert torch.equal(evidence.cold(still).video, torch.zeros(1, B, H, W))
+
+
+def test_planes_are_solved_alike_together_and_alone() -> None:
+    video = torch.cat([scene(1), 0.4 * scene(3)])
+    phi = masks_like(video)
+    y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
+    still = cold_start(y, phi, r_inv)
+    together = LinearStart(phi, r_inv).evidence(y, r_inv).cold(still).video
+    for plane in (slice(0, 1), slice(1, 2)):
+        alone = LinearStart(phi[plane], r_inv[plane]).evidence(y[plane], r_inv[plane]).cold(still[plane]).video
+        torch.testing.assert_close(together[plane], alone, atol=1e-5, rtol=0)
+
+
+def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence, still = evidence_of(scene(2))
+    whole = evidence.cold(still).video
+    monkeypatch.setattr(field_model, "_PIXELS_AT_ONCE", {"cpu": 1})
+    torch.testing.assert_close(evidence.cold(still).video, whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    video = scene(2)
+    phi = masks_like(video)
+    y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
+    still = cold_start(y, phi, r_inv)
+    here = LinearStart(phi, r_inv).evidence(y, r_inv).cold(still).video
+    on_gpu = LinearStart(phi.cuda(), r_inv.cuda()).evidence(y.cuda(), r_inv.cuda()).cold(still.cuda()).video
+    torch.testing.assert_close(on_gpu.cpu(), here, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("speed", [1, 2, 4])
+def test_the_error_of_a_start_is_told_from_how_it_mispredicts(speed: int, grey: bool) -> None:
+    truth = scene(speed)
+    evidence, still = evidence_of(truth, grey=grey)
+    cold = evidence.cold(still)
+    moves = evidence.moving(cold)
+    told = float(evidence.start_error(evidence.without_texture(cold, moves), moves).everywhere) ** 0.5
+    true = float((cold.video - truth).square().mean().sqrt())
+    assert 0.4 * true < told < 1.2 * true
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_texture_that_stands_still_is_hardly_taken_for_an_error(grey: bool) -> None:
+    evidence, still = evidence_of(scene(0), grey=grey)
+    cold = evidence.cold(still)
+    moves = evidence.moving(cold)
+    guesses = (cold, evidence.without_texture(cold, moves))
+    plain, without = (float(evidence.start_error(guess, moves).everywhere) ** 0.5 for guess in guesses)
+    assert without < 0.6 * plain
+
+
+def test_known_noise_is_not_taken_for_texture() -> None:
+    """A still scene: the noise of y is as large an error of ȳ as before, while fine texture is none."""
+    truth = scene(0)
+    phi = masks_like(truth)
+    noise = torch.full((1, H, W), 0.2**2)
+    y = forward(phi, truth) + 0.2 * torch.randn(1, H, W, generator=torch.Generator().manual_seed(3))
+    r_inv = inverse_gram(gram_diag(phi))
+    linear, still = LinearStart(phi, r_inv), cold_start(y, phi, r_inv)
+    true = float((still - truth)[(r_inv > 0).unsqueeze(1).expand_as(truth)].square().mean()) ** 0.5
+    told = []
+    for known in (noise, None):
+        evidence = linear.evidence(y, r_inv, known)
+        guess = evidence.without_texture(evidence.cold(still, linear=False), torch.zeros(1, H, W))
+        told.append(float(evidence.start_error(guess, torch.zeros(1, H, W)).everywhere) ** 0.5)
+    assert told[0] == pytest.approx(true, rel=0.3)
+    assert told[1] < 0.5 * true
+
+
+def test_where_something_is_known_to_have_moved_errors_are_not_texture() -> None:
+    evidence, still = evidence_of(scene(0))
+    cold = evidence.cold(still)
+    everywhere = torch.ones(1, H, W)
+    torch.testing.assert_close(evidence.without_texture(cold, everywhere).error, cold.error)
+    left = everywhere * (torch.arange(W) < W // 2)
+    halves = evidence.without_texture(cold, left).error
+    torch.testing.assert_close(halves[..., : W // 2], cold.error[..., : W // 2])
+    torch.testing.assert_close(halves[..., W // 2 :], cold.error[..., W // 2 :] / 100)

@@ -1,0 +1,119 @@
+"""Motion estimation: known movements are found, and nothing is found where nothing moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sci_stream.recon.initialization.optical_flow import box_mean, carried, gradient, solve_2x2, velocity
+
+PX_PER_FRAME = st.floats(-1.5, 1.5)
+
+
+def texture(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Return a smooth pattern without a period that could be mistaken, at any real position."""
+    waves = ((0.31, 0.12, 0.0), (-0.14, 0.27, 1.0), (0.07, -0.22, 2.0), (0.19, 0.05, 4.0), (-0.05, 0.09, 5.0))
+    return 0.5 + 0.09 * sum(torch.sin(a * rows + b * columns + c) for a, b, c in waves)
+
+
+def moving(dy: float, dx: float, n_frames: int = 8, height: int = 64, width: int = 72) -> torch.Tensor:
+    """Return (B, H, W) of the texture moving by (dy, dx) pixels a frame."""
+    rows, columns = torch.meshgrid(torch.arange(float(height)), torch.arange(float(width)), indexing="ij")
+    return torch.stack([texture(rows - b * dy, columns - b * dx) for b in range(n_frames)])
+
+
+@pytest.mark.parametrize("radius", [1, 3, 8])
+@pytest.mark.parametrize("shape", [(2, 31, 40), (1, 7, 64), (3, 1, 9), (2, 150, 193)])
+def test_the_box_mean_is_average_pooling_twice(radius: int, shape: tuple[int, int, int]) -> None:
+    images = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    expected = images.unsqueeze(1)
+    _, height, width = shape
+    for _ in range(2):
+        padded = F.pad(torch.cat((expected, torch.ones_like(expected)), 1), (radius,) * 4)
+        total, count = F.avg_pool2d(padded, 2 * radius + 1, stride=1, divisor_override=1).unbind(1)
+        expected = (total / count).unsqueeze(1)
+    assert expected.shape[-2:] == (height, width)
+    torch.testing.assert_close(box_mean(images, radius), expected.squeeze(1))
+
+
+def test_reading_at_a_pixel_gives_it_between_two_their_mean_and_outside_the_nearest() -> None:
+    image = torch.arange(12.0).view(1, 1, 3, 4)
+    back = torch.tensor([[-1.0, -1.0, -0.5, 4.0], [-2.0, -1.5, 2.0, -6.0]]).unsqueeze(1)
+    here = torch.tensor([[6.0, 6.5, 2.0, 3.0]])
+    torch.testing.assert_close(carried(image, back, torch.ones(1)), here.view(1, 1, 1, 4))
+    one, other = carried(image.expand(2, -1, -1, -1), back[:, :, :2], torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(one, here[:, :2].unsqueeze(0))
+    torch.testing.assert_close(other, image[0, :, :1, :2])
+
+
+def test_an_image_carried_to_many_times_is_the_same_image_carried_to_each() -> None:
+    image = torch.rand(1, 3, 11, 8, generator=torch.Generator().manual_seed(1))
+    flow = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(2))
+    times = torch.tensor([0.0, 1.5, -2.0])
+    for cubic in (False, True):
+        at_once = carried(image, flow, times, stride=2, cubic=cubic)
+        each = torch.cat([carried(image, flow, time.view(1), stride=2, cubic=cubic) for time in times])
+        torch.testing.assert_close(at_once, each)
+    torch.testing.assert_close(at_once[0], image[0, :, ::2, ::2])
+
+
+def test_the_gradient_of_a_plane_is_its_slopes() -> None:
+    rows, columns = torch.meshgrid(torch.arange(6.0), torch.arange(7.0), indexing="ij")
+    down, right = gradient((3 * rows - 2 * columns).unsqueeze(0))
+    torch.testing.assert_close(down[:, 1:-1, 1:-1], torch.full((1, 4, 5), 3.0))
+    torch.testing.assert_close(right[:, 1:-1, 1:-1], torch.full((1, 4, 5), -2.0))
+
+
+@given(rows=st.floats(-2, 2), columns=st.floats(-2, 2))
+def test_the_normal_equations_give_the_step_that_explains_the_error(rows: float, columns: float) -> None:
+    a, b = torch.randn(2, 12, 12, generator=torch.Generator().manual_seed(2))
+    error = rows * a + columns * b
+    step = solve_2x2(torch.stack((a * a, a * b, b * b, a * error, b * error)), 1e-6, 2)
+    torch.testing.assert_close(step, torch.tensor([rows, columns]).view(2, 1, 1).expand(2, 12, 12), atol=1e-3, rtol=0)
+
+
+@settings(max_examples=6)
+@given(dy=PX_PER_FRAME, dx=PX_PER_FRAME)
+def test_a_steady_motion_is_found(dy: float, dx: float) -> None:
+    found = velocity(moving(dy, dx)) - torch.tensor([dy, dx]).view(2, 1, 1)
+    inside = found[:, 14:-14, 14:-14]
+    assert float(inside.abs().median()) < 0.06
+    assert float(inside.abs().max()) < 0.5
+
+
+def test_it_is_found_in_noise_too() -> None:
+    noise = 0.05 * torch.randn(8, 64, 72, generator=torch.Generator().manual_seed(3))
+    found = velocity(moving(0.8, -0.5) + noise)[:, 14:-14, 14:-14]
+    torch.testing.assert_close(found.flatten(1).median(1).values, torch.tensor([0.8, -0.5]), atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize(("dy", "dx"), [(8.0, 0.0), (4.0, -6.0)])
+def test_a_small_thing_is_found_that_moves_by_more_than_its_size_within_the_video(dy: float, dx: float) -> None:
+    rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
+    last = torch.tensor([64.0, 40.0])
+    away = [torch.hypot(rows - last[0] + dy * age, columns - last[1] + dx * age) for age in range(7, -1, -1)]
+    video = 0.1 + 0.6 * torch.stack([torch.sigmoid(7 - distance) for distance in away])
+    found = velocity(video, finest=2, rounds=2)[:, away[-1] < 6]
+    torch.testing.assert_close(found.mean(1), torch.tensor([dy, dx]), atol=0.8, rtol=0)
+
+
+def test_two_halves_may_move_apart() -> None:
+    video = torch.cat((moving(0.0, 0.8, width=64)[..., :64], moving(0.0, -0.8, width=64)[..., :64]), dim=-1)
+    found = velocity(video)[1, 14:-14]
+    assert float(found[:, 14:48].median()) == pytest.approx(0.8, abs=0.1)
+    assert float(found[:, 80:114].median()) == pytest.approx(-0.8, abs=0.1)
+
+
+@pytest.mark.parametrize("video", [moving(0, 0), torch.full((8, 32, 32), 0.3), torch.zeros(4, 9, 50)])
+def test_what_stands_still_has_no_velocity(video: torch.Tensor) -> None:
+    assert float(velocity(video).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("shape", [(1, 20, 24), (2, 3, 5), (3, 31, 17), (5, 12, 200), (2, 1, 1)])
+def test_any_size_works(shape: tuple[int, int, int]) -> None:
+    found = velocity(torch.rand(shape, generator=torch.Generator().manual_seed(4)))
+    assert found.shape == (2, *shape[1:])
+    assert bool(found.isfinite().all())

@@ -1,0 +1,100 @@
+"""Settings become an algorithm and a λ rule; a rig can name each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import get_args
+
+import pytest
+import torch
+
+from sci_stream.config import ReconstructSection, parse_rig
+from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior
+from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.recon.algorithms.admm import admm
+from sci_stream.recon.algorithms.gap import cold_start, gap
+from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule, ResidualRule
+from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Shape
+from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.recon.factory import SOLVERS, make_rule, make_solver
+from sci_stream.recon.settings import SolverSettings
+from sci_stream.tools.replay.solver import as_settings
+
+SIGMAS = (0.2, 0.1, 0.05)
+PHI = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
+Y = forward(PHI, torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(1)))
+R_INV = inverse_gram(gram_diag(PHI))
+START = cold_start(Y, PHI, R_INV)
+
+
+def _run(settings: SolverSettings) -> torch.Tensor:
+    *_, last = make_solver(settings)(START, Y, PHI, R_INV, denoise=TvDenoiser(), sigmas=SIGMAS)
+    return last
+
+
+def test_gap_gets_its_acceleration_and_admm_its_doubt() -> None:
+    settings = SolverSettings(relaxation=1.4, momentum=2.0, gamma=0.7)
+    tv = TvDenoiser()
+    *_, accelerated = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=1.4, momentum=2.0)
+    *_, plain = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=0.0)
+    *_, doubting = admm(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, gamma=0.7)
+    assert torch.equal(_run(settings), accelerated)
+    assert torch.equal(_run(dataclasses.replace(settings, accelerate=False)), plain)
+    assert torch.equal(_run(dataclasses.replace(settings, solver="admm")), doubting)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (LambdaRule.MONOTONE, MonotoneRule),
+        (LambdaRule.ADAPTIVE, AdaptiveRule),
+        (LambdaRule.RESIDUAL, ResidualRule),
+    ],
+)
+def test_each_rule_is_made_by_its_name_and_told_what_it_looks_at(name: LambdaRule, kind: type) -> None:
+    rule, observe = make_rule(SolverSettings(lambda_rule=name), Y, PHI, R_INV)
+    assert type(rule) is kind
+    assert (observe is None) is (name is LambdaRule.MONOTONE)
+
+
+def test_a_rig_can_name_every_solver() -> None:
+    annotation = ReconstructSection.model_fields["solver"].annotation
+    assert annotation is not None
+    literal, none = get_args(annotation)
+    assert set(get_args(literal)) == set(SOLVERS)
+    assert none is type(None)
+
+
+def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser() -> None:
+    rig = parse_rig(
+        """
+        [reconstruct]
+        denoiser = "tv+ffdnet-lite"
+        solver = "admm"
+        gamma = 0.5
+        relaxation = 1.2
+        momentum = 0.05
+        sigma_shape = "stepwise"
+        lambda_rule = "adaptive"
+        xi = 0.6
+        eta = 0.8
+        switch_at = 0.25
+        along_time = false
+        """,
+        overrides={},
+    )
+    denoiser, settings = make_prior(rig.reconstruct, torch.device("cpu"))
+    assert denoiser.name == "tv+ffdnet-lite"
+    assert (settings.solver, settings.gamma, settings.relaxation, settings.momentum) == ("admm", 0.5, 1.2, 0.05)
+    assert (settings.sigma_shape, settings.lambda_rule) == (Shape.STEPWISE, LambdaRule.ADAPTIVE)
+    assert (settings.xi, settings.eta, settings.switch_at, settings.along_time) == (0.6, 0.8, 0.25, False)
+    _, untouched = make_prior(parse_rig("", overrides={}).reconstruct, torch.device("cpu"))
+    assert untouched.solver == "gap"
+
+
+def test_settings_that_were_recorded_are_read_back_as_they_were() -> None:
+    section = ReconstructSection(lambda_rule=LambdaRule.ADAPTIVE, sigma_shape=Shape.STEPWISE, solver="admm", gamma=0.5)
+    _, settings = make_prior(section, torch.device("cpu"))
+    told = json.loads(json.dumps(describe_solver(section, "tv", settings)))
+    assert as_settings(told) == settings

@@ -1,0 +1,129 @@
+"""Between hosts: who has an allowed key is let in and read by nobody else; who has none gets nothing, and is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zmq
+
+from sci_stream.security.curve import CurveServer, SocketConfig, plain, present
+from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key_pair
+from sci_stream.transport.client_connection import ClientConnection
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.wire import Hello, Limits, SeriesEnd, encode
+from tests.e2e.kit import free_ports
+
+HELLO = Hello(node="acquire", kind_of_node="acquire", incarnation="ab12")
+
+
+@dataclass
+class Lab:
+    folder: Path
+    context: zmq.Context[zmq.Socket[bytes]]
+    endpoint: str
+    doors: CurveServer
+    server: ResultsServer
+    server_key: str
+
+    def keys(self, name: str, *, allowed: bool) -> KeyPair:
+        public = make_key_pair(self.folder / name)
+        if allowed:
+            allow_key(self.folder / "allowed_keys", public, name)
+        return read_key_pair(self.folder / name)
+
+    def dealer(self, dress: SocketConfig) -> ClientConnection:
+        return ClientConnection(self.context, self.endpoint, HELLO, heartbeat_s=0.2, limits=Limits(), dress=dress)
+
+    def until(self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 15.0) -> bool:
+        """Let both sides turn until something is so; return whether it came about."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            now_s = time.monotonic()
+            dealer.receive(now_s)
+            dealer.tick(now_s)
+            self.received += [message for _, message in self.server.receive(now_s)]
+            self.server.tick(now_s)
+            if condition():
+                return True
+            time.sleep(0.01)
+        return False
+
+    def __post_init__(self) -> None:
+        self.received: list[object] = []
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    public = make_key_pair(tmp_path / "server")
+    doors = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
+    server = ResultsServer(
+        context, endpoint, node="sink", incarnation="cd34", heartbeat_s=0.2, limits=Limits(), dress=doors.serve
+    )
+    yield Lab(tmp_path, context, endpoint, doors, server, public)
+    server.close()
+    doors.close()
+    context.destroy(linger=0)
+
+
+def test_a_host_with_an_allowed_key_is_welcomed_and_heard(lab: Lab) -> None:
+    dealer = lab.dealer(present(lab.keys("camera-host", allowed=True), lab.server_key))
+    assert lab.until(dealer, lambda: dealer.connected)
+    end = SeriesEnd(series="s", acquired=3, reason="finished", camera_dropped=0)
+    assert dealer.send(encode(end))
+    assert lab.until(dealer, lambda: end in lab.received)
+    dealer.close()
+
+
+def test_the_servers_own_host_needs_no_entry(lab: Lab) -> None:
+    dealer = lab.dealer(present(read_key_pair(lab.folder / "server"), lab.server_key))
+    assert lab.until(dealer, lambda: dealer.connected)
+    dealer.close()
+
+
+def test_an_unknown_key_gets_nothing_and_both_sides_say_what_to_do(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = lab.keys("stranger", allowed=False)
+    dealer = lab.dealer(present(stranger, lab.server_key))
+    assert lab.until(dealer, lambda: dealer.monitor.refused)
+    assert not dealer.connected
+    assert not lab.server.peers
+    assert lab.doors.allow_list.refused > 0
+    assert f"sci-stream keys allow '{stranger.public.decode()}'" in caplog.text
+    assert "this host's key is not allowed there" in caplog.text
+    dealer.close()
+
+
+def test_a_key_that_is_allowed_while_the_rig_runs_is_let_in_without_anyones_restart(lab: Lab) -> None:
+    late = lab.keys("late", allowed=False)
+    dealer = lab.dealer(present(late, lab.server_key))
+    assert lab.until(dealer, lambda: lab.doors.allow_list.refused)
+    allow_key(lab.folder / "allowed_keys", late.public.decode(), "late")
+    assert lab.until(dealer, lambda: dealer.connected)
+    dealer.close()
+
+
+def test_without_encryption_nothing_is_heard_it_is_counted_and_said(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    dealer = lab.dealer(plain)
+    assert lab.until(dealer, lambda: lab.server.wire_errors["handshake"])
+    assert "refused in their handshake" in caplog.text
+    assert not dealer.connected
+    assert not lab.server.peers
+    dealer.close()
+
+
+def test_a_server_with_another_key_than_expected_is_not_believed_and_both_sides_say_so(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    impostor = make_key_pair(lab.folder / "impostor")
+    dealer = lab.dealer(present(lab.keys("camera-host", allowed=True), impostor))
+    assert lab.until(dealer, lambda: dealer.monitor.refused and lab.server.wire_errors["handshake"])
+    assert not dealer.connected
+    assert "its key is not the one that [security] names here" in caplog.text
+    assert "expects another key here" in caplog.text
+    assert not lab.server.peers
+    dealer.close()

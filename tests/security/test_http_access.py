@@ -1,0 +1,60 @@
+"""Who may ask by HTTP: by how often, and by which word."""
+
+from __future__ import annotations
+
+import pytest
+
+from sci_stream.security.http_access import Admission, HttpAccessControl
+
+
+def turnstile(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAccessControl:
+    return HttpAccessControl(token, expires_s, per_s=10.0, burst=20)
+
+
+@pytest.mark.parametrize(
+    ("given", "unix_s", "admission"),
+    [
+        (["hush"], 999.0, Admission.OPEN),
+        (["wrong", "", "hush"], 0.0, Admission.OPEN),
+        (["hush"], 1000.0, Admission.EXPIRED),
+        (["wrong"], 1000.0, Admission.TOKEN),
+        ([], 0.0, Admission.TOKEN),
+        (["hüsh\ud800".encode("utf-8", "replace").decode()], 0.0, Admission.TOKEN),
+    ],
+)
+def test_the_right_word_opens_until_it_expires(given: list[str], unix_s: float, admission: Admission) -> None:
+    gate = turnstile()
+    assert gate.admit("10.0.0.1", given, 0.0, unix_s) is admission
+    assert gate.refused.total() == (admission is not Admission.OPEN)
+
+
+def test_without_a_token_everybody_knows_it() -> None:
+    gate = turnstile(token=None, expires_s=0.0)
+    assert gate.admit("10.0.0.1", [], 0.0, 10.0) is Admission.OPEN
+    assert not gate.expired(10.0)
+
+
+def test_who_guesses_wrong_too_often_has_to_wait_and_nobody_else() -> None:
+    gate = turnstile()
+    guesses = [gate.admit("10.0.0.1", ["wrong"], 0.0, 0.0) for _ in range(100)]
+    assert guesses.count(Admission.TOKEN) == 10
+    assert guesses[-1] is Admission.RATE
+    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is Admission.RATE, "it would learn that it guessed right"
+    assert gate.admit("10.0.0.2", ["hush"], 0.0, 0.0) is Admission.OPEN
+    assert gate.admit("10.0.0.1", ["hush"], 10.0, 0.0) is Admission.OPEN
+    assert gate.refused == {"token": 10, "rate": 91}
+
+
+def test_asking_with_nothing_is_no_guess() -> None:
+    gate = turnstile()
+    for _ in range(100):
+        gate.admit("10.0.0.1", [], 0.0, 0.0)
+    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is Admission.OPEN
+
+
+def test_requests_of_one_address_are_bounded() -> None:
+    gate = turnstile()
+    visits = [gate.visit("10.0.0.1", 0.0) for _ in range(30)]
+    assert visits.count(Admission.OPEN) == 20
+    assert gate.visit("10.0.0.2", 0.0) is Admission.OPEN
+    assert gate.visit("10.0.0.1", 1.0) is Admission.OPEN

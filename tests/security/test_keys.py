@@ -1,0 +1,83 @@
+"""Keys of hosts: made once, for their owner only, and lists of those that are let in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import zmq
+
+from sci_stream.config.fields import PUBLIC_KEY
+from sci_stream.errors import ConfigError
+from sci_stream.security.keys import allow_key, make_key_pair, read_allowed, read_key_pair
+
+
+def test_a_key_pair_comes_back_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "key"
+    public = make_key_pair(path)
+    pair = read_key_pair(path)
+    assert pair.public.decode() == public == path.with_name("key.pub").read_text().strip()
+    assert zmq.curve_public(pair.secret) == pair.public
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert pair.secret.decode() not in repr(pair)
+
+
+def test_an_existing_key_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    before = make_key_pair(path)
+    with pytest.raises(ConfigError, match="already"):
+        make_key_pair(path)
+    assert read_key_pair(path).public.decode() == before
+
+
+def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    make_key_pair(path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_key_pair(path)
+
+
+@pytest.mark.parametrize("content", ["", "public x\nsecret y\n", "nonsense", "\0\1\2"])
+def test_a_damaged_key_is_refused_with_what_to_do(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="sci-stream keys new"):
+        read_key_pair(path)
+
+
+def test_a_public_key_that_is_not_the_secret_ones_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    make_key_pair(path)
+    other = zmq.curve_keypair()[0].decode()
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], f"public {other}", lines[2]]))
+    with pytest.raises(ConfigError, match="damaged"):
+        read_key_pair(path)
+
+
+def test_no_key_at_all_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sci-stream keys new"):
+        read_key_pair(tmp_path / "none")
+
+
+def test_keys_are_added_to_a_list_once_and_every_letter_of_theirs_survives(tmp_path: Path) -> None:
+    path = tmp_path / "allowed_keys"
+    keys = {zmq.curve_keypair()[0].decode(): f"host {n} # two" for n in range(50)}
+    assert read_allowed(path) == {}
+    for key, name in keys.items():
+        assert PUBLIC_KEY.fullmatch(key)
+        assert allow_key(path, key, name)
+        assert not allow_key(path, key, "again")
+    path.write_text("# hosts of the lab\n\n" + path.read_text())
+    assert read_allowed(path) == {key.encode(): name for key, name in keys.items()}
+
+
+def test_a_line_that_is_no_key_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "allowed_keys"
+    path.write_text("# fine\nssh-ed25519 AAAA\n")
+    with pytest.raises(ConfigError, match="Line 2"):
+        read_allowed(path)
+    with pytest.raises(ConfigError, match="no public key"):
+        allow_key(tmp_path / "other", "short", "x")

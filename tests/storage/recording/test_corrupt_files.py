@@ -1,0 +1,139 @@
+"""Killed in the middle of a flush, a recording takes nothing for done that it does not hold whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from sci_stream.storage.recording import Recording, RecordingWriter, RowState
+from sci_stream.storage.recording.segments import existing_segments
+
+FIRST, SECOND = (0, 2, 3), (1, 4, 5, 6, 70, 600)
+"""Snapshots of two batches. The second is late with one, and goes on where the datasets, and then a block, end."""
+
+
+def deliver(writer: RecordingWriter, series, seqs: Iterable[int], *, raw_first: bool) -> None:
+    """Write snapshots as nodes deliver them: raw counts first or with the video; every third is not reconstructed."""
+    for seq in seqs:
+        if raw_first:
+            writer.write_raw(series.snapshot(seq))
+        if seq % 3 == 2:
+            writer.write_outcome(seq, "dropped", "queue_full")
+        else:
+            counts = None if raw_first else series.counts(seq)
+            writer.write_reconstruction(series.reconstruction(seq, counts=counts))
+
+
+def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return what a kill would leave in a file while something flushes it: at each change of it, its content."""
+    contents = [path.read_bytes()]
+
+    def look() -> None:
+        if (content := path.read_bytes()) != contents[-1]:
+            contents.append(content)
+
+    def looked_at(method: Callable[..., None]) -> Callable[..., None]:
+        def watched(*arguments: object) -> None:
+            look()
+            method(*arguments)
+            look()
+
+        return watched
+
+    with monkeypatch.context() as patch:
+        for name in ("flush", "resize"):
+            patch.setattr(h5py.Dataset, name, looked_at(getattr(h5py.Dataset, name)))
+        doing()
+    return contents
+
+
+@pytest.mark.parametrize(
+    ("raw", "video", "raw_first"),
+    [
+        pytest.param(True, True, True, id="record"),
+        pytest.param(True, True, False, id="live"),
+        pytest.param(True, False, False, id="live, no video"),
+        pytest.param(False, True, False, id="live, no raw"),
+        pytest.param(False, False, False, id="rows alone"),
+    ],
+)
+def test_wherever_a_kill_cuts_a_flush_short_nothing_is_missing_once_it_is_delivered_again(
+    tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch, *, raw: bool, video: bool, raw_first: bool
+) -> None:
+    live = RecordingWriter(tmp_path / "live.h5", series.info, series.calibration, raw=raw, video=video)
+    deliver(live, series, FIRST, raw_first=raw_first)
+    live.flush()
+    deliver(live, series, SECOND, raw_first=raw_first)
+    contents = contents_while(live.flush, live.path, monkeypatch)
+    live.close()
+    assert len(contents) > 60, "each column grows and is written by itself"
+
+    found = set[bytes]()
+    for cut, content in enumerate(contents):
+        path = tmp_path / f"cut-{cut}.h5"
+        path.write_bytes(content)
+        with Recording(path) as torn:
+            assert set(torn.settled_seqs) >= set(FIRST)
+            for seq in torn.settled_seqs:
+                assert_whole(torn, seq, has_video=video)
+            told = b"".join(torn.rows[name].tobytes() for name in ("state", "outcome"))
+        if told in found:
+            continue
+        # A new one: what is not known to be safe is delivered again, and so may be what is.
+        found.add(told)
+        with RecordingWriter(path, series.info, series.calibration, raw=raw, video=video) as after:
+            deliver(after, series, sorted({*FIRST, *SECOND}), raw_first=raw_first)
+        assert_all_there_once(path, series, raw=raw, video=video)
+    assert len(found) > 1
+
+
+def test_an_outcome_whose_video_was_never_said_to_be_there_is_not_believed(tmp_path: Path, series) -> None:
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration) as writer:
+        writer.write_reconstruction(series.reconstruction(0))
+        writer.write_reconstruction(series.reconstruction(1))
+    with h5py.File(path, "r+") as file:  # as a kill left it while outcomes were written before states
+        file["rows/state"][1] = RowState.RAW
+        file["rows/start"][1] = 0
+    with Recording(path) as torn:
+        assert (torn.settled_seqs, torn.video_seqs, torn.raw_seqs) == ([0], [0], [0, 1])
+        assert torn.outcome(1) is None
+    with RecordingWriter(path, series.info, series.calibration) as after:
+        assert not after.write_reconstruction(series.reconstruction(0))
+        assert after.write_reconstruction(series.reconstruction(1))
+    with Recording(after.path) as recording:
+        assert (recording.video_seqs, recording.raw_seqs) == ([1], [])
+
+
+def assert_whole(recording: Recording, seq: int, *, has_video: bool) -> None:
+    """Assert that a snapshot which has an outcome has all that belongs to it."""
+    outcome, reason = recording.outcome(seq) or ("", "")
+    assert outcome == ("dropped" if seq % 3 == 2 else "reconstructed")
+    assert reason == ("queue_full" if outcome == "dropped" else "")
+    if outcome == "reconstructed":
+        report, node, redelivered = recording.report(seq)
+        assert (report.iterations, report.psnr_db, node, redelivered) == (12, 31.5, "reconstruct-0", 1)
+        assert (seq in recording.video_seqs) == has_video
+
+
+def assert_all_there_once(path: Path, series, *, raw: bool, video: bool) -> None:
+    """Assert that over all segments each snapshot has its outcome once, and what is stored of it is there once."""
+    outcomes, raws, videos = Counter[int](), Counter[int](), Counter[int]()
+    for segment in existing_segments(path):
+        with Recording(segment) as recording:
+            outcomes.update(recording.settled_seqs)
+            raws.update(recording.raw_seqs)
+            videos.update(recording.video_seqs)
+            assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs)
+            assert all(np.array_equal(recording.video(seq), series.video(seq)) for seq in recording.video_seqs)
+    seqs = {*FIRST, *SECOND}
+    reconstructed = {seq for seq in seqs if seq % 3 != 2}
+    assert outcomes == Counter(seqs)
+    assert videos == Counter(reconstructed if video else ())
+    assert raws.keys() >= (reconstructed if raw else set())
+    assert set(raws.values()) <= {1}

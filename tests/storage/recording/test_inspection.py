@@ -1,0 +1,116 @@
+"""`inspect` says of a recording what is in it, and of an unfinished one what was flushed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sci_stream.cli.recording_tables import describe
+from sci_stream.model import CalibrationHealth
+from sci_stream.optics.mask_shift import Displacement
+from sci_stream.storage.recording import RecordingWriter
+from sci_stream.storage.recording.inspection import inspect_recording
+
+
+def test_it_counts_what_is_stored_missing_and_dropped(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in (0, 1, 4):
+            writer.write_reconstruction(series.reconstruction(seq))
+        writer.write_raw(series.snapshot(5))
+        writer.write_outcome(5, "raw_only")
+        writer.write_outcome(3, "dropped", "queue_full")
+        writer.write_raw(series.snapshot(8))
+        writer.close({"acquired": 9, "closed": False, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}})
+    found = inspect_recording(tmp_path / "run.h5")
+    assert found["state"] == "complete"
+    assert found["stored"]["raw"] == 5
+    assert found["stored"]["video_frames"] == 9
+    assert found["rows"] == {
+        "settled": 5, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}, "open": 1, "redelivered": 3,
+        "camera_missed": 4, "epochs": 1,
+    }  # fmt: skip
+    assert found["gaps"] == {"raw": [[2, 3], [6, 7]], "video": [[2, 3], [5, 8]]}
+    assert found["solving"]["iterations"] == {"min": 12, "median": 12, "mean": 12, "max": 12}
+    assert found["solving"]["starts"] == {"warm: motion": 3}
+    assert found["solving"]["nodes"] == {"reconstruct-0": 3}
+    assert found["calibration"]["hash"] == series.calibration.hash
+    assert found["calibration"]["grey"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_it_tells_how_the_calibration_fared_and_what_the_camera_added(tmp_path: Path, series) -> None:
+    info = replace(series.info, chunks={"ExposureTime": "us", "LineStatusAll": "", "Gain": "dB"})
+    looks = {0: (0.0, 0.0), 2: (0.3, -0.4), 4: (0.25, -0.3)}
+    with RecordingWriter(tmp_path / "run.h5", info, series.calibration) as writer:
+        for seq in range(5):
+            done = series.reconstruction(seq)
+            x_px, y_px = looks.get(seq, (None, None))
+            health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, True, 0.02 * seq, 0.5, 2.0)
+            moved = Displacement((1, 0)).told if seq in (3, 4) else ""
+            report = replace(done.report, health=health if seq in looks else None, masks_at=moved)
+            chunks = {"ExposureTime": 100.0 + seq, "LineStatusAll": seq, "Format": "Mono12"}
+            writer.write_reconstruction(replace(done, report=report, chunks=chunks))
+        writer.close({"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}})
+    found = inspect_recording(tmp_path / "run.h5")
+    health = found["health"]
+    assert health["looks"] == 3
+    assert health["last_shift_px"] == pytest.approx([0.25, -0.3])
+    assert health["largest_shift_px"] == pytest.approx(0.5)
+    assert (health["corrected"], health["orders"]) == (2, {"forward": 3})
+    assert health["mask_match"]["mean"] == pytest.approx(0.9)
+    assert health["below_black_fraction"]["max"] == pytest.approx(0.08)
+    assert health["camera_gain"]["min"] == health["camera_gain"]["max"] == 2.0
+    assert found["chunks"]["ExposureTime"]["values"]["max"] == 104.0
+    assert found["chunks"]["Gain"] == {"frames": 0, "unit": "dB", "values": None}
+    words = dict(describe(found))
+    assert words["masks"].startswith("looked at 3 times, shift (+0.250, -0.300) px at last, 0.500 px at most, match")
+    assert words["chunk data"] == "ExposureTime 100–104 us (5 frames), Gain never, LineStatusAll 0–4 (5 frames)"
+    json.dumps(found, allow_nan=False)
+
+
+def test_rates_come_from_the_hosts_times(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in range(11):
+            writer.write_raw(series.snapshot(seq, host_time_ns=10**9 + seq * 50_000_000))
+        writer.close({})
+    rates = inspect_recording(tmp_path / "run.h5")["rates"]
+    assert rates["snapshots_hz"] == pytest.approx(20.0)
+    assert rates["video_hz"] == pytest.approx(60.0)
+    assert rates["duration_s"] == pytest.approx(0.5)
+    assert rates["interval_ms"]["max"] == pytest.approx(50.0)
+
+
+def test_an_unfinished_recording_is_said_to_be_one(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        writer.write_raw(series.snapshot(0))
+        writer.flush()
+        found = inspect_recording(tmp_path / "run.h5")
+    assert found["state"] == "unfinished"
+    words = dict(describe(found))
+    assert words["state"].startswith("unfinished (run.h5)")
+    assert "sci-stream repair" in words["state"]
+    assert words["ledger"] == "none stored; the rows say: 0 reconstructed + 0 raw only + 1 without an outcome"
+
+
+def test_in_words_it_names_gaps_and_account(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in (0, 1, 5):
+            writer.write_reconstruction(series.reconstruction(seq))
+        ledger = {"acquired": 6, "reconstructed": 3, "raw_only": 0, "dropped": {"queue_full": 3}, "closed": True}
+        writer.close(ledger)
+    words = dict(describe(inspect_recording(tmp_path / "run.h5")))
+    assert words["raw gaps"] == "3 missing: 2–4"
+    assert words["ledger"] == "6 acquired = 3 reconstructed + 0 raw only + 3 dropped (queue_full): closes"
+    assert words["size"] == "16×24 pixels, B = 3 frames per snapshot"
+    assert words["state"] == "complete"
+
+
+def test_an_empty_recording_has_nothing_to_divide_by(tmp_path: Path, series) -> None:
+    RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close({"acquired": 0})
+    found = inspect_recording(tmp_path / "run.h5")
+    assert found["rates"]["snapshots_hz"] is None
+    assert found["solving"]["iterations"] is None
+    assert found["gaps"] == {"raw": [], "video": []}

@@ -1,0 +1,235 @@
+"""A recording holds what was written, once, in whatever order it came, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.errors import InputError, StorageError
+from sci_stream.storage.calibration_file import load_calibration
+from sci_stream.storage.recording import Compression, Recording, RecordingWriter, recording_path
+
+
+def test_a_clean_recording_gives_back_everything(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        assert writer.write_raw(series.snapshot(0))
+        assert writer.write_reconstruction(series.reconstruction(0))
+        assert writer.write_raw(series.snapshot(1))
+        assert writer.write_outcome(1, "raw_only", "overload")
+        assert writer.write_outcome(2, "dropped", "overrun")
+        assert writer.write_reconstruction(series.reconstruction(5))
+        writer.close({"acquired": 6, "closed": True})
+
+    with Recording(tmp_path / "run.h5") as recording:
+        assert recording.info == series.info
+        assert recording.rig_toml == series.info.rig_toml
+        assert recording.calibration.hash == series.calibration.hash
+        assert recording.clean
+        assert recording.ledger == {"acquired": 6, "closed": True}
+        assert recording.raw_seqs == [0, 1, 5]
+        assert recording.video_seqs == [0, 5]
+        for seq in recording.raw_seqs:
+            assert np.array_equal(recording.raw(seq), series.counts(seq))
+        for seq in recording.video_seqs:
+            assert np.array_equal(recording.video(seq), series.video(seq))
+        assert [recording.outcome(seq) for seq in range(7)] == [
+            ("reconstructed", ""), ("raw_only", "overload"), ("dropped", "overrun"), None, None, ("reconstructed", ""),
+            None,
+        ]  # fmt: skip
+        assert (recording.camera_frame_id(1), recording.camera_time_ns(1)) == (8, 500)
+        assert (recording.camera_frame_id(2), recording.camera_time_ns(2)) == (None, None)
+
+
+def test_columns_say_how_each_row_was_made(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        writer.write_reconstruction(series.reconstruction(1))
+    with Recording(tmp_path / "run.h5") as recording:
+        rows = {name: values[1].item() for name, values in recording.rows.items()}
+        assert rows["psnr_db"] == pytest.approx(31.5)
+        assert rows["residual"] == pytest.approx(0.02)
+        chosen = ("epoch", "iterations", "start", "start_reason", "budget_limited", "solve_ns", "redelivered", "node")
+        assert tuple(rows[name] for name in chosen) == (
+            1, 12, 2, b"motion", 1, 34_000_000, 1, b"reconstruct-0",
+        )  # fmt: skip
+        assert np.isnan(recording.rows["psnr_db"][0])
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_compression_changes_no_value(tmp_path: Path, series, compression: Compression) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, compression=compression) as writer:
+        writer.write_reconstruction(series.reconstruction(3))
+    with Recording(tmp_path / "run.h5") as recording:
+        assert np.array_equal(recording.raw(3), series.counts(3))
+        assert np.array_equal(recording.video(3), series.video(3))
+
+
+def test_what_is_not_wanted_is_not_stored(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False) as writer:
+        writer.write_reconstruction(series.reconstruction(0))
+    with Recording(tmp_path / "run.h5") as recording:
+        assert (recording.raw_seqs, recording.video_seqs) == ([], [])
+        assert recording.outcome(0) == ("reconstructed", "")
+        with pytest.raises(KeyError):
+            recording.raw(0)
+
+
+def test_a_row_is_written_once(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        assert writer.write_raw(series.snapshot(0))
+        assert not writer.write_raw(series.snapshot(0, counts=series.counts(9)))
+        assert writer.write_reconstruction(series.reconstruction(0, counts=series.counts(9)))
+        assert not writer.write_reconstruction(series.reconstruction(0, video=series.video(9)))
+        assert not writer.write_outcome(0, "dropped", "late")
+    with Recording(tmp_path / "run.h5") as recording:
+        assert np.array_equal(recording.raw(0), series.counts(0))
+        assert np.array_equal(recording.video(0), series.video(0))
+        assert recording.outcome(0) == ("reconstructed", "")
+
+
+def test_a_second_writer_opens_the_next_segment_and_knows_what_the_first_holds(tmp_path: Path, series) -> None:
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration) as first:
+        first.write_raw(series.snapshot(0))
+        first.write_reconstruction(series.reconstruction(1))
+    before = path.read_bytes()
+    with RecordingWriter(path, series.info, series.calibration) as second:
+        assert second.path == tmp_path / "run_001.h5"
+        assert not second.write_raw(series.snapshot(0))
+        assert not second.write_reconstruction(series.reconstruction(1))
+        assert second.write_reconstruction(series.reconstruction(0))
+    assert path.read_bytes() == before
+    with Recording(second.path) as recording:
+        assert (recording.raw_seqs, recording.video_seqs) == ([], [0])
+
+
+def test_a_foreign_file_of_the_same_name_is_left_alone(tmp_path: Path, series) -> None:
+    (tmp_path / "run.h5").write_text("not ours")
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        assert writer.path.name == "run_001.h5"
+    assert (tmp_path / "run.h5").read_text() == "not ours"
+
+
+@given(
+    seqs=st.lists(st.integers(0, 2000), unique=True, max_size=12),
+    flush_after=st.sets(st.integers(0, 11)),
+    first_seq=st.integers(0, 3),
+)
+def test_rows_may_come_in_any_order_and_far_apart(tmp_path_factory, series, seqs, flush_after, first_seq) -> None:
+    path = tmp_path_factory.mktemp("r") / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration, video=False, first_seq=first_seq) as writer:
+        for index, seq in enumerate(seqs):
+            writer.write_raw(series.snapshot(seq + first_seq))
+            if index in flush_after:
+                writer.flush()
+    with Recording(path) as recording:
+        assert recording.raw_seqs == sorted(seq + first_seq for seq in seqs)
+        assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs)
+        assert all(recording.camera_frame_id(seq) == seq + 7 for seq in recording.raw_seqs)
+
+
+def test_a_late_row_in_a_block_that_left_memory_keeps_its_neighbours(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False) as writer:
+        for seq in range(0, 6000, 500):
+            writer.write_outcome(seq, "dropped", "overrun")
+            writer.flush()
+        writer.write_outcome(1, "dropped", "late")
+    with Recording(tmp_path / "run.h5") as recording:
+        assert recording.settled_seqs == sorted([1, *range(0, 6000, 500)])
+        assert recording.outcome(0) == ("dropped", "overrun")
+
+
+def test_skipped_rows_take_no_space(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        writer.write_raw(series.snapshot(200_000))
+    assert writer.path.stat().st_size < 1_000_000
+
+
+def test_a_recording_is_named_after_its_series() -> None:
+    assert recording_path(Path("out"), "run 1.2-b") == Path("out/run 1.2-b.h5")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/abs", "a\\b", "a\0b", "a\nb", "µ" * 101])
+def test_a_series_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="plain file name"):
+        recording_path(Path("out"), name)
+
+
+def test_viewers_find_the_plot_by_its_nexus_attributes(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        writer.write_raw(series.snapshot(0))
+    with h5py.File(tmp_path / "run.h5") as file:
+        node = file
+        while node.attrs.get("NX_class") != "NXdata":
+            node = node[node.attrs["default"]]
+        assert np.array_equal(node[node.attrs["signal"]][0], series.counts(0))
+        assert file["entry"].attrs["NX_class"] == "NXentry"
+        assert "video" in file["entry"]
+
+
+def test_the_calibration_can_be_taken_out_of_a_recording(tmp_path: Path, series) -> None:
+    RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close()
+    assert load_calibration(tmp_path / "run.h5").hash == series.calibration.hash
+
+
+def test_counts_are_converted_only_without_loss(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        assert writer.write_raw(series.snapshot(0, counts=series.counts(0).astype(np.float32)))
+        with pytest.raises(InputError, match="without loss"):
+            writer.write_raw(series.snapshot(1, counts=series.counts(1) + np.float32(0.5)))
+        with pytest.raises(InputError, match="does not fit"):
+            writer.write_raw(series.snapshot(2, counts=series.counts(2)[1:]))
+        with pytest.raises(InputError, match="does not fit"):
+            writer.write_reconstruction(series.reconstruction(2, video=series.video(2)[1:]))
+    with Recording(writer.path) as recording:
+        assert recording.raw_seqs == [0]
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path, series) -> None:
+    with pytest.raises(StorageError, match="nowhere"):
+        RecordingWriter(tmp_path / "nowhere" / "run.h5", series.info, series.calibration)
+
+
+def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path, series) -> None:
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+        with pytest.raises(StorageError, match=r"run\.h5 cannot be"):
+            RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_next_segment_goes_on_from_the_first_snapshot_without_an_outcome(tmp_path: Path, series) -> None:
+    first = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
+    first.write_reconstruction(series.reconstruction(0))
+    first.write_raw(series.snapshot(1))
+    first.write_reconstruction(series.reconstruction(2))
+    with first.next_segment() as second:
+        first.close({"acquired": 3}, continued=second.path.name)
+        assert second.path == tmp_path / "run_001.h5"
+        assert second.first_seq == 1
+        assert not second.write_raw(series.snapshot(1)), "its counts are in the first segment"
+        assert second.write_reconstruction(series.reconstruction(1))
+        assert not second.write_reconstruction(series.reconstruction(2))
+        second.close({"acquired": 3, "closed": True})
+    with Recording(first.path) as one, Recording(second.path) as other:
+        assert (one.raw_seqs, one.video_seqs, other.raw_seqs, other.video_seqs) == ([0, 1, 2], [0, 2], [], [1])
+        assert (one.continued, one.clean, one.finished) == ("run_001.h5", False, True)
+        assert (other.continued, other.clean, other.finished) == (None, True, True)
+
+
+def test_notes_are_kept_beside_every_ledger(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        writer.notes["solvers"] = {"reconstruct-0": {"denoiser": "tv"}}
+        writer.write_ledger({"acquired": 1})
+        writer.close({"acquired": 2})
+    with Recording(tmp_path / "run.h5") as recording:
+        assert recording.notes == {"solvers": {"reconstruct-0": {"denoiser": "tv"}}}
+        assert recording.ledger == {"acquired": 2}

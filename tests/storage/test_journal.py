@@ -1,0 +1,59 @@
+"""The journal keeps every whole line, whatever happened to the last one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.storage.journal import Journal, read_journal
+
+
+def test_events_come_back_in_order_with_their_fields(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j.jsonl") as journal:
+        journal.append("outcome", {"seq": 3, "reason": "overrun"})
+        journal.append("series_ended", {"ledger": {"acquired": 4}})
+    first, second = read_journal(tmp_path / "j.jsonl")
+    assert (first["event"], first["seq"], first["reason"]) == ("outcome", 3, "overrun")
+    assert second["ledger"] == {"acquired": 4}
+    assert first["time_ns"] <= second["time_ns"]
+
+
+def test_nothing_is_written_before_sync(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j.jsonl") as journal:
+        journal.append("outcome")
+        assert read_journal(tmp_path / "j.jsonl") == []
+        journal.sync()
+        assert len(read_journal(tmp_path / "j.jsonl")) == 1
+
+
+@given(cut=st.integers(1, 200))
+def test_a_torn_end_costs_only_the_lines_it_tears(tmp_path_factory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("j") / "j.jsonl"
+    with Journal(path) as journal:
+        for seq in range(20):
+            journal.append("outcome", {"seq": seq})
+    path.write_bytes(path.read_bytes()[:-cut])
+    whole = len(read_journal(path))
+    with Journal(path) as journal:
+        journal.append("resumed")
+    events = read_journal(path)
+    assert [event["seq"] for event in events[:-1]] == list(range(whole))
+    assert events[-1]["event"] == "resumed"
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "poem.txt"
+    path.write_text("roses\nviolets\n")
+    with pytest.raises(FileFormatError, match=r"poem\.txt"):
+        read_journal(path)
+    with pytest.raises(FileFormatError, match="absent"):
+        read_journal(tmp_path / "absent")
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="nowhere"):
+        Journal(tmp_path / "nowhere" / "j.jsonl")

@@ -1,0 +1,178 @@
+"""A rig is calibrated: the camera shows everything, a file comes out, and it reconstructs as well as the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+
+from sci_stream.calibration.measurement import Measured
+from sci_stream.calibration.quality import Verdict, judge, worst
+from sci_stream.errors import CalibrationError, CameraError, ConfigError
+from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine, default_settings
+from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
+from sci_stream.tools.calibrate import Plan, calibrate
+from sci_stream.tools.calibration_report import draw_report, write_report
+
+CPU = torch.device("cpu")
+PLAN = Plan(frames=16, settle=1, patience_s=5.0)
+
+
+def camera(**options: object) -> SimulatedCamera:
+    given = {"snapshot_rate_hz": 0.0, "width_px": 64, "height_px": 64, "truth": True, **options}
+    return SimulatedCamera(SimulatedOptions.model_validate(given))
+
+
+def nobody(words: str) -> None:
+    raise AssertionError(f"asked for {words!r} though the camera can")
+
+
+def silent(words: str, done: int, total: int) -> None: ...
+
+
+def take(**options: object) -> tuple[Calibration, Measured]:
+    return calibrate(camera(**options), PLAN, nobody, silent)
+
+
+class Operated:
+    """A camera whose patterns a person sets up: what it sees follows from what that person was asked."""
+
+    def __init__(self) -> None:
+        self._camera = camera(n_frames=4)
+        self.asked: list[str] = []
+        self.closed = False
+
+    def set_up(self, words: str) -> None:
+        self.asked.append(words)
+        if words.startswith("Pattern"):
+            self._camera.show(int(words.split()[1]))
+        else:
+            self._camera.show("white" if words.startswith("White") else "dark")
+
+    def open(self) -> CameraCapabilities:
+        return dataclasses.replace(self._camera.open(), n_frames=None)
+
+    def calibration(self) -> None: ...
+
+    def start(self) -> None:
+        self._camera.start()
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        return self._camera.read(timeout_s)
+
+    @property
+    def exhausted(self) -> bool:
+        return False
+
+    def counters(self) -> Mapping[str, int]:
+        return {}
+
+    def stop(self) -> None:
+        self._camera.stop()
+
+    def close(self) -> None:
+        self.closed = True
+        self._camera.close()
+
+
+@pytest.mark.parametrize("bayer", ["none", "RGGB"])
+def test_what_was_calibrated_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path) -> None:
+    measured_calibration, measured = take(bayer=bayer)
+    save_calibration(tmp_path / "c.h5", measured_calibration, measured)
+    loaded = load_calibration(tmp_path / "c.h5")
+    rig = camera(bayer=bayer)
+    rig.open()
+    true = rig.calibration()
+    rig.start()
+    frame = rig.read(10.0)
+    assert frame is not None
+    psnr_db = []
+    for calibration in (true, loaded):
+        engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+        snapshot = Snapshot(
+            SnapshotId("s", 0, 0), frame.counts, calibration.hash, 8, 0, bayer=calibration.bayer, truth=frame.truth
+        )
+        psnr_db.append(engine.reconstruct(snapshot)[1].psnr_db or 0.0)
+    assert psnr_db[0] - psnr_db[1] < 0.3
+    assert (loaded.camera_serial, loaded.bit_depth, loaded.bayer) == ("SIM-0", 12, true.bayer)
+    assert loaded.saturation_dn == 4095
+    assert worst(judge(loaded, measured)) is Verdict.OK
+
+
+def test_the_sensor_s_gain_and_noise_are_found() -> None:
+    calibration, _ = take(read_noise_e=8.0)
+    options = SimulatedOptions()
+    gain = options.full_well_e / (options.max_dn - options.black_dn)
+    assert calibration.gain_e_per_dn == pytest.approx(gain, rel=0.05)
+    assert calibration.read_noise_dn == pytest.approx(8.0 / gain, rel=0.1)
+
+
+def test_evidence_comes_back_from_the_file(tmp_path: Path) -> None:
+    calibration, measured = take(n_frames=3)
+    save_calibration(tmp_path / "c.h5", calibration, measured)
+    loaded = load_measured(tmp_path / "c.h5")
+    assert loaded is not None
+    for field in dataclasses.fields(Measured):
+        assert np.array_equal(getattr(loaded, field.name), getattr(measured, field.name)), field.name
+    save_calibration(tmp_path / "bare.h5", calibration)
+    assert load_measured(tmp_path / "bare.h5") is None
+
+
+def test_someone_is_asked_where_the_camera_cannot_show_patterns() -> None:
+    operated = Operated()
+    calibration, measured = calibrate(
+        operated, dataclasses.replace(PLAN, n_frames=4, brightness=0.4, reverse=True), operated.set_up, silent
+    )
+    assert [words.split()[0] for words in operated.asked] == ["No", "White:", *["Pattern"] * 4]
+    assert measured.mask_order == (3, 2, 1, 0)
+    true = camera(n_frames=4)
+    true.open()
+    np.testing.assert_allclose(calibration.phi, true.calibration().phi[::-1], atol=0.03)
+    assert operated.closed
+
+
+def test_the_camera_is_closed_when_the_operator_gives_up() -> None:
+    operated = Operated()
+
+    def give_up(words: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(operated, dataclasses.replace(PLAN, n_frames=4), give_up, silent)
+    assert operated.closed
+
+
+def test_too_much_light_is_said_before_all_patterns_are_taken() -> None:
+    told: list[str] = []
+    with pytest.raises(CalibrationError, match="saturates"):
+        calibrate(camera(calibration_light=2.0), PLAN, nobody, lambda words, *_: told.append(words))
+    assert not any(words.startswith("Pattern") for words in told)
+
+
+def test_without_a_number_of_patterns_it_asks_for_one() -> None:
+    with pytest.raises(ConfigError, match="--masks B"):
+        calibrate(Operated(), PLAN, nobody, silent)
+
+
+def test_a_silent_camera_is_an_error() -> None:
+    waiting = camera(trigger="software")
+    with pytest.raises(CameraError, match="delivers no frames"):
+        calibrate(waiting, dataclasses.replace(PLAN, patience_s=0.1), nobody, silent)
+
+
+def test_the_report_draws_masks_of_any_number_and_shape(tmp_path: Path) -> None:
+    for shape in ((1, 16, 20), (20, 40, 24)):
+        calibration = Calibration(np.random.default_rng(1).random(shape, dtype=np.float32))
+        picture = draw_report("c", calibration, judge(calibration))
+        assert picture.ndim == 3
+        assert picture.std() > 10
+        write_report(tmp_path / "c.png", "c", calibration, judge(calibration))
+        assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")

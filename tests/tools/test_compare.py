@@ -1,0 +1,58 @@
+"""Comparing two recordings gives PSNR and SSIM of what both hold, and says what only one does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sci_stream.errors import InputError
+from sci_stream.recon.metrics import ssim
+from sci_stream.storage.recording import RecordingWriter
+from sci_stream.tools.compare import compare_recordings
+
+
+def record(path: Path, series, seqs: list[int], error: float = 0.0) -> Path:
+    info = dataclasses.replace(series.info, series=path.stem)
+    with RecordingWriter(path, info, series.calibration, raw=False) as writer:
+        for seq in seqs:
+            video = (series.video(seq).astype(np.float32) + error).astype(np.float16)
+            writer.write_reconstruction(series.reconstruction(seq, video=video))
+    return path
+
+
+def test_equal_video_is_infinitely_alike_and_an_error_has_its_psnr(tmp_path: Path, series) -> None:
+    a = record(tmp_path / "a.h5", series, [0, 1, 2])
+    b = record(tmp_path / "b.h5", series, [1, 2, 3, 4])
+    c = record(tmp_path / "c.h5", series, [2], error=0.125)
+    found = compare_recordings(a, b)
+    assert [one.seq for one in found.snapshots] == [1, 2]
+    assert all(math.isinf(one.psnr_db) and one.ssim == pytest.approx(1.0) for one in found.snapshots)
+    assert (found.only_first, found.only_second) == (1, 2)
+    (one,) = compare_recordings(a, c).snapshots
+    assert one.psnr_db == pytest.approx(-20 * math.log10(0.125), abs=0.05)
+    assert one.most_difference == pytest.approx(0.125, abs=1e-3)
+
+
+def test_ssim_is_that_of_the_frames(tmp_path: Path, series) -> None:
+    a = record(tmp_path / "a.h5", series, [0])
+    b = record(tmp_path / "b.h5", series, [0], error=0.2)
+    (one,) = compare_recordings(a, b).snapshots
+    frames = series.video(0).astype(np.float32)
+    other = (frames + 0.2).astype(np.float16).astype(np.float32)
+    assert one.ssim == pytest.approx(ssim(torch.from_numpy(other), torch.from_numpy(frames)))
+    assert 0.5 < one.ssim < 1.0
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path, series) -> None:
+    a = record(tmp_path / "a.h5", series, [0])
+    with pytest.raises(InputError, match="no reconstructed snapshot in common"):
+        compare_recordings(a, record(tmp_path / "b.h5", series, [1]))
+    smaller = dataclasses.replace(series.info, series="c", width_px=12)
+    RecordingWriter(tmp_path / "c.h5", smaller, series.calibration).close({})
+    with pytest.raises(InputError, match=r"\(3, 16, 24\).*\(3, 16, 12\)"):
+        compare_recordings(a, tmp_path / "c.h5")

@@ -1,0 +1,170 @@
+"""Exports hold what the recording holds: values where a form can, pictures where it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from sci_stream.errors import ConfigError, FileFormatError, InputError, StorageError
+from sci_stream.imaging.rendering import render, render_counts
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.storage import extras
+from sci_stream.storage.recording import RecordingWriter
+from sci_stream.tools.export import ExportOptions, Form, export
+
+SEQS = (0, 1, 3)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, series) -> Path:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in SEQS:
+            writer.write_reconstruction(series.reconstruction(seq, counts=None if seq == 1 else series.counts(seq)))
+        writer.close({"acquired": 4, "closed": True})
+    return tmp_path / "run.h5"
+
+
+def films(path: Path, form: str = "rgb24") -> list[np.ndarray]:
+    av = pytest.importorskip("av")
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format=form) for frame in container.decode(video=0)]
+
+
+def pictures(series) -> np.ndarray:
+    return np.concatenate([render(series.video(seq), series.info.bayer, ToneSettings()) for seq in SEQS])
+
+
+def test_a_lossless_film_holds_every_picture_of_the_page(recorded: Path, series) -> None:
+    done = export(recorded, recorded.with_name("film.mkv"), ExportOptions(form=Form.FFV1))
+    assert (done.snapshots, done.frames, done.left_out) == (3, 9, 1)
+    assert np.array_equal(films(done.path), pictures(series))
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
+def test_a_film_plays_all_frames_in_colour(recorded: Path, series, name: str) -> None:
+    done = export(recorded, recorded.with_name(name), ExportOptions())
+    played = np.stack(films(done.path))
+    assert played.shape == (9, 16, 24, 3)
+    # Noise is the worst there is for H.264; its means survive.
+    assert np.abs(played.mean((1, 2)) - pictures(series).mean((1, 2))).max() < 12
+
+
+def test_png_pictures_are_named_after_snapshot_and_frame(recorded: Path, series) -> None:
+    done = export(recorded, recorded.with_name("folder"), ExportOptions(form=Form.PNG))
+    names = [f"{seq:08d}_{b:03d}.png" for seq in SEQS for b in range(3)]
+    assert sorted(path.name for path in done.path.iterdir()) == names
+    for name, picture in zip(names, pictures(series), strict=True):
+        assert np.array_equal(cv2.imread(str(done.path / name), cv2.IMREAD_COLOR_RGB), picture)
+
+
+def test_tiff_holds_the_values_with_ome_metadata(recorded: Path, series) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    done = export(recorded, recorded.with_name("stack.ome.tif"), ExportOptions())
+    with tifffile.TiffFile(done.path) as file:
+        assert file.is_ome
+        assert file.series[0].axes == "TYX"
+        assert np.array_equal(file.asarray(), np.concatenate([series.video(s) for s in SEQS]).astype(np.float32))
+        assert 'TimeIncrement="0.011"' in file.ome_metadata  # 33 ms a snapshot, three frames each
+        assert series.info.calibration_hash in file.ome_metadata
+
+
+def test_zarr_holds_the_values_with_ome_metadata(recorded: Path, series) -> None:
+    zarr = pytest.importorskip("zarr")
+    done = export(recorded, recorded.with_name("stack.zarr"), ExportOptions())
+    group = zarr.open_group(done.path, mode="r", zarr_format=3)
+    assert np.array_equal(group["0"][:], np.concatenate([series.video(seq) for seq in SEQS]))
+    (multiscale,) = group.attrs["ome"]["multiscales"]
+    assert [axis["name"] for axis in multiscale["axes"]] == ["t", "y", "x"]
+    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.011, 1.0, 1.0]
+    assert group.attrs["sci_stream"]["bayer"] == "GBRG"
+
+
+@pytest.mark.parametrize("name", ["stack.tif", "stack.zarr"])
+def test_tiff_and_zarr_hold_pictures_on_request(recorded: Path, series, name: str) -> None:
+    done = export(recorded, recorded.with_name(name), ExportOptions(pictures=True))
+    if name.endswith("tif"):
+        got = pytest.importorskip("tifffile").imread(done.path)
+    else:
+        got = np.moveaxis(pytest.importorskip("zarr").open_group(done.path, mode="r")["0"][:], 1, -1)
+    assert np.array_equal(got, pictures(series))
+
+
+def test_coded_snapshots_are_exported_where_they_are_recorded(recorded: Path, series) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    done = export(recorded, recorded.with_name("coded.tif"), ExportOptions(coded=True))
+    assert np.array_equal(tifffile.imread(done.path), np.stack([series.counts(0), series.counts(3)]))
+    done = export(recorded, recorded.with_name("coded"), ExportOptions(form=Form.PNG, coded=True))
+    shown = cv2.imread(str(done.path / "00000003.png"), cv2.IMREAD_UNCHANGED)
+    assert np.array_equal(shown, render_counts(series.counts(3)))
+
+
+def test_a_range_is_inclusive_and_progress_is_told(recorded: Path) -> None:
+    told: list[tuple[int, int]] = []
+    options = ExportOptions(form=Form.PNG, first=1, last=3)
+    done = export(recorded, recorded.with_name("folder"), options, lambda i, n: told.append((i, n)))
+    assert done.frames == 6
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_nothing_that_exists_is_replaced_unless_asked(recorded: Path) -> None:
+    out = recorded.with_name("film.mp4")
+    out.write_text("precious")
+    with pytest.raises(StorageError, match=r"film\.mp4 exists.*--force"):
+        export(recorded, out, ExportOptions())
+    assert out.read_text() == "precious"
+    export(recorded, out, ExportOptions(replace=True))
+    assert len(films(out)) == 9
+    folder = recorded.with_name("stack.zarr")
+    export(recorded, folder, ExportOptions())
+    export(recorded, folder, ExportOptions(replace=True, first=3))
+
+
+def test_an_export_that_fails_leaves_nothing_behind_and_the_old_file_in_place(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = recorded.with_name("film.mp4")
+    out.write_text("precious")
+    before = sorted(recorded.parent.iterdir())
+
+    def refused(*_: object) -> None:
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr("sci_stream.tools.export.MovieFile.write", refused)
+    with pytest.raises(StorageError, match="gone"):
+        export(recorded, out, ExportOptions(replace=True))
+    assert sorted(recorded.parent.iterdir()) == before
+    assert out.read_text() == "precious"
+
+
+def test_what_cannot_be_exported_is_said(recorded: Path, tmp_path: Path, series, monkeypatch) -> None:
+    with pytest.raises(InputError, match=r"out is to be is not clear.*\.mp4.*no ending"):
+        export(recorded, tmp_path / "out", ExportOptions())
+    with pytest.raises(InputError, match="in that range; expected seq from 0 to 3"):
+        export(recorded, tmp_path / "out.mp4", ExportOptions(first=9))
+    with pytest.raises(StorageError, match="nowhere does not exist"):
+        export(recorded, tmp_path / "nowhere" / "out.mp4", ExportOptions())
+    (tmp_path / "text.h5").write_text("no recording")
+    with pytest.raises(FileFormatError, match=r"text\.h5"):
+        export(tmp_path / "text.h5", tmp_path / "out.mp4", ExportOptions())
+    RecordingWriter(tmp_path / "raw.h5", series.info, series.calibration, video=False).close({})
+    with pytest.raises(InputError, match=r"no video to export.*sci-stream replay"):
+        export(tmp_path / "raw.h5", tmp_path / "out.mp4", ExportOptions())
+
+    def absent(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(extras.importlib, "import_module", absent)
+    for name in ("out.tif", "out.zarr", "out.mp4"):
+        with pytest.raises(ConfigError, match=r"not installed.*pip install \"sci-stream\["):
+            export(recorded, tmp_path / name, ExportOptions())
+
+
+def test_a_folder_that_cannot_be_written_is_named(recorded: Path) -> None:
+    # Root writes anywhere, save where the file system itself refuses: /proc takes no new files.
+    if not Path("/proc/self").is_dir():
+        pytest.skip("needs a Linux /proc")
+    with pytest.raises(StorageError, match="/proc/self/film"):
+        export(recorded, Path("/proc/self/film.mp4"), ExportOptions())

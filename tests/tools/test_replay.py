@@ -1,0 +1,382 @@
+"""A replay gives the recorded result again, or a better one, in a new recording that names its parent."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import sci_stream
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import CalibrationError, ConfigError, FileFormatError, InputError, StorageError, WeightsError
+from sci_stream.model import (
+    BayerPhase,
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+    SolveReport,
+    StageTimes,
+)
+from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
+from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.engine import Budget, Engine
+from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.storage.recording import RecordingWriter
+from sci_stream.tools.compare import compare_recordings
+from sci_stream.tools.replay.replay import ReplayPlan, replay
+from sci_stream.tools.replay.solver import SolverChanges
+
+B, H, W = 3, 24, 32
+ITERATIONS = (8, 3, 8, 5, 8, 1)
+"""Spent on each snapshot of the recorded run."""
+CPU = torch.device("cpu")
+
+
+def scene(seq: int) -> np.ndarray:
+    rows, columns = np.mgrid[:H, :W]
+    times = seq + np.arange(B)[:, None, None] / B
+    return (0.5 + 0.4 * np.sin((columns - 12 * times) / 4) * np.cos(rows / 5)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    rng = np.random.default_rng(3)
+    phi = np.clip((rng.random((B, H, W)) < 0.5) + 0.05 * rng.random((B, H, W)), 0, 1)
+    return Calibration(
+        phi.astype(np.float32), dark=64.0, full_scale_dn=900.0, saturation_dn=4095, bayer=BayerPhase.RGGB
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Live:
+    """Records as a live run does: the engine solves, the settings are noted."""
+
+    calibration: Calibration
+    section: ReconstructSection
+    rig_toml: str = ""
+    notes: bool = True
+    changed: tuple[int, ReconstructSection] | None = None
+    """From this seq on it is solved otherwise, as if an operator had set it."""
+    moves: Mapping[int, Displacement] = dataclasses.field(default_factory=dict)
+    """From these seqs on the masks are taken to be there, as if ``correct_shift`` had moved them."""
+
+    def snapshot(self, seq: int) -> Snapshot:
+        c = self.calibration
+        noise = np.random.default_rng(seq).normal(0, 3, (H, W))
+        counts = np.clip(c.dark + c.full_scale_dn * (c.phi * scene(seq)).sum(0) + noise, 0, 4095)
+        return Snapshot(SnapshotId("run", 0, seq), counts.astype(np.uint16), c.hash, B, 10**9 + seq * 20_000_000)
+
+    def record(self, path: Path) -> Path:
+        c = self.calibration
+        info = SeriesInfo(
+            "run", 10**9, "rig", Policy.RECORD, "simulated", "1", H, W, "BayerRG12", 12, B, c.hash, bayer=c.bayer,
+            rig_toml=self.rig_toml,
+        )  # fmt: skip
+        with RecordingWriter(path, info, c) as writer:
+            prior_name, name = "", ""
+            for seq, iterations in enumerate(ITERATIONS):
+                if seq == 0 or (self.changed is not None and seq == self.changed[0]):
+                    section = self.section if seq == 0 or self.changed is None else self.changed[1]
+                    prior, settings = make_prior(section, CPU)
+                    if prior.name != prior_name:
+                        engine, prior_name = Engine(c, prior, CPU, settings), prior.name
+                    engine.settings = settings
+                    if self.notes:
+                        told = describe_solver(section, prior.name, settings)
+                        name = solver_id(told)
+                        writer.notes["solvers"] = {**writer.notes.get("solvers", {}), name: told}
+                snapshot = self.snapshot(seq)
+                writer.write_raw(snapshot)
+                if seq in self.moves:
+                    engine.displace_masks(self.moves[seq])
+                video, report = engine.reconstruct(snapshot, Budget(iterations))
+                report = dataclasses.replace(report, solver=name)
+                times = StageTimes(acquired_ns=snapshot.host_time_ns, finished_ns=time.time_ns())
+                writer.write_reconstruction(
+                    Reconstruction(snapshot.id, video, c.hash, report, times, "reconstruct-0", "cpu", bayer=c.bayer)
+                )
+            writer.write_raw(self.snapshot(len(ITERATIONS)))
+            writer.write_outcome(len(ITERATIONS), "raw_only")
+            writer.close({"acquired": len(ITERATIONS) + 1, "closed": True})
+        return path
+
+
+SECTION = ReconstructSection(denoiser="tv", iterations=8, sigma_first=0.3, sigma_last=0.02)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, calibration: Calibration) -> Path:
+    return Live(calibration, SECTION).record(tmp_path / "run.h5")
+
+
+def quality_db(path: Path, seqs: tuple[int, ...] = tuple(range(6))) -> float:
+    with sci_stream.open(path) as recording:
+        errors = [np.square(recording.video_of(seq).astype(np.float64) - scene(seq)).mean() for seq in seqs]
+    return float(np.mean(-10 * np.log10(errors)))
+
+
+def test_live_equals_offline(recorded: Path) -> None:
+    done = replay(recorded, ReplayPlan())
+    assert (done.done, done.total, done.before, done.complete) == (7, 7, 0, True)
+    found = compare_recordings(recorded, done.path)
+    assert [one.seq for one in found.snapshots] == list(range(6))
+    # Both are stored in float16: what floating point does before shows in its last place at most.
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
+        assert again.video.seqs.tolist() == list(range(7)), "also the one that was left raw"
+        assert again.table["iterations"].tolist() == [*ITERATIONS, 8]
+        for column in ("epoch", "camera_frame_id", "host_time_ns", "start", "start_reason"):
+            assert again.table[column][:6].tolist() == live.table[column][:6].tolist()
+        assert again.ledger is not None
+        assert again.ledger["closed"]
+        assert again.finished
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ReconstructSection(denoiser="ffdnet-lite", iterations=8),
+        ReconstructSection(denoiser="tv", iterations=12, sigma_first=0.2, sigma_last=0.01),
+    ],
+    ids=["another prior", "other settings"],
+)
+def test_what_was_set_in_mid_series_holds_from_there_on_in_a_replay_too(
+    tmp_path: Path, calibration: Calibration, changed: ReconstructSection
+) -> None:
+    recorded = Live(calibration, SECTION, changed=(3, changed)).record(tmp_path / "run.h5")
+    done = replay(recorded, ReplayPlan())
+    found = compare_recordings(recorded, done.path)
+    assert len(found.snapshots) == 6
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
+        assert again.table["solver"][:6].tolist() == live.table["solver"][:6].tolist()
+        assert len(set(again.table["solver"].tolist())) == 2
+        assert again.table["solver"][6] == again.table["solver"][5], "the one that was left raw, as those before it"
+        assert set(again.notes["solvers"]) == {name.decode() for name in again.table["solver"].tolist()}
+        assert again.parent is not None
+        assert again.parent["replayed_with"]["solvers"] == again.notes["solvers"]
+    one_way = replay(recorded, ReplayPlan(out=tmp_path / "more.h5", solver=SolverChanges(iterations=9)))
+    with sci_stream.open(one_way.path) as again:
+        assert {told["iterations"] for told in again.notes["solvers"].values()} == {9}
+        assert again.table["iterations"].tolist() == [9] * 7
+
+
+def test_masks_that_were_moved_in_mid_series_are_moved_in_a_replay_too(
+    tmp_path: Path, calibration: Calibration
+) -> None:
+    near, far = Displacement(x=(0.0, 0.0, 0.7, 0.3, 0.0)), Displacement((1, -1), y=(0.0, -1 / 30, 1.0, 1 / 30, 0.0))
+    recorded = Live(calibration, SECTION, moves={2: near, 3: far, 5: NO_DISPLACEMENT}).record(tmp_path / "run.h5")
+    done = replay(recorded, ReplayPlan())
+    found = compare_recordings(recorded, done.path)
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    as_calibrated = Live(calibration, SECTION).record(tmp_path / "still.h5")
+    assert compare_recordings(recorded, as_calibrated).snapshots[3].most_difference > 0.01, "a test of anything at all"
+    with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
+        told = [b"", b"", near.told.encode(), far.told.encode(), far.told.encode(), b""]
+        assert live.table["masks_at"].tolist() == [*told, b""]
+        assert live.table["masks_corrected"].tolist() == [0, 0, 1, 1, 1, 0, 0]
+        assert again.table["masks_at"].tolist() == [*told, b""]
+
+    shifted = dataclasses.replace(calibration, phi=np.roll(calibration.phi, 1, axis=2))
+    save_calibration(tmp_path / "later.h5", shifted)
+    other = replay(recorded, ReplayPlan(calibration=tmp_path / "later.h5", out=tmp_path / "other.h5"))
+    with sci_stream.open(other.path) as again:
+        assert set(again.table["masks_at"].tolist()) == {b""}, "where that calibration has them"
+    part = replay(recorded, ReplayPlan(first=4, last=6, out=tmp_path / "part.h5"))
+    assert max(one.most_difference for one in compare_recordings(recorded, part.path).snapshots) <= 2**-10
+
+
+def test_a_recording_of_before_rows_told_of_masks_replays_as_calibrated(recorded: Path) -> None:
+    with h5py.File(recorded, "r+") as file:
+        del file["rows/masks_at"]
+    done = replay(recorded, ReplayPlan())
+    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+
+
+def test_settings_that_are_named_but_not_told_are_said(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with h5py.File(recorded, "r+") as file:
+        names = file["rows/solver"][:]
+        names[4:6] = b"0123456789ab"
+        file["rows/solver"][:] = names
+    done = replay(recorded, ReplayPlan())
+    assert "how 2 snapshots were solved is not known in full" in caplog.text
+    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+
+
+def test_a_recording_of_before_rows_named_settings_replays_by_the_ones_it_tells(recorded: Path) -> None:
+    with h5py.File(recorded, "r+") as file:
+        del file["rows/solver"]
+    with sci_stream.open(recorded) as recording:
+        assert set(recording.table["solver"].tolist()) == {b""}
+    done = replay(recorded, ReplayPlan())
+    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+
+
+def test_the_result_names_its_parent_and_how_it_was_made(recorded: Path) -> None:
+    done = replay(recorded, ReplayPlan(solver=SolverChanges(iterations=9)))
+    assert done.path == recorded.with_name("run_replay.h5")
+    with sci_stream.open(done.path) as again:
+        assert again.parent is not None
+        assert (again.parent["file"], again.parent["series"]) == ("run.h5", "run")
+        made = again.parent["replayed_with"]
+        (told,) = made["solvers"].values()
+        assert told["denoiser"] == "tv"
+        assert told["iterations"] == 9
+        assert told["sigma_first"] == 0.3
+        assert not made["iterations_as_recorded"]
+        assert set(again.table["iterations"].tolist()) == {9}
+    with sci_stream.open(recorded) as live:
+        assert live.parent is None
+
+
+def test_it_can_be_given_more_iterations(recorded: Path) -> None:
+    more = replay(recorded, ReplayPlan(out=recorded.with_name("more.h5"), solver=SolverChanges(iterations=24)))
+    with sci_stream.open(more.path) as again, sci_stream.open(recorded) as live:
+        assert set(again.table["iterations"].tolist()) == {24}
+        assert not np.array_equal(again.video_of(1), live.video_of(1))
+
+
+def test_a_better_prior_makes_it_better(recorded: Path) -> None:
+    other = replay(recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite")))
+    assert quality_db(other.path) > quality_db(recorded) + 0.5
+    with sci_stream.open(other.path) as again:
+        assert [told["denoiser"] for told in again.notes["solvers"].values()] == ["ffdnet-lite"]
+        assert set(again.table["iterations"].tolist()) == {20}, "what suits the prior, not what suited the other"
+
+
+def test_a_better_calibration_makes_it_better(tmp_path: Path, calibration: Calibration) -> None:
+    wrong = dataclasses.replace(calibration, phi=np.roll(calibration.phi, 1, axis=0))
+    truth = Live(calibration, SECTION)
+
+    class Mistaken(Live):
+        def snapshot(self, seq: int) -> Snapshot:
+            return dataclasses.replace(truth.snapshot(seq), calibration_hash=wrong.hash)
+
+    recorded = Mistaken(wrong, SECTION).record(tmp_path / "run.h5")
+    save_calibration(tmp_path / "better.h5", calibration)
+    done = replay(recorded, ReplayPlan(calibration=tmp_path / "better.h5"))
+    assert quality_db(done.path) > quality_db(recorded) + 1.0
+    with sci_stream.open(done.path) as again:
+        assert again.calibration.hash == again.info.calibration_hash == calibration.hash
+        assert again.parent is not None
+        assert again.parent["calibration_hash"] == wrong.hash
+
+
+def test_a_recording_without_noted_settings_is_solved_by_its_rig(tmp_path: Path, calibration: Calibration) -> None:
+    rig = '[reconstruct]\ndenoiser = "tv"\niterations = 8\nsigma_first = 0.3\nsigma_last = 0.02\n'
+    recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
+    done = replay(recorded, ReplayPlan())
+    assert all(one.most_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
+
+
+def test_a_stopped_replay_is_resumed_to_the_same_result(recorded: Path) -> None:
+    whole = replay(recorded, ReplayPlan(out=recorded.with_name("whole.h5")))
+    told: list[int] = []
+
+    def note(done: int, total: int, _report: SolveReport) -> None:
+        assert total == 7
+        told.append(done)
+
+    parts = recorded.with_name("parts.h5")
+    first = replay(recorded, ReplayPlan(out=parts), progress=note, stop=lambda: len(told) >= 3)
+    assert (first.done, first.complete) == (3, False)
+    with sci_stream.open(parts) as part:
+        assert not part.finished
+    second = replay(recorded, ReplayPlan(out=parts, resume=True), progress=note)
+    assert (second.before, second.done, second.complete) == (3, 7, True)
+    assert told == list(range(1, 8))
+    found = compare_recordings(whole.path, parts)
+    assert len(found.snapshots) == 7
+    assert all(one.most_difference == 0 for one in found.snapshots)
+    with sci_stream.open(parts.with_suffix(".nxs")) as joined:
+        assert len(joined.video) == 7
+        assert joined.finished
+        assert joined.ledger is not None
+        assert joined.ledger["reconstructed"] == 7
+    third = replay(recorded, ReplayPlan(out=parts, resume=True))
+    assert (third.before, third.done, third.complete) == (7, 7, True), "nothing is left to do"
+
+
+def test_only_the_same_replay_is_resumed(recorded: Path) -> None:
+    done = replay(recorded, ReplayPlan())
+    with pytest.raises(StorageError, match=r"run_replay\.h5 exists.*--resume"):
+        replay(recorded, ReplayPlan())
+    with pytest.raises(InputError, match="not from this replay"):
+        replay(recorded, ReplayPlan(resume=True, solver=SolverChanges(iterations=2)))
+    with pytest.raises(FileFormatError, match="no raw snapshots to reconstruct"):
+        replay(done.path, ReplayPlan())
+
+
+def test_a_range_is_inclusive(recorded: Path) -> None:
+    done = replay(recorded, ReplayPlan(first=2, last=4))
+    with sci_stream.open(done.path) as again:
+        assert again.video.seqs.tolist() == [2, 3, 4]
+        assert again.first_seq == 2
+    with pytest.raises(InputError, match="expected seq from 0 to 6; got 7 to 9"):
+        replay(recorded, ReplayPlan(first=7, last=9))
+
+
+def test_at_the_recorded_pace_it_takes_as_long_as_the_run_did(recorded: Path) -> None:
+    done = replay(recorded, ReplayPlan(live=True))
+    assert done.complete
+    assert done.seconds >= 6 * 0.02
+    with sci_stream.open(done.path) as again:
+        assert again.parent is not None
+        assert again.parent["replayed_with"]["live"]
+
+
+def test_what_does_not_fit_is_said(recorded: Path, tmp_path: Path, calibration: Calibration) -> None:
+    other = Calibration(calibration.phi[:2], dark=64.0, full_scale_dn=900.0, bayer=BayerPhase.RGGB)
+    save_calibration(tmp_path / "two.h5", other)
+    with pytest.raises(CalibrationError, match=r"two\.h5 does not fit.*\(3, 24, 32\).*\(2, 24, 32\)"):
+        replay(recorded, ReplayPlan(calibration=tmp_path / "two.h5"))
+    mono = dataclasses.replace(calibration, bayer=None)
+    save_calibration(tmp_path / "mono.h5", mono)
+    with pytest.raises(CalibrationError, match="Bayer phase RGGB; got none"):
+        replay(recorded, ReplayPlan(calibration=tmp_path / "mono.h5"))
+    with pytest.raises(ConfigError, match="magic"):
+        replay(recorded, ReplayPlan(solver=SolverChanges(denoiser="magic")))
+    with pytest.raises(StorageError, match="nowhere does not exist"):
+        replay(recorded, ReplayPlan(out=tmp_path / "nowhere" / "out.h5"))
+    with pytest.raises(FileFormatError, match=r"missing\.h5"):
+        replay(tmp_path / "missing.h5", ReplayPlan())
+
+
+def test_weights_that_are_gone_or_others_by_now_are_not_used_silently(tmp_path: Path, calibration: Calibration) -> None:
+    weights = tmp_path / "mine.safetensors"
+    weights.write_bytes(shipped_weights("ffdnet-lite").read_bytes())
+    section = ReconstructSection(denoiser="ffdnet-lite", weights=weights, iterations=8)
+    rig = f'[reconstruct]\ndenoiser = "ffdnet-lite"\nweights = "{weights}"\niterations = 8\n'
+    recorded = Live(calibration, section, rig_toml=rig).record(tmp_path / "run.h5")
+    done = replay(recorded, ReplayPlan())
+    assert all(one.most_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
+
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(WeightsError, match=r"mine\.safetensors is not what it was.*SHA-256.*--weights"):
+        replay(recorded, ReplayPlan(out=tmp_path / "again.h5"))
+    weights.unlink()
+    with pytest.raises(WeightsError, match=r"not at .*mine\.safetensors"):
+        replay(recorded, ReplayPlan(out=tmp_path / "again.h5"))
+
+
+def test_a_recording_that_lost_its_calibration_needs_one(
+    recorded: Path, tmp_path: Path, calibration: Calibration
+) -> None:
+    with h5py.File(recorded, "r+") as file:
+        del file["calibration"]
+    with pytest.raises(FileFormatError, match=r"run\.h5 is incomplete; expected a group 'calibration'"):
+        replay(recorded, ReplayPlan())
+    save_calibration(tmp_path / "mine.h5", calibration)
+    assert replay(recorded, ReplayPlan(calibration=tmp_path / "mine.h5")).complete

@@ -1,0 +1,60 @@
+"""Nodes of one supervisor meet at local sockets; all others find the TCP address bound as ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import zmq
+
+from sci_stream.transport.local_sockets import FOLDER_VARIABLE, nearest, shortcut
+from sci_stream.transport.sockets import bind_near, make_socket
+from tests.e2e.kit import free_ports
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_an_address_of_this_host_has_a_shortcut_among_nodes_of_one_supervisor(host: str, tmp_path: Path) -> None:
+    assert shortcut(f"tcp://{host}:5701", {FOLDER_VARIABLE: str(tmp_path)}) == f"ipc://{tmp_path}/5701.sock"
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://192.168.1.4:5701", "tcp://camera-host:5701", "ipc:///run/rig.sock"])
+def test_an_address_that_may_be_another_hosts_has_none(endpoint: str, tmp_path: Path) -> None:
+    assert shortcut(endpoint, {FOLDER_VARIABLE: str(tmp_path)}) is None
+
+
+def test_without_a_supervisor_or_after_its_end_the_address_itself_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(deep))  # a path that the system does not take for a socket
+    assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gone"))
+    assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
+
+
+def test_a_node_is_reached_by_both_ways_and_a_socket_left_by_a_killed_one_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    (port,) = free_ports(1)
+    endpoint = f"tcp://127.0.0.1:{port}"
+    (tmp_path / f"{port}.sock").write_bytes(b"")  # as a process that was killed leaves it
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 8, "receive_queue": 8}
+    router = make_socket(context, zmq.ROUTER, **options)
+    bind_near(router, endpoint, "results")
+    try:
+        assert nearest(endpoint) != endpoint
+        for way in (endpoint, nearest(endpoint)):
+            dealer = make_socket(context, zmq.DEALER, **options)
+            dealer.connect(way)
+            assert dealer.poll(5000, zmq.POLLOUT)
+            dealer.send(way.encode())
+            assert router.poll(5000, zmq.POLLIN)
+            assert router.recv_multipart()[1] == way.encode()
+            dealer.close(linger=0)
+    finally:
+        context.destroy(linger=0)

@@ -1,0 +1,346 @@
+"""Payloads are read out of the memory of whoever is at the other end of a local socket, and of nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from sci_stream.delivery.dispatch_queue import DispatchQueue
+from sci_stream.errors import ConfigError, WireError
+from sci_stream.model import Snapshot
+from sci_stream.optics.calibration import Calibration
+from sci_stream.transport import lending
+from sci_stream.transport.client_connection import ClientConnection
+from sci_stream.transport.dispatcher import Dispatcher
+from sci_stream.transport.local_sockets import FOLDER_VARIABLE
+from sci_stream.transport.remote_memory import BufferPool, can_read, lend, read_parcel, show
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.transport.sink_client import SinkClient
+from sci_stream.transport.sockets import ReceivedMessage, receive
+from sci_stream.wire import Done, Limits, encode
+from tests.e2e.kit import free_ports
+from tests.transport.peers import HEARTBEAT_S, hello, snapshot, until
+
+SIDE_PX = 256
+LARGE = dataclasses.replace(
+    snapshot(0), counts=np.random.default_rng(3).integers(0, 4096, (SIDE_PX, SIDE_PX), dtype=np.uint16)
+)
+
+LENDER = """
+import sys
+import numpy as np, zmq
+from sci_stream.transport.remote_memory import lend, show
+from sci_stream.wire import encode
+from tests.transport.test_remote_memory import LARGE
+import dataclasses
+counts = LARGE.counts.copy()
+frames = encode(dataclasses.replace(LARGE, counts=counts))
+socket = zmq.Context().socket(zmq.DEALER)
+socket.connect(sys.argv[1])
+socket.send_multipart([*lend(frames), show().encode()])
+print("sent", flush=True)
+for line in sys.stdin:
+    if line.strip() == "change":
+        counts += 1
+        print("changed", flush=True)
+"""
+"""Another process: lends a snapshot, shows its memory, and changes what it has lent when told to."""
+
+
+@contextlib.contextmanager
+def lender(endpoint: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", LENDER, endpoint]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "sent\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[zmq.Socket[bytes]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.bind(f"ipc://{tmp_path}/s")
+    yield socket
+    context.destroy(linger=0)
+
+
+def came(socket: zmq.Socket[bytes]) -> ReceivedMessage:
+    assert socket.poll(20_000)
+    parcel = receive(socket)
+    assert parcel is not None
+    return parcel
+
+
+def read(parcel: ReceivedMessage, limits: Limits | None = None) -> Snapshot:
+    message = read_parcel(parcel, parcel.frames[1:-1], limits or Limits())
+    assert isinstance(message, Snapshot)
+    return message
+
+
+def refused(parcel: ReceivedMessage, limits: Limits | None = None) -> WireError:
+    with pytest.raises(WireError) as refusal:
+        read(parcel, limits)
+    return refusal.value
+
+
+def test_a_payload_is_read_out_of_the_process_that_lends_it(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+    with lender(f"ipc://{tmp_path}/s") as process:
+        parcel = came(router)
+        assert max(frame.nbytes for frame in parcel.frames) < 1000, "nothing of it went through the socket"
+        assert parcel.process == process.pid
+        found = read(parcel)
+        np.testing.assert_array_equal(found.counts, LARGE.counts)
+        assert not found.counts.flags.writeable
+        assert can_read(parcel.process, bytes(parcel.frames[-1]).decode())
+
+
+def test_what_its_lender_has_changed_or_taken_with_it_is_refused(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+    with lender(f"ipc://{tmp_path}/s") as process:
+        parcel = came(router)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("change\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "changed\n"
+        error = refused(parcel)
+        assert error.reason == "lent"
+        assert "given the message up" in str(error)
+    gone = refused(parcel)
+    assert gone.reason == "lent"
+    assert "not there any more" in str(gone)
+    assert not can_read(parcel.process, bytes(parcel.frames[-1]).decode())
+
+
+def test_nothing_is_followed_that_came_over_a_network(router: zmq.Socket[bytes]) -> None:
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    with lender(f"tcp://127.0.0.1:{port}"):
+        parcel = came(router)
+        assert parcel.process == 0
+        error = refused(parcel)
+    assert error.reason == "lent"
+    assert "expected a local socket" in str(error)
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+    with lender(f"ipc://{tmp_path}/s"):
+        error = refused(came(router), Limits(max_payload_bytes=LARGE.counts.nbytes - 1))
+    assert error.reason == "lent"
+    assert "131071 bytes" in str(error)
+
+
+def test_small_payloads_and_headers_are_not_lent() -> None:
+    frames = encode(snapshot(1))
+    assert lend(frames) == list(frames)
+    lent = lend(encode(LARGE))
+    assert lent[:2] == encode(LARGE)[:2]
+    assert len(lent[2]) < 64
+
+
+@pytest.mark.parametrize("shown", ["", ":", "0:00", "zz:11", f"{1:x}:{16 * '00'}", "7fff:" + 16 * "ab"])
+def test_what_shows_nothing_readable_is_not_believed(shown: str) -> None:
+    assert not can_read(os.getpid(), shown)
+
+
+def test_who_tells_other_bytes_than_are_there_is_not_believed() -> None:
+    address = show().partition(":")[0]
+    assert can_read(os.getpid(), show())
+    assert not can_read(os.getpid(), f"{address}:{16 * 'ab'}")
+    assert not can_read(0, show())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_the_kernel_forbids_another_users_process() -> None:
+    child = os.fork()
+    if child == 0:
+        shown, parent = show(), os.getppid()
+        os.setgid(65534)
+        os.setuid(65534)
+        with contextlib.suppress(BaseException):
+            os._exit(int(can_read(parent, shown)))
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_buffers_are_used_again_once_nobody_refers_to_them() -> None:
+    pool = BufferPool(spare=2)
+    first = pool.take(1000)
+    array = np.frombuffer(first, np.uint8)[10:20]
+    assert np.shares_memory(array, np.frombuffer(first, np.uint8))
+    del first
+    second = pool.take(1000)
+    assert not np.shares_memory(array, np.frombuffer(second, np.uint8)), "a view of it is still there"
+    address = array.__array_interface__["data"][0] - 10
+    del array
+    again = np.frombuffer(pool.take(1000), np.uint8)
+    assert again.__array_interface__["data"][0] == address
+    held = [pool.take(500) for _ in range(8)]
+    assert len(pool) == 10
+    del held
+    pool.take(700)
+    assert len(pool) <= 2 + 2 + 1, "those in use, the spare ones and the new one"
+
+
+class Rig:
+    """A dispatcher, a reconstruct node's two connections and a sink, at local sockets, turned by the test's thread."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        dispatch, results = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+        queue: DispatchQueue[Snapshot] = DispatchQueue(capacity=8, block=4)
+        limits = Limits()
+        self.dispatcher = Dispatcher(
+            context, dispatch, queue, node="acquire", incarnation="d", heartbeat_s=HEARTBEAT_S, limits=limits
+        )
+        self.sink = ResultsServer(
+            context, results, node="sink", incarnation="s", heartbeat_s=HEARTBEAT_S, limits=limits
+        )
+        self.node = ClientConnection(context, dispatch, hello(), heartbeat_s=HEARTBEAT_S, limits=limits)
+        self.link = SinkClient(context, results, hello(), heartbeat_s=HEARTBEAT_S, limits=limits)
+        self.came: list[object] = []
+        self.settled: list[object] = []
+        self.safe: list[object] = []
+        self.now_s = 0.0
+
+    def turn(self) -> None:
+        self.now_s += 0.01
+        self.settled += self.dispatcher.turn(self.now_s)
+        messages, _ = self.node.receive(self.now_s)
+        self.node.tick(self.now_s)
+        self.came += [message for message in messages if not isinstance(message, Calibration)]
+        self.came += [message for _, message in self.sink.receive(self.now_s)]
+        self.sink.tick(self.now_s)
+        self.safe += self.link.turn(self.now_s).safe
+        self.link.pump()
+
+    def close(self) -> None:
+        for one in (self.link, self.node, self.dispatcher, self.sink):
+            one.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    made = Rig(context)
+    yield made
+    made.close()
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def borrowed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of what was read out of memory, but for what is read to try it out."""
+    sizes: list[int] = []
+    original = lending._read
+
+    def noting(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
+        if nbytes > 16:
+            sizes.append(nbytes)
+        return original(process, address, nbytes)
+
+    monkeypatch.setattr(lending, "_read", noting)
+    return sizes
+
+
+def test_nodes_of_one_supervisor_lend_to_each_other_both_ways(rig: Rig, borrowed: list[int]) -> None:
+    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
+    rig.node.introduce(hello(credit=2))
+    until(lambda: rig.dispatcher.ready_nodes, rig.turn)
+    rig.dispatcher.offer(LARGE)
+    until(lambda: rig.came, rig.turn)
+    (got,) = rig.came
+    assert isinstance(got, Snapshot)
+    np.testing.assert_array_equal(got.counts, LARGE.counts)
+    assert borrowed == [LARGE.counts.nbytes]
+
+    rig.link.post(dataclasses.replace(LARGE, counts=got.counts), rig.now_s)
+    until(lambda: len(rig.came) == 2, rig.turn)
+    assert borrowed == 2 * [LARGE.counts.nbytes]
+    rig.node.say(Done(series=LARGE.id.series, seq=0, ok=True))
+    until(lambda: rig.settled, rig.turn)
+    assert not rig.dispatcher._lent, "it need not be kept any longer"
+    for errors in (rig.dispatcher.wire_errors, rig.sink.wire_errors, rig.node.wire_errors):
+        assert not errors
+
+
+def test_where_memory_turns_out_to_be_unreadable_payloads_come_through_the_socket(
+    rig: Rig, borrowed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
+    rig.node.introduce(hello(credit=2))
+    until(lambda: rig.dispatcher.ready_nodes, rig.turn)
+
+    original = lending._read
+
+    def forbidden(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
+        # Not what is read to try it out: either side may do that again at any time.
+        if nbytes > 16:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        return original(process, address, nbytes)
+
+    monkeypatch.setattr(lending, "_read", forbidden)
+    rig.dispatcher.offer(LARGE)
+    until(lambda: rig.came, rig.turn)
+    assert rig.node.wire_errors == {"unreadable": 1}
+    rig.link.post(LARGE, rig.now_s)
+    # Sent again once nothing has been confirmed for a while, or the sink's refusal was heard.
+    until(lambda: len(rig.came) == 2, rig.turn)
+    assert rig.sink.wire_errors["unreadable"] >= 1
+    # What tries out well is not believed again: nothing more is lent to this node, however often it introduces itself.
+    rig.node.say(Done(series=LARGE.id.series, seq=0, ok=True))
+    rig.node.introduce(hello(credit=2))
+    until(lambda: rig.settled, rig.turn)
+    rig.dispatcher.offer(dataclasses.replace(LARGE, id=dataclasses.replace(LARGE.id, seq=1)))
+    until(lambda: len(rig.came) == 3, rig.turn)
+    assert rig.node.wire_errors == {"unreadable": 1}
+    for got in rig.came:
+        assert isinstance(got, Snapshot)
+        np.testing.assert_array_equal(got.counts, LARGE.counts)
+    assert borrowed == []
+
+
+def test_beyond_a_supervisor_nothing_is_lent(
+    tmp_path: Path, borrowed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    rig = Rig(context)
+    try:
+        until(lambda: rig.node.connected, rig.turn)
+        rig.node.introduce(hello(credit=2))
+        until(lambda: rig.dispatcher.ready_nodes, rig.turn)
+        rig.dispatcher.offer(LARGE)
+        until(lambda: rig.came, rig.turn)
+        assert borrowed == []
+        assert not rig.dispatcher._lent
+    finally:
+        rig.close()
+        context.destroy(linger=0)
+
+
+def test_the_size_from_which_payloads_are_lent_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = np.zeros((8, 8), np.uint16)
+    frames = encode(dataclasses.replace(snapshot(1), counts=counts))
+    for said, lent in (("128", True), ("129", False), ("", False), ("1", True)):
+        monkeypatch.setenv(lending.LEND_FROM_VARIABLE, said)
+        lending.lend_from_bytes.cache_clear()
+        assert (lend(frames)[2] != frames[2]) is lent
+    monkeypatch.setenv(lending.LEND_FROM_VARIABLE, "lots")
+    lending.lend_from_bytes.cache_clear()
+    with pytest.raises(ConfigError, match="expected a number of bytes; got lots"):
+        lend(frames)
+    monkeypatch.undo()
+    lending.lend_from_bytes.cache_clear()

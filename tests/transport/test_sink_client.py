@@ -1,0 +1,191 @@
+"""Whatever is posted to the sink arrives, whatever happens to the sink."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import zmq
+
+from sci_stream.errors import TransportError
+from sci_stream.model import Reconstruction
+from sci_stream.transport.client_connection import PeerEvent, answer
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.transport.sink_client import Key, SinkClient
+from sci_stream.wire import Accepted, Limits, Message, Ping, Pong
+from tests.hostile_messages import hostile_messages
+from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, send_until_counted, until
+
+
+class Bench:
+    """A link and a server, turned by the test's thread."""
+
+    def __init__(self, context: zmq.Context, endpoint: str, *, node_heartbeat_s: float = HEARTBEAT_S) -> None:
+        self.context = context
+        self.endpoint = endpoint
+        self.link = SinkClient(context, endpoint, hello(), heartbeat_s=node_heartbeat_s, limits=Limits())
+        self.server: ResultsServer | None = None
+        self.accepting = True
+        self.got: list[tuple[bytes, Message]] = []
+        self.safe: list[Key] = []
+        self.events: list[PeerEvent] = []
+
+    def serve(self, incarnation: str) -> None:
+        deadline_s = time.monotonic() + 5.0
+        while self.server is None:
+            try:
+                self.server = ResultsServer(
+                    self.context,
+                    self.endpoint,
+                    node="sink",
+                    incarnation=incarnation,
+                    heartbeat_s=HEARTBEAT_S,
+                    limits=Limits(),
+                )
+            except TransportError:
+                # Within one process ZeroMQ frees the address of a closed socket a little later.
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+
+    def kill_server(self) -> None:
+        assert self.server is not None
+        self.server.close()
+        self.server = None
+
+    def turn(self) -> None:
+        now_s = time.monotonic()
+        if self.server is not None:
+            for identity, message in self.server.receive(now_s):
+                self.got.append((identity, message))
+                if self.accepting and isinstance(message, Reconstruction):
+                    self.server.reply(identity, Accepted(series=SERIES, seq=message.id.seq, of="reconstruction"))
+            self.server.tick(now_s)
+        news = self.link.turn(now_s)
+        self.safe += news.safe
+        self.events += news.events
+        self.link.pump()
+
+    def seqs(self) -> list[int]:
+        return [message.id.seq for _, message in self.got if isinstance(message, Reconstruction)]
+
+    def close(self) -> None:
+        self.link.close()
+        if self.server is not None:
+            self.server.close()
+
+
+@pytest.fixture
+def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Bench]:
+    made = Bench(context, free_endpoint())
+    yield made
+    made.close()
+
+
+def test_a_message_is_kept_until_the_sink_says_it_is_safe(bench: Bench) -> None:
+    bench.serve("s1")
+    bench.accepting = False
+    key = bench.link.post(reconstruction(0), time.monotonic())
+    until(lambda: bench.seqs() == [0], bench.turn)
+    assert key in bench.link.outbox
+    assert bench.server is not None
+    bench.server.reply(bench.got[0][0], Accepted(series=SERIES, seq=0, of="reconstruction"))
+    until(lambda: bench.safe == [key], bench.turn)
+    assert key not in bench.link.outbox
+
+
+def test_what_is_posted_before_there_is_a_sink_arrives_once_there_is_one(bench: Bench) -> None:
+    for seq in range(3):
+        bench.link.post(reconstruction(seq), time.monotonic())
+    for _ in range(20):
+        bench.turn()
+    bench.serve("s1")
+    until(lambda: len(bench.safe) == 3, bench.turn)
+    assert bench.seqs() == [0, 1, 2]
+    assert bench.events == [PeerEvent.NEW]
+
+
+def test_a_sink_started_anew_is_recognised_and_sent_what_is_not_safe(bench: Bench) -> None:
+    bench.serve("s1")
+    bench.accepting = False
+    bench.link.post(reconstruction(0), time.monotonic())
+    until(lambda: bench.seqs() == [0], bench.turn)
+    bench.kill_server()
+    for _ in range(20):
+        bench.turn()
+    bench.serve("s2")
+    bench.accepting = True
+    until(lambda: len(bench.safe) == 1, bench.turn)
+    assert bench.seqs() == [0, 0]
+    assert bench.events.count(PeerEvent.NEW) == 2
+
+
+def test_the_sink_knows_who_reports_and_notices_who_falls_silent(bench: Bench) -> None:
+    bench.serve("s1")
+    bench.link.dealer.status = {"in_hand": 3}
+    server = bench.server
+    assert server is not None
+    until(lambda: any(peer.status.get("in_hand") == 3 for peer in server.peers.values()), bench.turn)
+    lost: list[str] = []
+    until(
+        lambda: lost == ["reconstruct-0"],
+        lambda: lost.extend(peer.hello.node for peer in server.tick(time.monotonic())),
+    )
+
+
+def test_the_sink_knows_a_nodes_clock_before_its_next_heartbeat_and_of_no_process_the_one_before(
+    context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first results of a node that was started anew would be told by a clock that nobody knows."""
+    hour_ns = 3_600_000_000_000
+
+    def an_hour_ahead(ping: Ping) -> Pong:
+        by_now = answer(ping)
+        return replace(by_now, received_ns=by_now.received_ns + hour_ns, answered_ns=by_now.answered_ns + hour_ns)
+
+    bench = Bench(context, free_endpoint(), node_heartbeat_s=60.0)
+    bench.serve("s1")
+    assert bench.server is not None
+    until(lambda: bench.server.clock_of("reconstruct-0") is not None, bench.turn)
+    assert bench.server.clock_of("reconstruct-0") == 0, "one process has one clock"
+    bench.kill_server()
+    monkeypatch.setattr("sci_stream.transport.results_server.answer", an_hour_ahead)
+    bench.serve("s2")
+    seen: list[int | None] = []
+    until(
+        lambda: seen and seen[-1] is not None,
+        lambda: (bench.turn(), seen.append(bench.server.clock_of("reconstruct-0"))),
+    )
+    assert {None, seen[-1]} == set(seen), "what held against the sink before is not said of this one"
+    assert seen[-1] == pytest.approx(hour_ns, abs=10**9)
+    bench.close()
+
+
+def test_no_hostile_message_stops_the_sink_and_each_is_counted(bench: Bench) -> None:
+    bench.serve("s1")
+    raw = bench.context.socket(zmq.DEALER)
+    raw.connect(bench.endpoint)
+    cases = [case for case in hostile_messages() if case.frames]
+    server = bench.server
+    assert server is not None
+    send_until_counted(raw, cases, server.wire_errors.total, bench.turn)
+    for case in cases:
+        assert server.wire_errors[case.reason] > 0, case.name
+    bench.link.post(reconstruction(0), time.monotonic())
+    until(lambda: len(bench.safe) == 1, bench.turn)
+    raw.close(linger=0)
+
+
+def test_no_hostile_message_from_a_sink_stops_a_node_and_each_is_counted(bench: Bench) -> None:
+    bench.serve("s1")
+    until(lambda: bench.link.dealer.connected, bench.turn)
+    server = bench.server
+    assert server is not None
+    identity = next(iter(server.peers))
+    cases = [case for case in hostile_messages() if case.frames]
+    for sent, case in enumerate(cases, 1):
+        until(lambda frames=case.frames: server.forward(identity, frames), bench.turn)
+        until(lambda expected=sent: bench.link.dealer.wire_errors.total() >= expected, bench.turn)
+    for case in cases:
+        assert bench.link.dealer.wire_errors[case.reason] > 0, case.name

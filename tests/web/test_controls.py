@@ -1,0 +1,281 @@
+"""What viewers may do from the page: it is done, or refused in words; nobody else can do it in their name."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from websockets.sync.client import connect
+
+from sci_stream.errors import InputError, StorageError
+from sci_stream.model import BayerPhase
+from sci_stream.web import controls as preview_controls
+from sci_stream.web.message import split_message
+from sci_stream.web.preview import PreviewOptions, WebPreview
+from tests.series_fixtures import Series
+
+WAIT_S = 10.0
+
+
+class SwitchBoard:
+    """A sink that records what it is asked; it answers as told."""
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+        self.by: list[str] = []
+        self.requests: list[tuple[str, str, dict[str, object], str]] = []
+        self.answers = True
+        self.refuses: Exception | None = None
+
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+        self.requests.append((node, action, dict(parameters), who))
+        answer: Future[dict[str, Any]] = Future()
+        if self.refuses is not None:
+            answer.set_exception(self.refuses)
+        elif self.answers:
+            answer.set_result({"values": {node: dict(parameters)}, "text": ""})
+        return answer
+
+    def switch_recording(self, on: bool, who: str) -> Future[str]:
+        self.asked.append(on)
+        self.by.append(who)
+        answer: Future[str] = Future()
+        if self.refuses is not None:
+            answer.set_exception(self.refuses)
+        else:
+            answer.set_result("run-1.h5")
+        return answer
+
+
+@pytest.fixture
+def board() -> SwitchBoard:
+    return SwitchBoard()
+
+
+@pytest.fixture
+def preview(board: SwitchBoard, tmp_path: Path) -> Iterator[WebPreview]:
+    preview = WebPreview(PreviewOptions(port=0, stills=tmp_path / "stills"), board)
+    yield preview
+    preview.close()
+
+
+def post(url: str, name: str, body: object, **headers: str) -> httpx.Response:
+    return httpx.post(f"{url}control/{name}", json=body, headers=headers, timeout=WAIT_S)
+
+
+def grey(series: Series, level: float = 0.5, tint: tuple[float, float, float] = (1, 1, 1)) -> object:
+    video = np.empty((3, 16, 24), np.float32)
+    for index, colour in enumerate(BayerPhase.RGGB):
+        video[:, index // 2 :: 2, index % 2 :: 2] = level * tint["RGB".index(colour)]
+    return series.reconstruction(0, video=video, bayer=BayerPhase.RGGB)
+
+
+def test_a_new_tone_is_shown_to_every_viewer_at_once_on_the_video_they_have(preview: WebPreview, series) -> None:
+    url = preview.start()
+    preview.publish(grey(series))
+    ws = f"ws://{urlsplit(url).netloc}/live"
+    with connect(ws) as one, connect(ws) as other:
+        before = [next_picture(viewer) for viewer in (one, other)]
+        answer = post(url, "tone", {"exposure_ev": -2.0})
+        after = [next_other_picture(viewer, level) for viewer, (_, level) in zip((one, other), before, strict=True)]
+    assert answer.json()["tone"]["exposure_ev"] == -2.0
+    for (old, old_level), (new, new_level) in zip(before, after, strict=True):
+        assert new["number"] > old["number"]
+        assert (new["seq"], new["published_ns"]) == (old["seq"], old["published_ns"]), "the age of the video stays true"
+        # Two stops less light, through a gamma of 2.2.
+        assert new_level == pytest.approx(old_level * 0.25 ** (1 / 2.2), abs=3)
+    assert httpx.get(f"{url}status").json()["preview"]["tone"]["exposure_ev"] == -2.0
+
+
+def next_other_picture(viewer, level: float) -> tuple[dict, float]:
+    """Return the next picture that looks different: a viewer that comes has everyone sent the last one once more."""
+    while abs((found := next_picture(viewer))[1] - level) <= 3:
+        pass
+    return found
+
+
+def next_picture(viewer) -> tuple[dict, float]:
+    while True:
+        message = viewer.recv(WAIT_S)
+        if isinstance(message, bytes):
+            header, images = split_message(message)
+            viewer.send(json.dumps({"ack": header["number"]}))
+            return header, float(cv2.imdecode(np.frombuffer(images[0], np.uint8), cv2.IMREAD_COLOR).mean())
+
+
+def test_a_picked_point_becomes_the_white_of_the_tone(preview: WebPreview, series) -> None:
+    url = preview.start()
+    assert "first video" in post(url, "white", {"x": 0.5, "y": 0.5}).json()["error"]
+    preview.publish(grey(series, 0.5, (1.0, 0.5, 0.25)))
+    tone = post(url, "white", {"x": 0.5, "y": 0.5}).json()["tone"]
+    assert tone["white_balance"] == "fixed"
+    assert tone["gains"] == pytest.approx([0.5, 1.0, 2.0], rel=1e-3)
+
+
+def test_a_monochrome_camera_has_no_white(preview: WebPreview, series) -> None:
+    url = preview.start()
+    preview.publish(series.reconstruction(0))
+    answer = post(url, "white", {"x": 0.5, "y": 0.5})
+    assert (answer.status_code, answer.json()["ok"]) == (400, False)
+    assert "monochrome" in answer.json()["error"]
+
+
+def test_a_snapshot_is_saved_with_pictures_numbers_and_its_story(preview: WebPreview, series, tmp_path: Path) -> None:
+    url = preview.start()
+    preview.publish(series.reconstruction(7))
+    saved = Path(post(url, "snapshot", {}).json()["saved"])
+    assert saved == tmp_path / "stills" / "run-1_000007"
+    assert sorted(path.name for path in saved.iterdir()) == [
+        *("coded.png", "data.npz", "frame_00.png", "frame_01.png", "frame_02.png", "snapshot.json"),
+    ]
+    with np.load(saved / "data.npz") as data:
+        assert np.array_equal(data["video"], series.video(7))
+        assert np.array_equal(data["counts"], series.counts(7))
+    assert np.array_equal(cv2.imread(str(saved / "coded.png"), cv2.IMREAD_UNCHANGED), series.counts(7))
+    told = json.loads((saved / "snapshot.json").read_text())
+    assert (told["seq"], told["calibration_hash"]) == (7, series.calibration.hash)
+    again = Path(post(url, "snapshot", {}).json()["saved"])
+    assert again.name == "run-1_000007_1", "nothing is overwritten"
+    assert not list((tmp_path / "stills").glob(".*")), "nothing half-made is left"
+
+
+def test_a_folder_that_cannot_be_written_is_said(board: SwitchBoard, series, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    preview = WebPreview(PreviewOptions(port=0, stills=tmp_path / "file"), board)
+    url = preview.start()
+    try:
+        preview.publish(series.reconstruction(0))
+        answer = post(url, "snapshot", {})
+        assert answer.status_code == 503
+        assert "cannot be saved" in answer.json()["error"]
+    finally:
+        preview.close()
+
+
+def test_the_recording_is_switched_by_the_sink_and_its_refusal_is_passed_on(
+    preview: WebPreview, board: SwitchBoard
+) -> None:
+    url = preview.start()
+    assert post(url, "recording", {"on": True}).json() == {"ok": True, "file": "run-1.h5"}
+    assert post(url, "recording", {"on": False}).status_code == 200
+    assert board.asked == [True, False]
+    assert board.by == ["somebody from 127.0.0.1"] * 2
+    board.refuses = StorageError("The disk is full")
+    answer = post(url, "recording", {"on": True})
+    assert (answer.status_code, answer.json()) == (503, {"ok": False, "error": "The disk is full."})
+    board.refuses = InputError("There is no series to record")
+    assert post(url, "recording", {"on": True}).status_code == 400
+
+
+def test_nodes_are_asked_through_the_sink_and_who_asks_is_passed_on(preview: WebPreview, board: SwitchBoard) -> None:
+    url = preview.start()
+    changes = {"iterations": 12, "adapt_budget": False}
+    answer = post(url, "set", {"node": "reconstruct-0", "parameters": changes, "who": "eva"})
+    assert answer.json() == {"ok": True, "values": {"reconstruct-0": changes}, "text": ""}
+    post(url, "do", {"node": "acquire", "action": "next_series"})
+    assert board.requests == [
+        ("reconstruct-0", "set", changes, "eva from 127.0.0.1"),
+        ("acquire", "next_series", {}, "somebody from 127.0.0.1"),
+    ]
+    board.refuses = InputError("iterations cannot be set to that", expected="an integer from 1 to 100", got=0)
+    answer = post(url, "set", {"node": "reconstruct-0", "parameters": {"iterations": 0}})
+    assert (answer.status_code, "from 1 to 100" in answer.json()["error"]) == (400, True)
+
+
+def test_a_node_that_does_not_answer_in_time_is_not_said_to_have_done_nothing(
+    preview: WebPreview, board: SwitchBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview_controls, "_PATIENCE_S", 0.2)
+    board.answers = False
+    answer = post(preview.start(), "do", {"node": "acquire", "action": "stop_series"})
+    assert answer.status_code == 504
+    assert "may still do it" in answer.json()["error"]
+
+
+def test_where_nothing_can_be_recorded_it_is_said() -> None:
+    preview = WebPreview(PreviewOptions(port=0))
+    url = preview.start()
+    try:
+        assert httpx.get(f"{url}status").json()["preview"]["can_record"] is False
+        assert "Nothing can be recorded" in post(url, "recording", {"on": True}).json()["error"]
+    finally:
+        preview.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "word"),
+    [
+        ("tone", {"brightness": 1}, "exposure_ev"),
+        ("tone", {"exposure_ev": 1e9}, "-10 to 10"),
+        ("tone", [1], "object"),
+        ("white", {"x": 0.5}, "y is missing"),
+        ("white", {"x": True, "y": 0}, "x is missing"),
+        ("recording", {"on": "yes"}, "on or off"),
+        ("recording", {}, "on or off"),
+        ("reboot", {}, "tone, white, snapshot, recording, set or do"),
+        ("set", {"node": "acquire"}, "parameters"),
+        ("set", {"node": "acquire", "parameters": [1]}, "parameters"),
+        ("set", {"node": "acquire", "parameters": {f"p{i}": 1 for i in range(17)}}, "at most 16"),
+        ("set", {"node": 5, "parameters": {"a": 1}}, "node is missing"),
+        ("do", {"node": "acquire"}, "action is missing"),
+        ("do", {"node": "x" * 65, "action": "stop"}, "node is missing"),
+        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "Who asks"),
+    ],
+)
+def test_nonsense_is_refused_in_words_and_changes_nothing(
+    preview: WebPreview, board: SwitchBoard, name: str, body: object, word: str
+) -> None:
+    url = preview.start()
+    before = preview.tone
+    answer = post(url, name, body)
+    assert answer.status_code == 400
+    assert word in answer.json()["error"]
+    assert (preview.tone, board.asked, board.requests) == (before, [], [])
+
+
+def test_what_is_no_json_or_too_long_is_refused(preview: WebPreview) -> None:
+    url = f"{preview.start()}control/tone"
+    form = httpx.post(url, data={"exposure_ev": "1"})
+    assert (form.status_code, "Content-Type" in form.json()["error"]) == (400, True)
+    json_type = {"Content-Type": "application/json"}
+    assert "no JSON" in httpx.post(url, content=b"{", headers=json_type).json()["error"]
+    assert "too long" in httpx.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
+    assert httpx.get(url).status_code == 405
+
+
+def test_a_page_of_another_origin_can_change_nothing(preview: WebPreview, board: SwitchBoard) -> None:
+    url = preview.start()
+    assert post(url, "recording", {"on": True}, Origin="http://elsewhere.example").status_code == 403
+    assert post(url, "recording", {"on": True}, Origin="null").status_code == 403
+    assert board.asked == []
+    assert post(url, "recording", {"on": True}, Origin=url.rstrip("/")).status_code == 200
+
+
+def test_without_the_token_nothing_can_be_changed(board: SwitchBoard) -> None:
+    preview = WebPreview(PreviewOptions(port=0, token="s3cret"), board)
+    base = preview.start().partition("?")[0]
+    try:
+        assert post(base, "recording", {"on": True}).status_code == 403
+        assert post(base, "recording", {"on": True}, Authorization="Bearer wrong").status_code == 403
+        assert board.asked == []
+        assert post(base, "recording", {"on": True}, Authorization="Bearer s3cret").status_code == 200
+    finally:
+        preview.close()
+
+
+def test_a_request_that_never_ends_holds_nobody_up(preview: WebPreview) -> None:
+    url = preview.start()
+    host, port = urlsplit(url).hostname, urlsplit(url).port
+    with socket.create_connection((host, port)) as stuck:
+        head = f"POST /control/tone HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        stuck.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        assert post(url, "tone", {"exposure_ev": 1.0}).status_code == 200

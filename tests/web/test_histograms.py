@@ -1,0 +1,74 @@
+"""Histograms and history say what was there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sci_stream.model import StageTimes
+from sci_stream.web.history import KEPT_S, History
+from sci_stream.web.message import BINS, counts_histogram, levels_histogram
+from tests.series_fixtures import Series
+
+
+def test_every_sampled_pixel_is_in_one_bin() -> None:
+    rendered = np.random.default_rng(0).integers(0, 256, (2, 31, 40, 3)).astype(np.uint8)
+    red, green, blue = levels_histogram(rendered)
+    sampled = rendered[:, ::3, ::3]
+    for channel, bins in enumerate((red, green, blue)):
+        assert len(bins) == BINS
+        assert sum(bins) == sampled[..., channel].size
+        assert bins[63] == (sampled[..., channel] >= 252).sum()
+    assert len(levels_histogram(rendered[..., 0])) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "brightest", "depth", "top"),
+    [
+        (np.uint8, 200, 8, 255),
+        (np.uint16, 3000, 12, 4095),
+        (np.uint16, 3000, None, 4095),
+        (np.uint16, 60000, 12, 65535),
+    ],
+)
+def test_the_histogram_of_counts_reaches_to_the_top_of_the_converter(dtype, brightest, depth, top) -> None:
+    counts = np.zeros((30, 30), dtype)
+    counts[0, 0] = brightest
+    told = counts_histogram(counts, depth)
+    assert (told["top_dn"], told["max_dn"]) == (top, brightest)
+    assert sum(told["bins"]) == 100
+    assert told["bins"][int(brightest * BINS / (top + 1))] == 1
+
+
+def test_floating_point_counts_with_bad_pixels_have_a_histogram_too() -> None:
+    counts = np.full((12, 12), 5.0, np.float32)
+    counts[0, 0] = np.nan
+    told = counts_histogram(counts, None)
+    assert sum(told["bins"]) == 16
+    assert told["top_dn"] == 5.0
+
+
+def test_history_keeps_the_slowest_and_the_losses_of_each_second(series: Series) -> None:
+    history = History()
+    for at_s, took_ms in ((100.1, 20), (100.9, 50), (101.2, 30)):
+        times = StageTimes(acquired_ns=1, accepted_ns=1 + took_ms * 1_000_000)
+        history.add(series.reconstruction(0, times=times), at_s)
+    status = {"series": "run-1", "ledger": {"dropped": {"queue_full": 2}, "camera_missed": 1, "in_flight": 4}}
+    history.hear(status, 101.5)
+    history.hear({"series": "run-1", "ledger": {"dropped": {"queue_full": 5}, "camera_missed": 2}}, 102.5)
+    history.hear({"series": "run-2", "ledger": {"dropped": {"queue_full": 1}}}, 103.5)
+    assert history.samples() == [
+        [100, 2, 50.0, 34.0, 0, 0],
+        [101, 1, 30.0, 34.0, 0, 4],
+        [102, 0, None, None, 4, 0],
+        [103, 0, None, None, 0, 0],
+    ], "what was lost before it listened, or in another series, is not laid to a second"
+    assert history.tail() == history.samples()
+
+
+def test_history_is_bounded(series: Series) -> None:
+    history = History()
+    for at_s in range(KEPT_S + 50):
+        history.add(series.reconstruction(0), float(at_s))
+    assert len(history.samples()) == KEPT_S
+    assert history.samples()[0][0] == 50

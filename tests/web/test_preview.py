@@ -1,0 +1,352 @@
+"""Any number of viewers see the newest video; none of them can hold the instrument up, and no stranger is let in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from sci_stream.errors import InputError, TransportError
+from sci_stream.web import app as preview_app
+from sci_stream.web.message import split_message
+from sci_stream.web.preview import PreviewOptions, WebPreview
+
+WAIT_S = 10.0
+WEB = Path(preview_app.__file__).parent / "static"
+
+
+@pytest.fixture
+def preview() -> Iterator[WebPreview]:
+    preview = WebPreview(PreviewOptions(port=0, stale_s=0.3))
+    yield preview
+    preview.close()
+
+
+def watch(url: str, **options) -> ClientConnection:
+    parts = urlsplit(url)
+    query = f"?{parts.query}" if parts.query else ""
+    return connect(f"ws://{parts.netloc}/live{query}", max_size=None, **options)
+
+
+def next_picture(viewer: ClientConnection, timeout_s: float = WAIT_S) -> tuple[dict, list[bytes]]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        message = viewer.recv(max(0.0, deadline - time.monotonic()))
+        if isinstance(message, bytes):
+            return split_message(message)
+
+
+def next_status(viewer: ClientConnection) -> dict:
+    while True:
+        message = viewer.recv(WAIT_S)
+        if isinstance(message, str):
+            return json.loads(message)
+
+
+def acknowledge(viewer: ClientConnection, header: dict) -> None:
+    viewer.send(json.dumps({"ack": header["number"]}))
+
+
+def until(url: str, counter: str, least: int) -> None:
+    """Wait until a counter of the preview has come this far."""
+    deadline = time.monotonic() + WAIT_S
+    while httpx.get(f"{url}status").json()["preview"][counter] < least:
+        assert time.monotonic() < deadline, f"{counter} did not reach {least}"
+        time.sleep(0.01)
+
+
+def test_a_viewer_sees_the_frames_and_the_coded_snapshot(preview: WebPreview, series) -> None:
+    with watch(preview.start()) as viewer:
+        preview.publish(series.reconstruction(7))
+        header, images = next_picture(viewer)
+    assert (header["seq"], header["series"], header["iterations"], header["start"]) == (7, "run-1", 12, "warm")
+    assert header["psnr_db"] == 31.5
+    assert header["coded"]
+    assert len(images) == 4
+    shapes = [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR).shape for jpeg in images]
+    assert shapes == [(16, 24, 3)] * 4
+
+
+def test_who_comes_late_sees_the_last_one_at_once(preview: WebPreview, series) -> None:
+    url = preview.start()
+    preview.publish(series.reconstruction(3))
+    for _ in range(2):  # also after the last viewer has left
+        with watch(url) as viewer:
+            assert next_picture(viewer)[0]["seq"] == 3
+
+
+def test_unknown_numbers_are_null_not_nan(preview: WebPreview, series) -> None:
+    report = series.reconstruction(0).report
+    unknown = type(report)(1, report.start, "", False, 1, float("nan"))
+    with watch(preview.start()) as viewer:
+        preview.publish(series.reconstruction(0, report=unknown, counts=None))
+        header, images = next_picture(viewer)
+    assert (header["residual"], header["psnr_db"], header["coded"], len(images)) == (None, None, False, 3)
+
+
+def test_nothing_is_encoded_while_nobody_watches(preview: WebPreview, series) -> None:
+    url = preview.start()
+    for seq in range(5):
+        preview.publish(series.reconstruction(seq))
+    counters = httpx.get(f"{url}status").json()["preview"]
+    assert (counters["published"], counters["encoded"], counters["viewers"]) == (5, 0, 0)
+
+
+def test_a_viewer_that_does_not_acknowledge_gets_two_then_the_newest(preview: WebPreview, series) -> None:
+    url = preview.start()
+    with watch(url) as viewer:
+        numbers = []
+        for seq in range(10):
+            preview.publish(series.reconstruction(seq))
+            until(url, "encoded", seq + 1)
+            if seq < 2:
+                numbers.append(next_picture(viewer)[0])
+        with pytest.raises(TimeoutError):
+            next_picture(viewer, 0.2)
+        acknowledge(viewer, numbers[-1])
+        assert [header["seq"] for header in numbers] == [0, 1]
+        assert next_picture(viewer)[0]["seq"] == 9
+
+
+def test_a_viewer_that_never_reads_does_not_slow_another_nor_fill_memory(preview: WebPreview, series) -> None:
+    url = preview.start()
+    with watch(url, close_timeout=0.1) as sleeper, watch(url) as viewer:
+        until(url, "viewers", 2)
+        video = np.random.default_rng(0).random((3, 512, 512)).astype(np.float16)
+        for seq in range(12):
+            preview.publish(series.reconstruction(seq, video=video, counts=None))
+            header, _ = next_picture(viewer)
+            assert header["seq"] == seq
+            acknowledge(viewer, header)
+        # Two pictures are all that ever waited for it; awake again, it is shown the newest.
+        assert next_picture(sleeper)[0]["seq"] == 0
+        assert next_picture(sleeper)[0]["seq"] < 11
+        with pytest.raises(TimeoutError):
+            next_picture(sleeper, 0.2)
+        acknowledge(sleeper, {"number": 11})
+        assert next_picture(sleeper)[0]["seq"] == 11
+
+
+def test_the_newest_wins_when_encoding_is_slower_than_publishing(preview: WebPreview, series) -> None:
+    video = np.random.default_rng(0).random((3, 256, 256)).astype(np.float16)
+    with watch(preview.start()) as viewer:
+        for seq in range(200):
+            preview.publish(series.reconstruction(seq, video=video, counts=None))
+        seen = []
+        while not seen or seen[-1] < 199:
+            header, _ = next_picture(viewer)
+            acknowledge(viewer, header)
+            seen.append(header["seq"])
+    assert seen == sorted(seen)
+    assert len(seen) < 200
+
+
+def test_a_picture_that_cannot_be_made_does_not_end_the_preview(preview: WebPreview, series) -> None:
+    url = preview.start()
+    with watch(url) as viewer:
+        preview.publish(series.reconstruction(0, video=np.zeros((3, 0, 0), np.float16)))
+        until(url, "failures", 1)
+        preview.publish(series.reconstruction(1))
+        assert next_picture(viewer)[0]["seq"] == 1
+
+
+def test_status_reaches_the_page_and_the_status_address(preview: WebPreview) -> None:
+    url = preview.start()
+    with watch(url) as viewer:
+        next_status(viewer)
+        preview.set_status({"state": "running", "ledger": {"acquired": 5}})
+        for _ in range(3):
+            message = next_status(viewer)
+            if message["status"].get("state") == "running":
+                break
+        assert message["status"]["ledger"] == {"acquired": 5}
+        assert abs(message["now_ns"] - time.time_ns()) < 60e9
+    assert httpx.get(f"{url}status").json()["ledger"] == {"acquired": 5}
+
+
+def test_a_viewer_that_talks_nonsense_is_ignored(preview: WebPreview, series) -> None:
+    with watch(preview.start()) as viewer:
+        for nonsense in ("", "{", "[]", "null", '{"ack": "all"}', b"\0\1", '{"ack": null}'):
+            viewer.send(nonsense)
+        preview.publish(series.reconstruction(0))
+        assert next_picture(viewer)[0]["seq"] == 0
+
+
+def test_the_page_asks_no_other_host_for_anything(preview: WebPreview) -> None:
+    url = preview.start()
+    page = httpx.get(url)
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in (f"static/{file.name}" for file in sorted(WEB.iterdir())):
+        answer = httpx.get(url + path)
+        assert answer.status_code == 200
+        assert "https://" not in answer.text
+    assert httpx.get(f"{url}healthz").text == "ok\n"
+    assert httpx.get(f"{url}static/../preview.py").status_code == 404
+
+
+def test_mjpeg_shows_frames_and_then_that_there_is_no_data(preview: WebPreview, series) -> None:
+    url = preview.start()
+    preview.publish(series.reconstruction(0))
+    with httpx.stream("GET", f"{url}stream.mjpg", timeout=WAIT_S) as stream:
+        assert stream.headers["content-type"].startswith("multipart/x-mixed-replace")
+        body = b""
+        for chunk in stream.iter_raw():
+            body += chunk
+            if body.count(b"--frame\r\n") >= 4:  # three frames, and "no data" after them
+                break
+    jpegs = [part.split(b"\r\n\r\n", 1)[1] for part in body.split(b"--frame\r\n")[1:]]
+    pictures = [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR) for jpeg in jpegs]
+    assert [picture.shape for picture in pictures] == [(16, 24, 3)] * 4
+    assert pictures[3].mean() < pictures[2].mean() / 2  # dimmed
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(TransportError, match=str(port)):
+            WebPreview(PreviewOptions(port=port)).start()
+
+
+def test_beyond_loopback_a_token_is_demanded() -> None:
+    with pytest.raises(InputError, match="token"):
+        WebPreview(PreviewOptions(host="0.0.0.0"))
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    preview = WebPreview(PreviewOptions(port=0, token="s3cret&more"))
+    yield preview.start()
+    preview.close()
+
+
+def test_without_the_token_nothing_is_shown(guarded: str) -> None:
+    parts = urlsplit(guarded)
+    base = f"http://{parts.netloc}"
+    for path in ("/", "/status", "/stream.mjpg", "/static/app.js", "/?token=wrong"):
+        assert httpx.get(base + path).status_code == 403
+    assert httpx.get(f"{base}/healthz").status_code == 200
+    with pytest.raises(InvalidStatus):
+        connect(f"ws://{parts.netloc}/live")
+
+
+def test_who_has_no_token_is_asked_for_it_and_who_has_a_wrong_one_is_told_so(guarded: str) -> None:
+    base = guarded.partition("?")[0].rstrip("/")
+    browser = {"Accept": "text/html,application/xhtml+xml"}
+    asked = httpx.get(base + "/", headers=browser)
+    assert asked.status_code == 403
+    assert "A token is needed" in asked.text
+    assert '<form action="/" method="get">' in asked.text
+    assert "form-action 'self'" in asked.headers["content-security-policy"]
+    wrong = httpx.get(base + "/?token=wrong", headers=browser)
+    assert "The token is not the right one" in wrong.text
+    assert httpx.get(base + "/status?token=wrong").text.startswith("the token is not the right one")
+    assert httpx.get(base + "/status").text.startswith("a token is needed")
+    with httpx.Client(follow_redirects=True, headers=browser) as client:
+        assert client.get(base + "/", params={"token": "s3cret&more"}).url.path == "/"
+        assert "Reconstructed video" in client.get(base + "/").text
+
+
+def test_the_token_is_taken_from_the_address_into_a_cookie(guarded: str) -> None:
+    base = f"http://{urlsplit(guarded).netloc}"
+    with httpx.Client(follow_redirects=True) as browser:
+        page = browser.get(guarded)
+        assert page.status_code == 200
+        assert "token" not in str(page.url)
+        assert "httponly" in page.history[0].headers["set-cookie"].lower()
+        assert browser.get(f"{base}/status").status_code == 200
+    assert httpx.get(f"{base}/status", headers={"Authorization": "Bearer s3cret&more"}).status_code == 200
+    with watch(guarded) as viewer:
+        next_status(viewer)
+
+
+def is_sent_away(viewer: ClientConnection, say: str = "") -> bool:
+    """Listen, and say something again and again, until the connection is closed."""
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while time.monotonic() < deadline:
+            if say:
+                viewer.send(say)
+            with contextlib.suppress(TimeoutError):
+                viewer.recv(timeout=0 if say else 0.1)
+    except ConnectionClosed:
+        return True
+    return False
+
+
+def test_an_expired_token_is_named_and_counted_and_viewers_are_sent_away(series, monkeypatch) -> None:
+    ends_s = time.time() + 3600
+    preview = WebPreview(PreviewOptions(port=0, token="s3cret", token_expires_s=ends_s))
+    url = preview.start()
+    try:
+        with watch(url) as viewer:
+            preview.publish(series.reconstruction(0))
+            next_picture(viewer)
+            monkeypatch.setattr(time, "time", lambda: ends_s + 1)
+            refused = httpx.get(url)
+            assert refused.status_code == 403
+            assert "has expired" in refused.text
+            assert preview.refused["expired"] == 1
+            assert is_sent_away(viewer)
+    finally:
+        preview.close()
+
+
+def test_a_viewer_that_talks_without_end_is_sent_away(preview: WebPreview) -> None:
+    with watch(preview.start()) as viewer:
+        assert is_sent_away(viewer, say='{"ack": 0}')
+
+
+def test_a_page_of_another_origin_may_not_watch(preview: WebPreview) -> None:
+    url = preview.start()
+    with pytest.raises(InvalidStatus):
+        watch(url, origin="http://elsewhere.example")
+    with watch(url, origin=url.rstrip("/")) as viewer:
+        next_status(viewer)
+
+
+def test_a_name_that_was_made_to_point_here_is_refused(preview: WebPreview) -> None:
+    url = preview.start()
+    assert httpx.get(url, headers={"Host": "elsewhere.example"}).status_code == 403
+    assert httpx.get(url, headers={"Host": "[bad"}).status_code == 403
+    assert httpx.get(url, headers={"Host": "localhost:1"}).status_code == 200
+
+
+def test_viewers_are_limited() -> None:
+    preview = WebPreview(PreviewOptions(port=0, most_viewers=1))
+    url = preview.start()
+    try:
+        with watch(url) as first:
+            next_status(first)
+            with watch(url) as second, pytest.raises(Exception, match="too many viewers"):
+                second.recv(WAIT_S)
+            assert httpx.get(f"{url}stream.mjpg").status_code == 503
+    finally:
+        preview.close()
+
+
+def test_closing_sends_viewers_away_and_ends_every_thread(preview: WebPreview, series) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    url = preview.start()
+    with watch(url) as viewer, httpx.stream("GET", f"{url}stream.mjpg", timeout=WAIT_S):
+        preview.publish(series.reconstruction(0))
+        next_picture(viewer)
+        preview.close()
+        preview.close()
+        assert {thread.name for thread in threading.enumerate() if thread.name.startswith("preview")} <= before
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
