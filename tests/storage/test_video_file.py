@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sci_stream import optional as extras
 from sci_stream.errors import ConfigError, InputError, StorageError
-from sci_stream.storage import extras
 from sci_stream.storage.video_file import MovieFile
 
 av = pytest.importorskip("av")

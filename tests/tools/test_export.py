@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
+from sci_stream import optional as extras
 from sci_stream.errors import ConfigError, FileFormatError, InputError, StorageError
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.storage import extras
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.tools.export import ExportOptions, Form, export
 

@@ -12,7 +12,7 @@ import zmq
 from sci_stream.control_client import RigControl
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError, WireError
-from sci_stream.transport import reception
+from sci_stream.transport import router as reception
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer

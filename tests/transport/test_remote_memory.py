@@ -19,7 +19,7 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import ConfigError, WireError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.transport import lending
+from sci_stream.transport import remote_memory as lending
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE

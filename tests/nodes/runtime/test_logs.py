@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sci_stream.errors import ConfigError
-from sci_stream.nodes import logs
+from sci_stream.nodes.runtime import logs
 from sci_stream.nodes.runtime.logs import JsonLines, as_line, log_for_series, set_up_logging
 from tests.e2e.kit import sci_stream, write_rig
 

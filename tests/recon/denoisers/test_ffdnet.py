@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.algorithms.noise_level import placed
+from sci_stream.recon.denoisers import ffdnet
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.registry import ffdnet
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.metrics import psnr

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.recon import variants
+from sci_stream.recon.denoisers import variants
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.variants import VARIANTS, NetworkShape, shipped_weights, variant_of, variant_shape

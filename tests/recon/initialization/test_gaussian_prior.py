@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon import field_model
 from sci_stream.recon.denoisers.temporal import cosines
+from sci_stream.recon.initialization import gaussian_prior as field_model
 from sci_stream.recon.initialization.gaussian_prior import ESTIMATES, FRAMES, CodedField, Covariance, GaussianPrior
 
 B, H, W = 8, 10, 12

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.recon import field_model
 from sci_stream.recon.algorithms.gap import cold_start
+from sci_stream.recon.initialization import gaussian_prior as field_model
 from sci_stream.recon.initialization.lmmse import LeaveOneOutError, LinearStart
 from sci_stream.recon.metrics import psnr
 

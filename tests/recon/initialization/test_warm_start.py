@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.recon import warm_start
 from sci_stream.recon.algorithms.gap import cold_start
+from sci_stream.recon.initialization import warm_start
 from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError, LinearStart
 from sci_stream.recon.initialization.optical_flow import box_mean, gradient
 from sci_stream.recon.initialization.warm_start import Coded, Prediction, extrapolate, predict, refine

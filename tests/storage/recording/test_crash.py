@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import StorageError
-from sci_stream.storage import recording_writer
 from sci_stream.storage.recording import Recording, RecordingWriter
+from sci_stream.storage.recording import writer as recording_writer
 from tests.storage.recording.writing import start_writer
 
 

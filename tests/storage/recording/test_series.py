@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import sci_stream
 from sci_stream.errors import FileFormatError
-from sci_stream.storage import recording_file
 from sci_stream.storage.recording import Recording, RecordingWriter
+from sci_stream.storage.recording import file as recording_file
 from sci_stream.storage.recording.columns import COLUMNS
 from sci_stream.storage.recording.segments import segment_path
 from sci_stream.storage.recording.series import FrameStack, RecordedSeries
