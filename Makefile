@@ -4,25 +4,39 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check lint types imports gentl install clean
+RIG_TESTS := tests/e2e tests/chaos tests/network
+
+.PHONY: demo test test-unit test-rigs test-long check lint types imports docs gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
-test: install  ## Install what is needed and run the tests (ARGS="-m slow" for the long ones)
-	$(BIN)/python -m pytest $(ARGS)
+test: test-unit test-rigs  ## Every test but the long ones: under six minutes on two cores
+
+test-unit: install  ## Tests of single parts, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
+
+test-rigs: install  ## Tests of whole rigs with real processes and sockets, one at a time: they compete for the cores
+	$(BIN)/python -m pytest $(RIG_TESTS) $(ARGS)
+
+test-long: install  ## The long tests: about an hour
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: lint types imports  ## Everything that reads the code without running it
 
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 types: install
 	$(BIN)/mypy
 
 imports: install
 	$(BIN)/lint-imports
+
+docs: install  ## Build the documentation site into build/site
+	$(BIN)/python -m mkdocs build --strict
 
 gentl: install  ## Build the simulated camera that any GenICam program opens, and render what it films
 	$(BIN)/python -m sci_stream_drivers.gentl_sim build
