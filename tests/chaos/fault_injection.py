@@ -1,4 +1,4 @@
-"""What can be done to a rig while it runs, for `bench faults`: each harm does it and says in words what came of it."""
+"""Faults for `bench faults`: each function injects one into a running rig and returns the outcome in words."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire import Accepted, Done, Dropped, Heartbeat, SeriesEnd, decode, encode
-from tests.chaos.patched_node import Control
-from tests.chaos.tcp_proxy import Cable
+from tests.chaos.patched_node import FaultControl
+from tests.chaos.tcp_proxy import TcpProxy
 
 PATIENCE_S = 90.0
 HEARTBEAT_S = 0.3
@@ -31,67 +31,67 @@ _HOUR_S = 3600.0
 
 
 @dataclass(slots=True)
-class Victim:
-    """A rig that runs and is to be harmed, and the means of doing so."""
+class PatchedRig:
+    """A running rig and the means to inject faults into it."""
 
     rig: SupervisedRig
-    control: Control
-    cables: tuple[Cable, ...]
+    control: FaultControl
+    proxies: tuple[TcpProxy, ...]
     folder: Path
     draw: random.Random = field(default_factory=lambda: random.Random(0))
 
     def count(self, name: str) -> float:
-        """Return what the sink reported last of something."""
+        """Return the value of a figure in the sink's last report."""
         return float(self.rig.latest.get(name, 0))
 
-    def get_on(self, snapshots: int = 3) -> None:
-        """Wait until so many more have been reconstructed."""
+    def wait_for_progress(self, snapshots: int = 3) -> None:
+        """Wait until this many more snapshots are reconstructed."""
         self.rig.wait_for("ledger.reconstructed", self.count("ledger.reconstructed") + snapshots, PATIENCE_S)
 
     def pid(self, node: str) -> int:
-        """Return a node's process number, waiting until it runs."""
+        """Return the process id of a node; wait until it runs."""
         deadline_s = time.monotonic() + PATIENCE_S
         while (pid := self.rig.supervisor.processes.get(node)) is None:
             if not self.rig.running or time.monotonic() > deadline_s:
-                raise EnvironmentFault(f"{node} does not run", hint="It said last: " + " | ".join(self.rig.lines))
+                raise EnvironmentFault(f"{node} does not run", hint="Last log lines: " + " | ".join(self.rig.lines))
             time.sleep(0.02)
         return pid
 
 
-def kill(victim: Victim, node: str) -> str:
-    """End a node as a crash does, and wait until it has been started again."""
-    pid = victim.pid(node)
+def kill(target: PatchedRig, node: str) -> str:
+    """Kill a node and wait until the supervisor has restarted it."""
+    pid = target.pid(node)
     os.kill(pid, signal.SIGKILL)
-    restarts = victim.rig.supervisor.restarts
-    while victim.rig.running and victim.rig.supervisor.restarts == restarts:
+    restarts = target.rig.supervisor.restarts
+    while target.rig.running and target.rig.supervisor.restarts == restarts:
         time.sleep(0.02)
-    victim.get_on()
-    return "started again"
+    target.wait_for_progress()
+    return "restarted"
 
 
-def freeze(victim: Victim, node: str) -> str:
-    """Have a node stand still for longer than it takes to be given up, and go on."""
-    with _standing_still(victim.pid(node)):
+def freeze(target: PatchedRig, node: str) -> str:
+    """Stop a node for longer than the heartbeat timeout, then let it continue."""
+    with _stopped(target.pid(node)):
         time.sleep(6 * HEARTBEAT_S)
-    victim.get_on()
+    target.wait_for_progress()
     if node.startswith("reconstruct"):
-        _expect(victim, "is gone", f"that {node} stood still")
-    return "noticed, taken back"
+        _expect(target, "is gone", f"the pause of {node}")
+    return "detected, resumed"
 
 
-def slow_down(victim: Victim, node: str) -> str:
-    """Let a node work for a tenth of the time only."""
-    pid = victim.pid(node)
+def slow_down(target: PatchedRig, node: str) -> str:
+    """Let a node run for a tenth of the time only."""
+    pid = target.pid(node)
     for _ in range(15):
-        with _standing_still(pid):
+        with _stopped(pid):
             time.sleep(0.2)
         time.sleep(0.02)
-    victim.get_on()
+    target.wait_for_progress()
     return "caught up"
 
 
 @contextlib.contextmanager
-def _standing_still(pid: int) -> Iterator[None]:
+def _stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -100,60 +100,60 @@ def _standing_still(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def cut(victim: Victim) -> str:
-    """Pull the cables of all reconstruct nodes for longer than it takes to give them up."""
-    for cable in victim.cables:
-        cable.pull()
+def cut(target: PatchedRig) -> str:
+    """Cut the connections of all reconstruct nodes for longer than the heartbeat timeout."""
+    for proxy in target.proxies:
+        proxy.cut()
     time.sleep(6 * HEARTBEAT_S)
-    for cable in victim.cables:
-        cable.plug()
-    victim.get_on()
-    _expect(victim, "is gone", "that nodes were cut off")
-    return "given up, found each other again"
+    for proxy in target.proxies:
+        proxy.restore()
+    target.wait_for_progress()
+    _expect(target, "is gone", "the lost connection")
+    return "timed out, reconnected"
 
 
-def slow_disk(victim: Victim) -> str:
-    """Have each flush take a second longer, for as long as ten of them take."""
-    before = victim.count("ledger.acquired")
-    victim.control.disk_s = 1.0
-    victim.rig.wait_for("ledger.acquired", before + 60, PATIENCE_S)
-    waiting = victim.count("ledger.in_flight")
-    victim.control.disk_s = 0.0
-    victim.get_on(int(waiting) + 3)
-    return f"{waiting:.0f} waited, then caught up"
+def slow_disk(target: PatchedRig) -> str:
+    """Delay each flush by one second until 60 more snapshots are acquired."""
+    before = target.count("ledger.acquired")
+    target.control.disk_s = 1.0
+    target.rig.wait_for("ledger.acquired", before + 60, PATIENCE_S)
+    waiting = target.count("ledger.in_flight")
+    target.control.disk_s = 0.0
+    target.wait_for_progress(int(waiting) + 3)
+    return f"backlog of {waiting:.0f}, then caught up"
 
 
-def fill_disk(victim: Victim) -> str:
-    """Let no file of the sink's grow any more."""
-    size = max(path.stat().st_size for path in (victim.folder / "recordings").glob("*.h5"))
-    resource.prlimit(victim.pid("sink"), resource.RLIMIT_FSIZE, (size, size))
-    victim.rig.wait_for("ledger.dropped", 3, PATIENCE_S)
-    return "the recording ended, said so"
+def fill_disk(target: PatchedRig) -> str:
+    """Stop every file of the sink from growing."""
+    size = max(path.stat().st_size for path in (target.folder / "recordings").glob("*.h5"))
+    resource.prlimit(target.pid("sink"), resource.RLIMIT_FSIZE, (size, size))
+    target.rig.wait_for("ledger.dropped", 3, PATIENCE_S)
+    return "the recording stopped, with an error in the log"
 
 
-def take_memory(victim: Victim, node: str = "reconstruct-0") -> str:
-    """Let a node have no more memory than it has between two solves, until it has noticed; then give it back."""
-    pid = victim.pid(node)
+def take_memory(target: PatchedRig, node: str = "reconstruct-0") -> str:
+    """Limit a node to the memory it holds between two solves until it reports it; then lift the limit."""
+    pid = target.pid(node)
     sizes = []
     for _ in range(100):
         sizes.append(_virtual_bytes(pid))
         time.sleep(0.01)
     resource.prlimit(pid, resource.RLIMIT_AS, (min(sizes), resource.RLIM_INFINITY))
     deadline_s = time.monotonic() + PATIENCE_S
-    while not (noticed := [line for line in victim.rig.lines if "out of memory" in line]) and victim.pid(node) == pid:
+    while not (noticed := [line for line in target.rig.lines if "out of memory" in line]) and target.pid(node) == pid:
         if time.monotonic() > deadline_s:
             raise EnvironmentFault(f"{node} did not run out of memory", hint="Take larger frames.")
         time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    victim.get_on()
-    return "took less at once" if noticed and victim.pid(node) == pid else "started again"
+    target.wait_for_progress()
+    return "solved in smaller chunks" if noticed and target.pid(node) == pid else "restarted"
 
 
-def _expect(victim: Victim, words: str, what: str) -> None:
-    if not any(words in line for line in victim.rig.lines):
+def _expect(target: PatchedRig, words: str, what: str) -> None:
+    if not any(words in line for line in target.rig.lines):
         raise EnvironmentFault(
-            f"Nobody said {what}", expected=repr(words), hint="They said: " + " | ".join(victim.rig.lines)
+            f"No log line reports {what}", expected=repr(words), hint="Last log lines: " + " | ".join(target.rig.lines)
         )
 
 
@@ -162,36 +162,36 @@ def _virtual_bytes(pid: int) -> int:
     return int(pages) * resource.getpagesize()
 
 
-def set_clock_back(victim: Victim) -> str:
-    """Set the clock of the whole host back by an hour, then start a node anew that knows only the new time."""
-    victim.control.clock_s = -_HOUR_S
-    victim.get_on()
-    kill(victim, "reconstruct-0")
-    return "nobody minded"
+def set_clock_back(target: PatchedRig) -> str:
+    """Set the host clock back by an hour, then restart a node, which sees only the new time."""
+    target.control.clock_s = -_HOUR_S
+    target.wait_for_progress()
+    kill(target, "reconstruct-0")
+    return "no effect"
 
 
-def wait_for_end(victim: Victim) -> str:
-    """Do nothing: the camera does it."""
-    while victim.rig.running:
+def wait_for_end(target: PatchedRig) -> str:
+    """Wait for the end of the run: the simulated camera injects the fault."""
+    while target.rig.running:
         time.sleep(0.05)
-    return "noticed, counted"
+    return "detected, counted"
 
 
-def break_masks(victim: Victim) -> str:
-    """Cut the calibration's file in half, and have it read again."""
-    path = victim.folder / MASKS
+def break_masks(target: PatchedRig) -> str:
+    """Truncate the calibration file to half and make the acquire node read it again."""
+    path = target.folder / MASKS
     content = path.read_bytes()
     path.with_suffix(".whole").write_bytes(content)
     path.write_bytes(content[: len(content) // 2])
-    os.kill(victim.pid("acquire"), signal.SIGKILL)
-    while victim.rig.running:
+    os.kill(target.pid("acquire"), signal.SIGKILL)
+    while target.rig.running:
         time.sleep(0.05)
-    _expect(victim, MASKS, "which file is broken")
-    return f"ended with status {victim.rig.status}, named the file; mended, went on"
+    _expect(target, MASKS, "the broken file")
+    return f"ended with status {target.rig.status}, named the file; ran again once repaired"
 
 
 def make_masks(rig: Path) -> None:
-    """Write the masks that a rig's own camera knows to a file beside the rig's."""
+    """Write the calibration of a rig's simulated camera to a file next to the rig file."""
     camera = make_camera(load_rig(rig, overrides={}))
     camera.open()
     calibration = camera.calibration()
@@ -200,16 +200,16 @@ def make_masks(rig: Path) -> None:
     save_calibration(rig.with_name(MASKS), calibration)
 
 
-def mend_masks(folder: Path) -> None:
-    """Put the calibration's file back."""
+def restore_masks(folder: Path) -> None:
+    """Restore the calibration file."""
     (folder / MASKS).with_suffix(".whole").rename(folder / MASKS)
 
 
-def besiege(victim: Victim, messages: int = 1000) -> str:
-    """Send broken messages to the addresses of the acquire node and of the sink."""
-    network = victim.rig.rig.network
-    sent = sum(_send_broken(victim.draw, address, messages) for address in (network.dispatch, network.results))
-    victim.get_on()
+def send_broken_messages(target: PatchedRig, messages: int = 1000) -> str:
+    """Send broken messages to the addresses of the acquire node and the sink."""
+    network = target.rig.rig.network
+    sent = sum(_send_broken(target.draw, address, messages) for address in (network.dispatch, network.results))
+    target.wait_for_progress()
     return f"{sent} refused"
 
 
@@ -240,7 +240,7 @@ def _send_broken(draw: random.Random, address: str, messages: int) -> int:
                 del part[draw.randrange(len(part) + 1) :]
             with contextlib.suppress(WireError):
                 decode([bytes(frame) for frame in frames])
-                continue  # it is a good one all the same
+                continue  # the mutation left a valid message
             socket.poll(int(PATIENCE_S * 1000), zmq.POLLOUT)
             socket.send_multipart([bytes(frame) for frame in frames])
             sent += 1

@@ -1,4 +1,4 @@
-"""``sci-stream bench faults``: what a running rig makes of each thing that can befall it, and what it cost."""
+"""``sci-stream bench faults``: inject faults into a running rig one at a time and report the outcome."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sci_stream.bench.supervised_rig import small_rig, supervised
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError, SciStreamError
 from tests.chaos import fault_injection, random_kills
-from tests.chaos.fault_injection import PATIENCE_S, Victim
-from tests.chaos.patched_node import Control
-from tests.chaos.tcp_proxy import Cable
+from tests.chaos.fault_injection import PATIENCE_S, PatchedRig
+from tests.chaos.patched_node import FaultControl
+from tests.chaos.tcp_proxy import TcpProxy
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -34,25 +34,26 @@ _FROM_LEDGER = ("acquired", "redelivered", "duplicates", "dropped", "camera_miss
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that befalls a rig.
+    """One fault and what is expected of a rig that suffers it.
 
-    ``done`` says it in words; ``harm`` does it in mid-run and returns what came of it. ``tables`` is what is special
-    about the rig, ``rate_hz`` and ``size_px`` of its camera; ``snapshots`` ends the run, 0 if it is to be stopped.
-    ``status`` is the exit status that is due, ``may_drop`` why snapshots may be dropped. With ``masks`` the calibration
-    is in a file; with ``mend``, called with the folder, the run has ended, and goes on afterwards.
+    ``done`` describes the fault; ``inject`` causes it during the run and returns the outcome in words. ``tables``
+    overrides tables of the rig, ``rate_hz`` and ``size_px`` belong to its camera; ``snapshots`` ends the run, 0 runs it
+    until it is stopped. ``status`` is the expected exit status, ``may_drop`` the permitted drop reasons. With ``masks``
+    the calibration is in a file; with ``repair``, called with the folder, the fault ends the run, which is then started
+    again.
     """
 
     done: str
-    harm: Callable[[Victim], str]
+    inject: Callable[[PatchedRig], str]
     tables: Tables = field(default_factory=dict)
     rate_hz: float = 20.0
     size_px: int = _SIZE_PX
     snapshots: int = 0
     status: int = 0
     may_drop: frozenset[str] = frozenset()
-    cabled: bool = False
+    proxied: bool = False
     masks: bool = False
-    mend: Callable[[Path], None] | None = None
+    repair: Callable[[Path], None] | None = None
 
 
 def _camera(**faults: float) -> Tables:
@@ -68,47 +69,50 @@ FAULTS: Final[Mapping[str, Fault]] = {
         f"{node} frozen": Fault(f"SIGSTOP to {process}, SIGCONT", partial(fault_injection.freeze, node=process))
         for node, process in (("acquire", "acquire"), ("reconstruct", "reconstruct-0"), ("sink", "sink"))
     },
-    "network cut": Fault("cables of the reconstruct nodes pulled", fault_injection.cut, cabled=True),
+    "network cut": Fault("connections of the reconstruct nodes cut", fault_injection.cut, proxied=True),
     "sink slow": Fault("the sink runs a tenth of the time", partial(fault_injection.slow_down, node="sink")),
     "disk slow": Fault("each flush takes a second longer", fault_injection.slow_disk),
-    "disk full": Fault(
-        "no file may grow any more", fault_injection.fill_disk, status=3, may_drop=frozenset({"not_recorded"})
-    ),
+    "disk full": Fault("no file can grow", fault_injection.fill_disk, status=3, may_drop=frozenset({"not_recorded"})),
     "out of memory": Fault(
-        "a reconstruct node gets none any more",
+        "a reconstruct node gets no more memory",
         fault_injection.take_memory,
         {"reconstruct": {"denoiser": "tv", "nodes": 1}, "camera": {"options": {"n_frames": 24, "loop_snapshots": 2}}},
         rate_hz=2.0,
         size_px=640,
     ),
     "camera stalls": Fault(
-        "it halts for a second, again and again",
+        "it stops for a second, repeatedly",
         fault_injection.wait_for_end,
         _camera(stall_every=15, stall_s=1.0),
         snapshots=50,
     ),
     "camera unplugged": Fault(
-        "it is gone twice, and returns",
+        "it disconnects and returns, twice",
         fault_injection.wait_for_end,
         _camera(disconnect_after=12, disconnects=2, return_after_s=0.5),
         snapshots=50,
     ),
     "camera repeats": Fault(
-        "a third of the frames come twice",
+        "a third of the frames are duplicated",
         fault_injection.wait_for_end,
         _camera(duplicate_probability=0.3),
         snapshots=50,
     ),
     "camera skips": Fault(
-        "a third of the frames do not come", fault_injection.wait_for_end, _camera(drop_probability=0.3), snapshots=50
+        "a third of the frames are missing", fault_injection.wait_for_end, _camera(drop_probability=0.3), snapshots=50
     ),
-    "clock set back": Fault("by an hour, in mid-run", fault_injection.set_clock_back, {"reconstruct": {"nodes": 1}}),
+    "clock set back": Fault(
+        "by an hour, during the run", fault_injection.set_clock_back, {"reconstruct": {"nodes": 1}}
+    ),
     "calibration broken": Fault(
-        "its file cut in half, read again", fault_injection.break_masks, masks=True, mend=fault_injection.mend_masks
+        "its file truncated, read again",
+        fault_injection.break_masks,
+        masks=True,
+        repair=fault_injection.restore_masks,
     ),
-    "broken messages": Fault("1000 to each address", fault_injection.besiege),
+    "broken messages": Fault("1000 to each address", fault_injection.send_broken_messages),
 }
-"""Everything that `bench` does to a rig, by name; ``random kills`` comes on top. Listed in docs/operation.md."""
+"""The faults that `bench` injects, by name, besides ``random kills``. docs/operation.md lists them."""
 
 RANDOM_KILLS = "random kills"
 
@@ -121,70 +125,70 @@ def bench(
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
-    """Have one rig after the other befallen by a fault each.
+    """Inject each fault into a rig of its own.
 
     Parameters
     ----------
     names
-        Which of `FAULTS` and ``random kills``; all if empty.
+        Names from `FAULTS`, or ``random kills``; all if empty.
     n_kills, seed
-        For the random kills: how many, and from which seed nodes and moments are drawn.
+        Number of random kills, and the seed of their nodes and times.
     folder
-        Where to record; a temporary folder if None. What is recorded is gone afterwards.
+        Where to record; a temporary folder if None. The recordings are deleted afterwards.
     say
-        Told what comes next.
+        Called with a line of progress before each fault.
 
     Returns
     -------
-    ``faults``: a row each, as `suffer` returns it, by name; and the circumstances.
+    ``faults``: the row of each fault by name, as `run_fault` returns it; and the environment.
 
     Raises
     ------
     ConfigError
-        If there is no fault of a name.
+        If a name is unknown.
     """
     every = [*FAULTS, RANDOM_KILLS]
     for name in names:
         if name not in every:
-            raise ConfigError("There is no such fault", expected=f"one of {', '.join(every)}", got=repr(name))
+            raise ConfigError("Unknown fault", expected=f"one of {', '.join(every)}", got=repr(name))
     rows: dict[str, dict[str, Any]] = {}
     for name in names or every:
         say(f"{name} …")
         if name == RANDOM_KILLS:
             rows[name] = _random_kills(n_kills, seed, folder)
         else:
-            rows[name] = suffer(FAULTS[name], folder)
+            rows[name] = run_fault(FAULTS[name], folder)
     return {**circumstances(), "seed": seed, "faults": rows}
 
 
-def suffer(fault: Fault, folder: Path | None = None) -> dict[str, Any]:
-    """Run a rig, do something to it, and go through what it says and what it recorded.
+def run_fault(fault: Fault, folder: Path | None = None) -> dict[str, Any]:
+    """Run a rig, inject a fault, and check its summary and its recording.
 
     Returns
     -------
     ``done`` and ``happened`` in words; ``restarts``; ``redelivered``, ``duplicates``, ``lost`` (without an outcome),
-    ``dropped`` by reason; ``twice`` and ``missing`` in the recording; ``latency_ms``, the least and the largest median
-    of a stage; ``closed``; ``status``; and ``wrong``: what ought not to be, in words, empty if all is well.
+    ``dropped`` by reason; ``twice`` and ``missing`` in the recording; ``latency_ms``, the smallest and largest median
+    of a stage; ``closed``; ``status``; and ``wrong``: each violated expectation in words, empty if there is none.
     """
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder)))
-        control = stack.enter_context(Control(place / "control"))
+        control = stack.enter_context(FaultControl(place / "control"))
         path = _write_rig(fault, place)
         program = (sys.executable, "-m", "tests.chaos.patched_node", str(control.path))
         happened = ""
         problem = ""
         summary: dict[str, Any] | None = None
         restarts = 0
-        # Twice, if it is to end by what befalls it.
-        for harm in (fault.harm, None) if fault.mend else (fault.harm,):
-            cables = _lay_cables(stack, path, control) if fault.cabled else ()
+        # A fault that ends the run is followed by a second run without it.
+        for inject in (fault.inject, None) if fault.repair else (fault.inject,):
+            proxies = _insert_proxies(stack, path, control) if fault.proxied else ()
             rig = stack.enter_context(supervised(path, snapshots=fault.snapshots, program=program))
-            victim = Victim(rig, control, cables, place)
+            target = PatchedRig(rig, control, proxies, place)
             try:
                 rig.wait_for("ledger.reconstructed", 2, PATIENCE_S)
-                happened = harm(victim) if harm else happened
-                if harm and fault.mend:
-                    fault.mend(place)
+                happened = inject(target) if inject else happened
+                if inject and fault.repair:
+                    fault.repair(place)
                 else:
                     summary = rig.finish(PATIENCE_S * 2)
             except SciStreamError as error:
@@ -212,16 +216,16 @@ def _write_rig(fault: Fault, place: Path) -> Path:
     return path
 
 
-def _lay_cables(stack: contextlib.ExitStack, path: Path, control: Control) -> tuple[Cable, ...]:
+def _insert_proxies(stack: contextlib.ExitStack, path: Path, control: FaultControl) -> tuple[TcpProxy, ...]:
     network = load_rig(path, overrides={}).network
     ports = [int(address.rpartition(":")[2]) for address in (network.dispatch, network.results)]
-    cables = tuple(stack.enter_context(Cable(port)) for port in ports)
-    control.detour = (cables[0].near, cables[1].near)
-    return cables
+    proxies = tuple(stack.enter_context(TcpProxy(port)) for port in ports)
+    control.detour = (proxies[0].near, proxies[1].near)
+    return proxies
 
 
 def account(fault: Fault, summary: Mapping[str, Any], recordings: Path, status: int | None) -> dict[str, Any]:
-    """Return the figures of a row from a run's summary and its recordings, and what is wrong with them."""
+    """Return the figures of a row from a run's summary and recordings, and the violated expectations."""
     ledger = summary["ledger"]
     videos, raws = random_kills.recorded(recordings, summary["series"])
     dropped = sum(ledger["dropped"].values())
@@ -247,32 +251,32 @@ def account(fault: Fault, summary: Mapping[str, Any], recordings: Path, status: 
 def _random_kills(n_kills: int, seed: int, folder: Path | None) -> dict[str, Any]:
     row: dict[str, Any] = {"done": f"{n_kills} nodes killed at random moments", "happened": ""}
     try:
-        told = random_kills.bench(kills=n_kills, seed=seed, pause_s=1.0, folder=folder)
+        result = random_kills.bench(kills=n_kills, seed=seed, pause_s=1.0, folder=folder)
     except SciStreamError as error:
         return {**row, "restarts": 0, "closed": False, "status": None, "wrong": str(error)}
-    ledger = told["ledger"]
-    wrong = {name: told[name] for name in ("lost", "twice", "missing_raw", "missing_video", "status") if told[name]}
+    ledger = result["ledger"]
+    wrong = {name: result[name] for name in ("lost", "twice", "missing_raw", "missing_video", "status") if result[name]}
     killed = Counter[str]()
-    for node, count in told["kills"].items():
+    for node, count in result["kills"].items():
         killed[node.partition("-")[0]] += count
-    row["happened"] = "started again"
+    row["happened"] = "restarted"
     return {
         **row,
-        "restarts": told["restarts"],
+        "restarts": result["restarts"],
         "killed": dict(killed),
         **{name: ledger[name] for name in _FROM_LEDGER},
         "closed": ledger["closed"],
-        "lost": told["lost"],
-        "twice": told["twice"],
-        "missing": told["missing_raw"] + told["missing_video"],
-        "status": told["status"],
+        "lost": result["lost"],
+        "twice": result["twice"],
+        "missing": result["missing_raw"] + result["missing_video"],
+        "status": result["status"],
         "wrong": str(wrong) if wrong else "",
     }
 
 
 def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path | None) -> None:
     """Print a row for each fault; write the figures as JSON if asked to."""
-    table = Table(title=f"what befell a rig, and what it cost ({figures['machine']})")
+    table = Table(title=f"faults and their outcome ({figures['machine']})")
     for column in ("fault", "done", "what happened", "restarts", "redelivered", "lost", "twice", "dropped", "ledger"):
         words = column in {"fault", "done", "what happened", "ledger", "dropped"}
         table.add_column(column, justify="left" if words else "right", no_wrap=column == "fault")

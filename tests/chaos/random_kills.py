@@ -1,4 +1,4 @@
-"""``sci-stream bench kills``: nodes of a running rig killed at random moments, and what became of every snapshot."""
+"""Kill nodes of a running rig at random times and account for every snapshot."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ def bench(
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
-    """Run a rig, kill its nodes at random moments, and go through what it recorded.
+    """Run a rig, kill its nodes at random times, and check its recording.
 
     Parameters
     ----------
     kills, seed
-        How many, and from which seed moments and nodes are drawn.
+        Number of kills, and the seed of their times and nodes.
     policy, rate_hz, nodes
-        Of the rig: what it does when it cannot keep up, snapshots a second, reconstruct nodes.
+        The rig's policy, snapshot rate and number of reconstruct nodes.
     pause_s
         Mean time between two kills; drawn from an exponential distribution.
     freeze
-        Fraction of them that are not killed but stopped (SIGSTOP) for up to two seconds and continued.
+        Fraction that is not killed but stopped (SIGSTOP) for up to two seconds and continued.
     folder
-        Where to record; a temporary folder if None, which is gone afterwards.
+        Where to record; a temporary folder if None, deleted afterwards.
     say
-        Told of each kill.
+        Called with a line for each kill.
 
     Returns
     -------
     ``kills`` and ``freezes`` by node, ``restarts``, the ``ledger`` as in the summary, ``lost`` snapshots without an
-    outcome, ``twice`` ones of which the recording holds more than one, ``missing_raw`` ones that ought to be recorded
-    raw and are not, the exit ``status``.
+    outcome, ``twice`` those that the recording holds more than once, ``missing_raw`` those whose raw counts are missing
+    from the recording, the exit ``status``.
 
     Raises
     ------
     EnvironmentFault
-        If the rig does not get on by itself.
+        If the rig does not recover by itself.
     """
     with tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder) as scratch:
         tables: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ def bench(
         began_s = time.monotonic()
         with supervised(path) as rig:
             rig.wait_for("ledger.reconstructed", 1, _PATIENCE_S)
-            killed, frozen = _harm(rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, say=say)
+            killed, frozen = _inject(rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, say=say)
             rig.wait_for("ledger.reconstructed", rig.latest.get("ledger.reconstructed", 0) + 1, _PATIENCE_S)
             summary = rig.finish(_PATIENCE_S * 2)
         videos, raws = recorded(Path(scratch) / "recordings", summary["series"])
@@ -100,22 +100,22 @@ def bench(
         }
 
 
-def _harm(
+def _inject(
     rig: SupervisedRig, draw: random.Random, *, kills: int, pause_s: float, freeze: float, say: Callable[[str], None]
 ) -> tuple[Counter[str], Counter[str]]:
-    """Kill and freeze; return how often, by node. One that is down at that moment is spared, and another drawn."""
+    """Kill and freeze nodes; return the counts by node. If the drawn node is down, draw again."""
     killed: Counter[str] = Counter()
     frozen: Counter[str] = Counter()
     while killed.total() + frozen.total() < kills:
         time.sleep(draw.expovariate(1 / pause_s))
         if not rig.running:
             raise EnvironmentFault(
-                "The rig gave up", got=f"exit status {rig.status}", hint="It said last: " + " | ".join(rig.lines)
+                "The rig stopped", got=f"exit status {rig.status}", hint="Last log lines: " + " | ".join(rig.lines)
             )
-        there = sorted(rig.supervisor.processes.items())
-        if not there:
+        running = sorted(rig.supervisor.processes.items())
+        if not running:
             continue
-        node, pid = draw.choice(there)
+        node, pid = draw.choice(running)
         if draw.random() < freeze:
             if _signal(pid, signal.SIGSTOP):
                 time.sleep(draw.uniform(0, _LONGEST_FREEZE_S))
@@ -130,7 +130,7 @@ def _harm(
 def _signal(pid: int, number: signal.Signals) -> bool:
     """Send a signal; False if the process has ended already."""
     try:
-        # One that is dead and not yet buried takes signals, and would be counted twice.
+        # A zombie still accepts signals and would be counted twice.
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state in "ZX":
             return False
@@ -141,7 +141,7 @@ def _signal(pid: int, number: signal.Signals) -> bool:
 
 
 def recorded(folder: Path, series: str) -> tuple[Counter[int], Counter[int]]:
-    """Return in how many places over all segments video and raw counts of each snapshot are."""
+    """Count in how many segments the video and the raw counts of each snapshot are."""
     videos: Counter[int] = Counter()
     raws: Counter[int] = Counter()
     for path in folder.glob(f"{series}*.h5"):
@@ -154,9 +154,9 @@ def recorded(folder: Path, series: str) -> tuple[Counter[int], Counter[int]]:
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
     """Print a table; write the figures as JSON if asked to."""
     ledger = figures["ledger"]
-    table = Table(title=f"nodes killed at random moments ({figures['machine']}, seed {figures['seed']})")
+    table = Table(title=f"nodes killed at random times ({figures['machine']}, seed {figures['seed']})")
     table.add_column("what", no_wrap=True)
-    table.add_column("how many", justify="right", no_wrap=True)
+    table.add_column("count", justify="right", no_wrap=True)
     rows: list[tuple[str, object]] = [
         *((f"killed: {node}", count) for node, count in figures["kills"].items()),
         *((f"frozen: {node}", count) for node, count in figures["freezes"].items()),

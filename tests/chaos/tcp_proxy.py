@@ -1,4 +1,4 @@
-"""A network cable between two nodes that can be pulled and plugged in again, for `bench faults`."""
+"""A TCP proxy between two nodes whose connection can be cut and restored, for `bench faults`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import threading
 from typing import Self
 
 _CHUNK = 1 << 16
-_TURN_S = 0.02
+_POLL_S = 0.02
 _STUCK_S = 5.0
-"""After which a connection is closed whose far end takes nothing."""
+"""A connection whose far end accepts no data for this long is closed."""
 
 
-class Cable:
-    """Hands TCP connections on to another port of this machine, both ways, unless it is pulled. A context manager.
+class TcpProxy:
+    """Forward TCP connections to another port of this machine in both directions, unless cut. A context manager.
 
-    While it is pulled nothing comes through and nobody is told: connections stay open, as they do when a real cable is
-    pulled. What was on its way then comes through when it is plugged in again, as TCP would send it again.
+    While it is cut no data pass and no connection is closed, as when a network cable is unplugged. Data in flight
+    arrive once it is restored, as TCP would retransmit them.
 
     Parameters
     ----------
     port
-        Where to, on 127.0.0.1.
+        The port to forward to, on 127.0.0.1.
     """
 
     def __init__(self, port: int) -> None:
         self._far = ("127.0.0.1", port)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._pulled = False
+        self._cut = False
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._ways: dict[socket.socket, socket.socket] = {}
-        self._thread = threading.Thread(target=self._run, name="cable", daemon=True)
+        self._closing = threading.Event()
+        self._peers: dict[socket.socket, socket.socket] = {}
+        self._thread = threading.Thread(target=self._run, name="tcp-proxy", daemon=True)
         self._thread.start()
 
     @property
@@ -41,62 +41,62 @@ class Cable:
         """The address to connect to instead."""
         return f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
 
-    def pull(self) -> None:
-        """Let nothing through from here on."""
+    def cut(self) -> None:
+        """Stop forwarding."""
         with self._lock:
-            self._pulled = True
+            self._cut = True
 
-    def plug(self) -> None:
-        """Let everything through."""
-        self._pulled = False
+    def restore(self) -> None:
+        """Forward again."""
+        self._cut = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._closing.set()
         self._thread.join()
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector, self._listener:
             selector.register(self._listener, selectors.EVENT_READ)
-            while not self._over.is_set():
-                if self._pulled:
-                    self._over.wait(_TURN_S)
+            while not self._closing.is_set():
+                if self._cut:
+                    self._closing.wait(_POLL_S)
                     continue
-                for key, _ in selector.select(_TURN_S):
+                for key, _ in selector.select(_POLL_S):
                     with self._lock:
-                        if not self._pulled:
+                        if not self._cut:
                             self._serve(selector, key.fileobj)
-            for end in self._ways:
+            for end in self._peers:
                 end.close()
 
     def _serve(self, selector: selectors.BaseSelector, ready: object) -> None:
         if ready is self._listener:
             self._connect(selector)
-        elif isinstance(ready, socket.socket) and ready in self._ways:
-            self._pass_on(selector, ready)
+        elif isinstance(ready, socket.socket) and ready in self._peers:
+            self._forward(selector, ready)
 
     def _connect(self, selector: selectors.BaseSelector) -> None:
         near, _ = self._listener.accept()
         try:
             far = socket.create_connection(self._far, timeout=1.0)
         except OSError:
-            near.close()  # the node there is down: who connects finds out as it would without a cable
+            near.close()  # the node is down: the client sees a closed connection, as it would without the proxy
             return
         for end, other in ((near, far), (far, near)):
             end.settimeout(_STUCK_S)
-            self._ways[end] = other
+            self._peers[end] = other
             selector.register(end, selectors.EVENT_READ)
 
-    def _pass_on(self, selector: selectors.BaseSelector, end: socket.socket) -> None:
+    def _forward(self, selector: selectors.BaseSelector, end: socket.socket) -> None:
         data = b""
         with contextlib.suppress(OSError):
             data = end.recv(_CHUNK)
             if data:
-                self._ways[end].sendall(data)
+                self._peers[end].sendall(data)
                 return
-        for gone in (end, self._ways[end]):
+        for gone in (end, self._peers[end]):
             selector.unregister(gone)
-            del self._ways[gone]
+            del self._peers[gone]
             gone.close()
