@@ -1,1 +1,1 @@
-"""Benchmarks, part of the product: figures that anyone can print on their own machine."""
+"""Benchmarks, part of the product: anyone can print the documented figures on their own machine."""

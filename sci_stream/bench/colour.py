@@ -1,4 +1,4 @@
-"""``sci-stream bench colour``: how well colours come through, on photographs and on a chart before the camera."""
+"""``sci-stream bench colour``: colour accuracy on photographs and on a chart filmed by the simulated camera."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.demosaic import Demosaic, demosaic
@@ -54,15 +54,15 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
     section
         Prior that reconstructs the chart.
     device
-        For that.
+        Device to reconstruct on.
     progress
-        Told about each photograph.
+        Called with a line per photograph.
 
     Returns
     -------
     ``{"images", "demosaic": [{"method", "psnr_db", "by_phase", "ms_per_megapixel"}], "chart": [{"phase", "mean",
-    "max"}], …}``. PSNR over all three colours at the photographs' own (sRGB) levels, as the literature has it, without
-    a rim of 4 pixels, its mean over images and phases; the chart's ΔE is CIEDE2000 of the patches' means.
+    "max"}], …}``. PSNR over all three colours at the photographs' own (sRGB) levels, as in the literature, without
+    a border of 4 pixels, averaged over images and phases; the chart's ΔE is CIEDE2000 of the patches' means.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
     for path in files:
         picture = cv2.imread(str(path), cv2.IMREAD_COLOR)
         if picture is None or min(picture.shape[:2]) <= 2 * _RIM_PX + 8:
-            progress(f"passed over: {path.name}")
+            progress(f"skipped: {path.name}")
             continue
         height, width = (n // 2 * 2 for n in picture.shape[:2])
         rgb = picture[:height, :width, ::-1].astype(np.uint16) * 257
@@ -101,7 +101,7 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
     for phase in BayerPhase:
         difference = chart_delta_e(phase, section, device)
         chart.append({"phase": str(phase), "mean": float(difference.mean()), "max": float(difference.max())})
-    return {"images": images, "demosaic": rows, "chart": chart, **circumstances(describe_device(pick_device(device)))}
+    return {"images": images, "demosaic": rows, "chart": chart, **environment(describe_device(pick_device(device)))}
 
 
 def _measure(
@@ -135,7 +135,7 @@ def chart_delta_e(
 
     Returns
     -------
-    (4, 6) CIEDE2000 between each patch's mean on the screen and what it should be.
+    (4, 6) CIEDE2000 between each patch's mean on the screen and its nominal colour.
     """
     chart = chart_picture()
     height, width = chart.shape[:2]
@@ -154,7 +154,7 @@ def chart_delta_e(
             calibration, frame = camera.calibration(), camera.read(30.0)
         finally:
             camera.close()
-    assert calibration is not None  # the simulated camera knows its masks
+    assert calibration is not None  # the simulated camera has a calibration
     assert frame is not None
     prior, settings = make_prior(section, pick_device(device))
     snapshot = Snapshot(
@@ -167,11 +167,11 @@ def chart_delta_e(
 
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print two tables; write everything as JSON if asked to."""
+    """Print two tables; write everything as JSON if requested."""
     base = next(row["psnr_db"] for row in figures["demosaic"] if row["method"] == Demosaic.BILINEAR)
     table = Table(title=f"demosaicing, {figures['images']} photographs, all four phases")
     table.add_column("method", no_wrap=True)
-    for column in ("PSNR dB", "beside bilinear", *figures["demosaic"][0]["by_phase"], "ms/megapixel"):
+    for column in ("PSNR dB", "vs bilinear", *figures["demosaic"][0]["by_phase"], "ms/megapixel"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in figures["demosaic"]:
         by_phase = [f"{value:.2f}" for value in row["by_phase"].values()]
@@ -208,7 +208,7 @@ def lab(srgb: npt.ArrayLike) -> F64:
 
 
 def delta_e_2000(one: npt.ArrayLike, other: npt.ArrayLike) -> F64:
-    """Return the CIEDE2000 difference of L*a*b* colours, (…, 3) → (…); about 1 can just be seen side by side.
+    """Return the CIEDE2000 difference of L*a*b* colours, (…, 3) → (…); about 1 is just noticeable side by side.
 
     Reference: Sharma, Wu, Dalal, *The CIEDE2000 color-difference formula*, Color Res. Appl. 30 (2005); their eqs. 2–22.
     """

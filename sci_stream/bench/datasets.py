@@ -1,4 +1,4 @@
-"""Coded snapshots with their truth, from published files and videos, as the instrument's own cameras deliver them."""
+"""Benchmark sequences: coded snapshots with ground truth, read through the instrument's own camera drivers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sci_stream.optics.calibration import Calibration
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footage:
-    """Consecutive snapshots through one calibration, each with its truth; numbered from 0."""
+    """Consecutive snapshots of one calibration, each with its ground truth; numbered from 0."""
 
     name: str
     calibration: Calibration
     snapshots: tuple[Snapshot, ...]
 
     def cut(self) -> Snapshot:
-        """Return one more snapshot, directly after the last: the first scene turned by 180°, another one altogether."""
+        """Return a snapshot after a scene cut: the first scene rotated by 180°, numbered directly after the last."""
         first = self.snapshots[0]
         assert first.truth is not None
         truth = unit_scale(first.truth)[:, ::-1, ::-1].copy()
@@ -35,34 +35,34 @@ class Footage:
 
 
 def unit_scale(truth: Array) -> npt.NDArray[np.float32]:
-    """Return a true video on the 0–1 scale, given as bytes or as fractions."""
+    """Return a ground-truth video, given as bytes or as fractions, on the 0–1 scale."""
     scale = 255.0 if truth.dtype == np.uint8 else 1.0
     return np.asarray(truth, np.float32) / np.float32(scale)
 
 
 def published(folder: Path) -> Iterator[Footage | str]:
-    """Yield every published-layout ``.mat`` file below a folder; for one that cannot be used, a line that says why."""
+    """Yield every published-layout ``.mat`` file below a folder; for an unusable one, a line with the reason."""
     for path in sorted(folder.rglob("*.mat")):
         try:
             yield filmed(path.stem, "replay", path=path)
         except FileFormatError as error:
-            yield f"passed over: {error}"
+            yield f"skipped: {error}"
 
 
 def filmed(name: str, driver: str, /, **options: Any) -> Footage:
-    """Return all that a finite camera delivers.
+    """Return every snapshot of a camera that ends by itself.
 
     Parameters
     ----------
     name
-        For the tables.
+        Name in the tables.
     driver, options
-        The camera's driver and its options; it must end by itself and know the truth.
+        The camera's driver and options; the camera must end by itself and deliver ground truth.
 
     Raises
     ------
     FileFormatError
-        If it delivers nothing, or no truth.
+        If it delivers nothing, or no ground truth.
     """
     plugin = load_driver(driver)
     camera = plugin(plugin.Options(**options))
@@ -70,7 +70,7 @@ def filmed(name: str, driver: str, /, **options: Any) -> Footage:
         capabilities = camera.open()
         calibration = camera.calibration()
         if not capabilities.has_truth or calibration is None:
-            raise FileFormatError(f"{name} has no truth to compare with", expected="a camera or file that knows it")
+            raise FileFormatError(f"{name} has no ground truth", expected="a camera or file that delivers it")
         camera.start()
         snapshots: list[Snapshot] = []
         while not camera.exhausted:

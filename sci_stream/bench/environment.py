@@ -1,4 +1,4 @@
-"""Where and with what a figure was measured."""
+"""The machine, device and versions with which a figure was measured, and processor-time accounting."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sci_stream.nodes.runtime.process import versions
 from sci_stream.recon.backend.transfers import Stopwatch
 
 
-def circumstances(device: str = "") -> dict[str, Any]:
-    """Return what has to stand beside every figure."""
+def environment(device: str = "") -> dict[str, Any]:
+    """Return the machine, device and versions that accompany every figure."""
     return {
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "device": device,
@@ -25,14 +25,14 @@ def circumstances(device: str = "") -> dict[str, Any]:
 
 @torch.inference_mode()
 def matrix_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = None, products: int = 5) -> float:
-    """Return the FLOP/s of large matrix products in a type: what a device can do with what it is given.
+    """Return the FLOP/s of large matrix products in a data type: the practical limit of a device.
 
     Parameters
     ----------
     size
         Rows of the square matrices of random numbers; None for 8192 on a GPU and 2048 on a CPU.
     products
-        How many are timed, after one that prepares; the fastest counts.
+        How many to time after a warm-up; the fastest counts.
     """
     n = size or (8192 if device.type == "cuda" else 2048)
     generator = torch.Generator().manual_seed(0)
@@ -47,8 +47,8 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
     return 2.0 * n**3 / best
 
 
-class ProcessorMeter:
-    """Processor time that processes have used since the camera started, s. It does not mind what else runs here."""
+class CpuTimeMeter:
+    """Processor time of several processes since `start`, s. Other processes on the machine do not affect it."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = pids
@@ -66,7 +66,7 @@ class ProcessorMeter:
         tick = os.sysconf("SC_CLK_TCK")
         readings = {}
         for name, pid in self._pids.items():
-            # The name of the program, in parentheses, may hold spaces: count the fields behind it.
+            # The program name, in parentheses, may contain spaces: count fields after it.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             readings[name] = (int(fields[11]) + int(fields[12])) / tick
         return readings

@@ -1,4 +1,4 @@
-"""Figures of `bench quality` for people: PSNR over iterations, frames side by side."""
+"""Plots of `bench quality`: PSNR over iterations, and frames side by side."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Image = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """One shot of a set as it is drawn.
+    """One shot of a set to plot.
 
-    ``psnr_db`` after each iteration; ``truth`` and ``ours`` one frame of the video, 0–1, and ``coded`` the measurement
-    that it is one of, any scale, (H, W) each; ``paper_db`` the paper's figure for the set, if it has one.
+    ``psnr_db`` after each iteration; ``truth`` and ``ours`` one frame of the video, 0–1, and ``coded`` its coded
+    measurement, any scale, (H, W) each; ``paper_db`` the paper's figure for the set, if it has one.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Example:
 
 
 def require_matplotlib(path: Path) -> None:
-    """Raise unless a figure can be drawn into this file: before the measurements, not after them.
+    """Raise unless a figure can be written to this file; called before the measurements.
 
     Raises
     ------
     ConfigError
-        If matplotlib is missing or does not know the file's ending.
+        If matplotlib is missing or does not support the file's suffix.
     """
     try:
-        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - an extra: only who plots needs it
+        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - optional extra
     except ImportError:
         raise ConfigError(
             "Plots need matplotlib", got="not installed", hint="pip install 'sci-stream[plot]', or leave out --plot."
@@ -51,28 +51,28 @@ def require_matplotlib(path: Path) -> None:
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise ConfigError(
-            f"--plot {path} has an ending that no picture has", expected=", ".join(sorted(known)), got=repr(path.suffix)
+            f"Unsupported plot format: --plot {path}", expected=", ".join(sorted(known)), got=repr(path.suffix)
         )
 
 
 def plot_quality(examples: list[Example], title: str, path: Path) -> None:
-    """Draw a row for each set into a file: the course of the PSNR, then truth, reconstruction and what was measured.
+    """Plot a row for each set: PSNR over iterations, ground truth, reconstruction and coded measurement.
 
     Raises
     ------
     ConfigError
-        If matplotlib is missing or does not know the file's ending.
+        If matplotlib is missing or does not support the file's suffix.
     StorageError
         If the file cannot be written.
     """
     require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - as above; without pyplot, which would look for a screen
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra; without pyplot, which needs a display
 
     figure = Figure(figsize=(15, 3.4 * len(examples)), layout="constrained")
     figure.suptitle(title)
     rows = figure.subplots(len(examples), 4, squeeze=False, width_ratios=[1.5, 1, 1, 1])
     for example, axes in zip(examples, rows, strict=True):
-        _draw_course(axes[0], example)
+        _plot_psnr(axes[0], example)
         middle = f"{example.psnr_db[-1]:.2f} dB"
         for axis, image, label in zip(
             axes[1:], (example.truth, example.ours, example.coded), ("truth", f"ours, {middle}", "coded"), strict=True
@@ -84,7 +84,7 @@ def plot_quality(examples: list[Example], title: str, path: Path) -> None:
     _save(figure, path)
 
 
-def _draw_course(axis: Axes, example: Example) -> None:
+def _plot_psnr(axis: Axes, example: Example) -> None:
     iterations = range(1, len(example.psnr_db) + 1)
     axis.plot(iterations, example.psnr_db, marker=".", label="first shot")
     best = int(np.argmax(example.psnr_db))

@@ -1,6 +1,6 @@
-r"""The published loop as it is published: what the instrument's speed is measured against.
+r"""The published PnP-GAP-FFDNet loop: the baseline for the instrument's speed.
 
-PnP-GAP with FFDNet, frame by frame, in float32, in torch's default layout, written down plainly and not tuned::
+PnP-GAP with FFDNet, frame by frame, in float32 and torch's default memory layout, not tuned::
 
     v ← Φᵀy,  y_acc ← 0
     for σ in 50, 25, 12, 6 (of 255), ten times each:
@@ -8,11 +8,11 @@ PnP-GAP with FFDNet, frame by frame, in float32, in torch's default layout, writ
         x ← v + Φᵀ((y_acc − Φv) / Σ_b φ_b)
         for each frame b:  v_b ← FFDNet(x_b, σ)
 
-That is the paper's Algorithm 1 with its accelerated projection, and with the published code's start, normalisation
-(Σφ, equal to Σφ² for binary masks only, 1 where it is 0) and schedule. It shares the instrument's weights and nothing
-of its code. As there, nothing is clipped. From that start it converges with the IPOL network, which the published code
-runs, and diverges with the original one (KAIR, MatConvNet): the first iterations hand it images far below black. So it
-can also be begun where the instrument begins, at v = y/Σφ in every frame and y_acc = y.
+This is the paper's Algorithm 1 with accelerated projection and the published code's start, normalisation (Σφ, which
+equals Σφ² only for binary masks; 1 where it is 0) and schedule. It shares the instrument's weights but none of
+its code. As in the published code, nothing is clipped. From that start it converges with the IPOL network, which the published
+code runs, and diverges with the original one (KAIR, MatConvNet), because the first iterations give the network images
+far below black. It can therefore also start from v = y/Σφ in every frame and y_acc = y.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def published_gap(
     weights
         The network.
     published_start
-        False to begin at y/Σφ in every frame, and y_acc = y.
+        False to start from y/Σφ in every frame and y_acc = y.
 
     Yields
     ------
@@ -60,7 +60,7 @@ def published_gap(
 
 
 def denoise_frame(frame: torch.Tensor, sigma: float, weights: FfdnetWeights) -> torch.Tensor:
-    """Denoise one frame, (H, W), by FFDNet."""
+    """Denoise one frame, (H, W), with FFDNet."""
     image = F.pixel_unshuffle(frame[None, None], 2)
     h = torch.cat((image, torch.full_like(image[:, :1], sigma)), dim=1)
     for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):

@@ -1,4 +1,4 @@
-"""``sci-stream bench quality``: how good reconstructions of published measurements are, beside the paper's figures."""
+"""``sci-stream bench quality``: PSNR and SSIM on published measurements, next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.plots import Example, plot_quality, require_matplotlib
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
@@ -37,7 +37,7 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def paper_row(stem: str) -> dict[str, tuple[float, float]]:
-    """Return the paper's figures for a file, found by the set's name at the start of the file's; empty if unknown."""
+    """Return the paper's figures for a file whose name starts with the set's name; empty if unknown."""
     return next((row for name, row in PAPER.items() if stem.lower().startswith(name)), {})
 
 
@@ -53,13 +53,13 @@ def bench(
     Parameters
     ----------
     data
-        The folder, searched through; files without a truth are passed over, saying so.
+        The folder, searched recursively; files without ground truth are skipped with a message.
     section
         Denoiser, weights, iterations and the rest, as in a rig.
     progress
-        Told about each shot.
+        Called with a line per shot.
     plot
-        Picture to draw the first shot of each set into; it is solved once more for that, outside the measured time.
+        File to plot the first shot of each set into; that shot is solved once more, outside the measured time.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def bench(
     FileFormatError
         If there is nothing to measure.
     ConfigError
-        If a plot is asked for and cannot be drawn.
+        If a requested plot cannot be drawn.
     """
     if plot is not None:
         require_matplotlib(plot)
@@ -84,7 +84,7 @@ def bench(
         try:
             shots = list(published_shots(path))
         except FileFormatError as error:
-            progress(f"passed over: {error}")
+            progress(f"skipped: {error}")
             continue
         calibration = shots[0][1]
         engine = Engine(calibration, prior, device, settings)
@@ -102,23 +102,23 @@ def bench(
             f"Nothing to measure in {data}",
             expected="published .mat files with meas, mask and orig",
             got="none",
-            hint="--data names their folder; it is searched through.",
+            hint="--data names their folder, which is searched recursively.",
         )
     if plot is not None:
         plot_quality(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
-    told = {"denoiser": prior.name, "weights": str(section.weights or ""), **dataclasses.asdict(settings)}
-    return {"sets": sets, "settings": told, **circumstances(describe_device(device))}
+    settings_used = {"denoiser": prior.name, "weights": str(section.weights or ""), **dataclasses.asdict(settings)}
+    return {"sets": sets, "settings": settings_used, **environment(describe_device(device))}
 
 
 def published_shots(path: Path) -> Iterator[tuple[CameraFrame, Calibration]]:
-    """Yield the shots of a file as the replay camera hands them over, so that the instrument's own path is measured."""
+    """Yield the shots of a file from the replay camera, so that the benchmark measures the instrument's own path."""
     driver = load_driver("replay")
     camera = driver(driver.Options(path=path))
     try:
         capabilities = camera.open()
         calibration = camera.calibration()
         if not capabilities.has_truth or calibration is None:
-            raise FileFormatError(f"{path} has no truth to compare with", expected="orig beside meas and mask")
+            raise FileFormatError(f"{path} has no ground truth", expected="the arrays orig, meas and mask")
         camera.start()
         while (frame := camera.read(1.0)) is not None:
             yield frame, calibration
@@ -156,7 +156,7 @@ def _truth(frame: CameraFrame) -> torch.Tensor:
 
 
 def _example(engine: Engine, frame: CameraFrame, name: str) -> Example:
-    """Solve a shot once more, with an eye on every iteration."""
+    """Solve a shot once more and score every iteration."""
     truth, course = _truth(frame), list[float]()
     video, _ = engine.reconstruct(
         _snapshot(engine, frame, 0),
@@ -191,7 +191,7 @@ def _summary(name: str, per_shot: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table beside the paper's figures; write everything as JSON if asked to."""
+    """Print a table next to the paper's figures; write everything as JSON if requested."""
     table = Table(title=f"{figures['settings']['denoiser']} on {figures['device']}")
     for column in ("set", "shots", "PSNR dB", "SSIM", "iterations", "s/shot", "paper GAP-TV", "paper FFDNet"):
         table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""``sci-stream bench stream --record``: how fast raw snapshots reach the disk, alone and under the whole pipeline."""
+"""``sci-stream bench stream --record``: recording rate, of the recorder alone and of the whole pipeline."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def bench_record(
 ) -> list[dict[str, Any]]:
     """Measure recording of 12-bit noise, which is harder to compress than any scene.
 
-    Four parts: the recorder alone, uncompressed and compressed; then camera, worker, sink and recorder, each a process
-    as in a rig, at a given rate and as fast as it goes. ``lost`` counts snapshots acquired whose raw counts cannot be
+    Four parts: the recorder alone, uncompressed and compressed; then camera, worker, sink and recorder as in a rig, at
+    a given rate and at full speed. ``lost`` counts snapshots acquired whose raw counts cannot be
     read from the recording afterwards.
 
     Raises
     ------
     ConfigError
-        If there is no such folder.
+        If the folder does not exist.
     """
     if not folder.is_dir():
         raise ConfigError(f"--folder {folder} is not a folder", expected="a folder on the disk to record to")
@@ -41,7 +41,7 @@ def bench_record(
 
 
 def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compression: Compression) -> dict[str, Any]:
-    """Measure the recorder by itself: raw snapshots as fast as it takes them, to the end of its last flush."""
+    """Measure the recorder alone: raw snapshots at full speed, until its last flush ends."""
     camera = LoopCamera(shape, 0.0)
     calibration = camera.calibration()
     info = SeriesInfo("bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash)
@@ -83,7 +83,7 @@ def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: flo
 
 
 def _held(folder: Path) -> int:
-    """Return of how many snapshots raw counts are in the recording in a folder."""
+    """Return the number of snapshots with raw counts in the recording in a folder."""
     (first,) = sorted(folder.glob("*.h5"), key=lambda path: len(path.name))[:1]
     with RecordedSeries(first) as series:
         return len(series.raw)

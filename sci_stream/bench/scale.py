@@ -1,4 +1,4 @@
-"""``sci-stream bench scale``: what a second reconstruct node is worth, and how soon one that joins takes its share."""
+"""``sci-stream bench scale``: throughput gained by a second reconstruct node, and its time to contribute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.scale_node import SLEEPING
 from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
 from sci_stream.clock import unix_ns
@@ -31,7 +31,7 @@ _CREDIT = 2
 _PATIENCE_S = 120.0
 
 Result = tuple[int, str]
-"""When a snapshot was reconstructed (Unix time, ns), and by which node."""
+"""Time of a reconstruction (Unix time, ns) and the node that made it."""
 
 
 def bench(
@@ -42,34 +42,34 @@ def bench(
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
-    """Run a rig whose reconstruct nodes join one after the other while it runs, and go through what it recorded.
+    """Run a rig whose reconstruct nodes join one after the other, and evaluate its recording.
 
-    Reconstruction is the limit: the camera delivers more than all nodes together can take, into a queue that loses
-    nothing.
+    Reconstruction is the bottleneck: the camera delivers more than all nodes together can solve, into a queue that
+    drops nothing.
 
     Parameters
     ----------
     nodes
-        How many join, the first one before all.
+        Number of nodes; the first one joins before the run.
     snapshots
-        How many each node reconstructs, about, before the next one joins.
+        Approximate number that each node reconstructs before the next one joins.
     solve_s
-        How long a denoiser sleeps for each snapshot, s.
+        Time that the denoiser sleeps for each snapshot, s.
     folder
-        Where to record; a temporary folder if None, which is gone afterwards.
+        Where to record; a temporary folder if None, deleted afterwards.
     say
-        Told of each node that joins.
+        Called with a line for each node that joins.
 
     Returns
     -------
     ``phases``, one for each number of nodes: ``nodes``, ``per_s`` (snapshots a second), ``ratio`` to one node's,
-    ``share`` by node, ``first_result_s`` (from when the node was told to join to its first result). ``ledger``,
+    ``share`` by node, ``first_result_s`` (from the request to join to the node's first result). ``ledger``,
     ``twice`` and ``missing`` in the recording, ``out_of_order`` at the taps, the exit ``status``.
 
     Raises
     ------
     EnvironmentFault
-        If the rig or a node does not get on.
+        If the rig or a node stops making progress.
     """
     total = snapshots * nodes * (nodes + 1) // 2
     with tempfile.TemporaryDirectory(prefix="sci-stream-scale-", dir=folder) as scratch:
@@ -84,7 +84,7 @@ def bench(
                 (int(rows["finished_ns"][seq]), str(bytes(rows["node"][seq]).decode("ascii"))) for seq in seqs
             )
     return {
-        **circumstances(),
+        **environment(),
         "solve_s": solve_s,
         "snapshots": total,
         "phases": _phases(results, joined_ns),
@@ -117,7 +117,7 @@ def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
 
 @contextlib.contextmanager
 def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subprocess.Popen[str]]]:
-    """Have nodes that are loaded and wait to be told to join; none is left behind."""
+    """Start nodes that load and wait for the request to join; end all of them on exit."""
     command = [sys.executable, "-m", "sci_stream.bench.scale_node", str(path)]
     processes = [
         subprocess.Popen([*command, str(index), str(solve_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -127,7 +127,7 @@ def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subp
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != "loaded\n":
-                raise EnvironmentFault("A reconstruct node did not start", hint="It said why, above.")
+                raise EnvironmentFault("A reconstruct node did not start", hint="Its log lines are above.")
         yield processes
     finally:
         for process in processes:
@@ -145,7 +145,7 @@ def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subp
 def _run(
     rig: SupervisedRig, waiting: Sequence[subprocess.Popen[str]], snapshots: int, say: Callable[[str], None]
 ) -> tuple[list[int], list[int]]:
-    """Let nodes join, each when those before it have done their part; return when, and the seqs at the taps."""
+    """Let nodes join one after the other; return the times, and the seqs in the order in which the taps gave them."""
     seen: list[int] = []
     listener = threading.Thread(target=_listen, args=(rig, seen), daemon=True)
     listener.start()
@@ -164,7 +164,7 @@ def _run(
 
 
 def _listen(rig: SupervisedRig, seen: list[int]) -> None:
-    """Take down the order in which results come out, until the run is over."""
+    """Note the order in which results are published until the run ends."""
     while rig.running:
         with contextlib.suppress(TransportError):
             results = subscribe(rig.rig.network.taps, timeout_s=1.0, every=True)
@@ -172,16 +172,16 @@ def _listen(rig: SupervisedRig, seen: list[int]) -> None:
 
 
 def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the figures of each phase: from the first result of the node that began it to the next node's joining."""
+    """Return the figures of each phase: from the first result of a new node until the next one joins."""
     times = np.array([finished_ns for finished_ns, _ in results], np.int64)
-    # At the end of all, nodes wait for each other's last ones.
+    # At the end of the run, nodes idle while others finish their last snapshots.
     last_ns = int(times[max(0, len(times) - 1 - _CREDIT * len(joined_ns))])
     ends_ns = [*joined_ns[1:], last_ns]
     phases: list[dict[str, Any]] = []
     for index, (begin_ns, end_ns) in enumerate(zip(joined_ns, ends_ns, strict=True)):
         first_ns = next((at_ns for at_ns, node in results if node == f"reconstruct-{index}"), None)
         if first_ns is None:
-            raise EnvironmentFault(f"Node {index} reconstructed nothing", hint="Have more --snapshots in each phase.")
+            raise EnvironmentFault(f"Node {index} reconstructed nothing", hint="Use more --snapshots in each phase.")
         within = [node for at_ns, node in results if first_ns < at_ns <= end_ns]
         counts = Counter(within)
         per_s = len(within) / max((end_ns - first_ns) / 1e9, 1e-9)
@@ -198,11 +198,11 @@ def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[dict[st
 
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if asked to."""
+    """Print a table; write the figures as JSON if requested."""
     table = Table(
         title=f"nodes that take {1000 * figures['solve_s']:g} ms a snapshot, joining one by one ({figures['machine']})"
     )
-    for column in ("nodes", "snapshots/s", "of one node's", "share of each", "joining to first result"):
+    for column in ("nodes", "snapshots/s", "ratio to one node", "share of each", "joining to first result"):
         table.add_column(column, justify="right")
     for phase in figures["phases"]:
         share = " ".join(f"{part:.0%}" for part in phase["share"].values())

@@ -1,7 +1,7 @@
-"""A reconstruct node for `bench scale`: its denoiser sleeps, so that it takes as long where there are no cores for it.
+"""A reconstruct node for `bench scale` whose denoiser sleeps: its solve time does not depend on free cores.
 
-Run as ``python -m sci_stream.bench.scale_node RIG INDEX SECONDS``. It loads, writes ``loaded``, and joins the rig when
-it is sent a line.
+Run as ``python -m sci_stream.bench.scale_node RIG INDEX SECONDS``. It loads, writes ``loaded``, and joins the rig
+when it receives a line.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sci_stream.nodes.runtime.process import stop_on_signals
 from sci_stream.recon.denoisers.registry import DENOISERS
 
 SLEEPING = "sleeping"
-"""The denoiser's name, known to these processes only."""
+"""Name of the denoiser, registered in these processes only."""
 
 
 class SleepingDenoiser:
-    """Return a copy of what comes in, after a while in which no core is needed."""
+    """Return a copy of the input after a sleep, which needs no core."""
 
     name = SLEEPING
 
@@ -43,14 +43,14 @@ class SleepingDenoiser:
 
 
 def register(seconds: float) -> None:
-    """Make the denoiser known by its name, as any other is."""
+    """Register the denoiser under its name."""
     DENOISERS[SLEEPING] = dataclasses.replace(
         DENOISERS["identity"], make=lambda _device, _weights, _precision: SleepingDenoiser(seconds)
     )
 
 
 def main(rig_path: Path, index: int, seconds: float) -> None:
-    """Load, wait to be told, join, and work until asked to stop."""
+    """Load, wait for the request to join, then work until asked to stop."""
     register(seconds)
     set_up_logging(f"reconstruct-{index}", verbose=False)
     rig = load_rig(rig_path, overrides={})

@@ -1,4 +1,4 @@
-"""``sci-stream bench soak``: tens of thousands of snapshots through a whole rig, and what grows that should not."""
+"""``sci-stream bench soak``: run a rig for tens of thousands of snapshots and look for growth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
 from sci_stream.optional import need
 
@@ -22,29 +22,29 @@ _SIZE_PX = 32
 _SAMPLE_S = 1.0
 _START_S = 120.0
 _SETTLED = 2000
-"""Snapshots after which everything should have grown to its size."""
+"""Snapshots after which caches and pools have reached their size."""
 _MOST_GROWTH = 0.05
 _MOST_DELAY = 1.5
-"""Of the median latency: what comes and goes on a machine that does other things as well."""
+"""Permitted growth of the median latency: machines with other work vary by this much."""
 _LEAST_DELAY_MS = 5.0
 _EASY_HZ = 50.0
 _PROBED = 250
 _SPARE_FRACTION = 1 / 3
 _MOST_HANDLES = 2
-"""A connection may be there twice for a moment when a page or a tap is opened."""
+"""Permitted growth of open handles: a reconnecting page or tap holds two for a moment."""
 
 Sample = dict[str, Any]
 
 
 def process_figures(pid: int) -> dict[str, float] | None:
-    """Return resident memory (MiB), threads and open handles of a process, from /proc; None if it is gone."""
+    """Return resident memory (MiB), threads and open handles of a process, from /proc; None if it has ended."""
     folder = Path("/proc") / str(pid)
     try:
-        told = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
+        fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
         handles = sum(1 for _ in (folder / "fd").iterdir())
         return {
-            "rss_mib": int(told["VmRSS"].split()[0]) / 1024,
-            "threads": int(told["Threads"]),
+            "rss_mib": int(fields["VmRSS"].split()[0]) / 1024,
+            "threads": int(fields["Threads"]),
             "handles": handles,
         }
     except (OSError, KeyError):
@@ -65,14 +65,14 @@ def bench(
     Parameters
     ----------
     snapshots, rate_hz
-        How many, and how many a second. None for a third of what this machine is found to keep up with: in a rig that
-        is overloaded, latency says how long its queues are, and nothing else. What is dropped is counted.
+        Number and rate. None for a third of the rate that this machine sustains: in an overloaded rig, latency only
+        shows how long its queues are. Drops are counted.
     denoiser
         ``"identity"``, or ``"tv"`` with one iteration.
     record, folder
-        Whether to record, and where: a temporary folder if None, which is gone afterwards.
+        Whether to record, and where: a temporary folder if None, deleted afterwards.
     say
-        Told every few seconds how it goes.
+        Called with a line of progress every few seconds.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def bench(
     the summary.
     """
     if rate_hz is None:
-        say("finding out what this machine keeps up with …")
+        say("measuring the rate that this machine sustains …")
         rate_hz = _sustainable_hz(denoiser, record=record, folder=folder)
         say(f"{rate_hz:g} snapshots/s: {snapshots / rate_hz / 60:.0f} minutes")
     with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
@@ -96,7 +96,7 @@ def bench(
     latency = _latency_change(samples, settled)
     judged = verdicts(growth, latency)
     return {
-        **circumstances(),
+        **environment(),
         "snapshots": snapshots,
         "rate_hz": rate_hz,
         "denoiser": denoiser,
@@ -116,7 +116,7 @@ def bench(
 def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> Path:
     tables: dict[str, dict[str, Any]] = {
         "policy": {"queue_snapshots": 64},
-        # A snapshot is not done before it is recorded: many under way, or waiting for the disk sets the pace.
+        # A snapshot is done only once it is recorded: with few in flight, the disk would limit the rate.
         "reconstruct": {"denoiser": denoiser, "credit": 32},
         "record": {"enabled": record},
     }
@@ -124,9 +124,9 @@ def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> 
 
 
 def _sustainable_hz(denoiser: str, *, record: bool, folder: Path | None) -> float:
-    """Return a rate at which nothing has to wait: from the processor time that a snapshot takes at an easy pace.
+    """Return a rate without queueing, from the processor time of a snapshot at a low rate.
 
-    Not from what comes through when there is always more: then most of the time goes into counting what is dropped.
+    The throughput under overload would mislead: there most of the time goes into dropping snapshots.
     """
     with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
         path = _write_rig(Path(scratch), _EASY_HZ, denoiser, record=record)
@@ -138,13 +138,13 @@ def _sustainable_hz(denoiser: str, *, record: bool, folder: Path | None) -> floa
             each_s = (_processor_s(rig) - spent_s) / through
             per_s = through / (time.monotonic() - began_s)
             rig.kill()
-    # Less than it asked for: others are at work on this machine, and what there is to have is less still.
+    # The camera fell behind: other work takes the cores, so the sustainable rate is lower still.
     most_hz = per_s if per_s < 0.9 * _EASY_HZ else float("inf")
     return float(max(1, int(_SPARE_FRACTION * min((os.cpu_count() or 1) / each_s, most_hz))))
 
 
 def _processor_s(rig: SupervisedRig) -> float:
-    """Return the processor time that all nodes together have taken so far, s."""
+    """Return the processor time that all nodes have used so far, s."""
     ticks = 0
     for pid in rig.supervisor.processes.values():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -160,7 +160,7 @@ def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> li
         acquired = int(report.get("ledger.acquired", 0))
         nodes = {name: process_figures(pid) for name, pid in rig.supervisor.processes.items()}
         if acquired >= snapshots:
-            # What ends gives back what it had. The report is half a second old: the last sample may be of then, too.
+            # Ending nodes free memory. Reports are half a second old, so the last sample may be affected too.
             return samples[:-1]
         samples.append(
             {
@@ -179,7 +179,7 @@ def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> li
 
 
 def growths(samples: Sequence[Sample], settled: int) -> dict[str, dict[str, Any]]:
-    """Return by node what there was once ``settled`` snapshots were through, and at the end."""
+    """Return by node the first sample after ``settled`` snapshots, and the last one."""
     later = [sample for sample in samples if sample["acquired"] >= settled]
     if len(later) < 2:
         return {}
@@ -196,7 +196,7 @@ def growths(samples: Sequence[Sample], settled: int) -> dict[str, dict[str, Any]
 
 
 def is_flat(node: Mapping[str, Any]) -> dict[str, bool]:
-    """Return whether a node's memory, threads and handles stayed what they were."""
+    """Return whether memory, threads and handles of a node stayed flat."""
     return {
         "memory": node["rss_change"] <= _MOST_GROWTH,
         "threads": node["threads"][1] <= node["threads"][0],
@@ -205,16 +205,16 @@ def is_flat(node: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def verdicts(growth: Mapping[str, Mapping[str, Any]], latency_ms: Mapping[str, float | None]) -> dict[str, bool]:
-    """Return by figure whether it stayed flat in all nodes; what was not measured did not."""
+    """Return by figure whether it stayed flat in all nodes; an unmeasured figure counts as not flat."""
     nodes = [is_flat(node) for node in growth.values()]
-    told = {what: bool(nodes) and all(node[what] for node in nodes) for what in ("memory", "threads", "handles")}
+    verdicts = {what: bool(nodes) and all(node[what] for node in nodes) for what in ("memory", "threads", "handles")}
     first, last = latency_ms["first_p50_ms"], latency_ms["last_p50_ms"]
     flat = first is not None and last is not None and last <= max(first * _MOST_DELAY, first + _LEAST_DELAY_MS)
-    return {**told, "latency": flat}
+    return {**verdicts, "latency": flat}
 
 
 def _latency_change(samples: Sequence[Sample], settled: int) -> dict[str, float | None]:
-    """Return the median p50 and p99 of the first and the last quarter after things had settled, ms."""
+    """Return the median p50 and p99 of the first and the last quarter after settling, ms."""
     later = [sample for sample in samples if sample["acquired"] >= settled and sample["p50_ms"] is not None]
     quarter = max(1, len(later) // 4)
     out: dict[str, float | None] = {}
@@ -226,7 +226,7 @@ def _latency_change(samples: Sequence[Sample], settled: int) -> dict[str, float 
 
 
 def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if asked to."""
+    """Print a table; write the figures as JSON if requested."""
     ledger = figures["ledger"]
     title = f"{ledger['acquired']} snapshots at {figures['rate_hz']:g}/s ({figures['machine']})"
     table = Table(title=title)
@@ -262,7 +262,7 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
         If matplotlib is not installed.
     """
     need("matplotlib", "plot", "--plot")
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and it takes its time
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     samples = figures["samples"]
     drawing = Figure(figsize=(9, 9), layout="constrained")

@@ -1,4 +1,4 @@
-"""``sci-stream bench speed``: what an iteration and a snapshot cost, by size, beside what the device can do at most."""
+"""``sci-stream bench speed``: time per iteration and snapshot by size, relative to the device's matrix rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sci_stream.bench.environment import circumstances, matrix_rate
+from sci_stream.bench.environment import environment, matrix_rate
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -28,7 +28,7 @@ from sci_stream.recon.engine import Budget, Engine, SolverSettings
 _SIZE = re.compile(r"(?P<height>\d+)x(?P<width>\d+)x(?P<frames>\d+)(?P<bayer>:bayer)?")
 
 CHUNKS = tuple(2**n for n in range(17, 25))
-"""Pixels that go through the network at once, as tried with `time_chunks`."""
+"""Pixels per chunk tried by `time_chunks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Size:
 
     @property
     def pixels(self) -> int:
-        """Of the whole video."""
+        """Pixels of the whole video."""
         return self.height * self.width * self.n_frames
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def parse_sizes(text: str) -> tuple[Size, ...]:
     Raises
     ------
     ConfigError
-        If it is something else.
+        If the text has another form.
     """
     sizes = []
     for part in text.split(","):
@@ -67,7 +67,7 @@ def parse_sizes(text: str) -> tuple[Size, ...]:
         odd = match is not None and match["bayer"] and any(n % 2 for n in numbers[:2])
         if match is None or 0 in numbers or odd:
             raise ConfigError(
-                f"--sizes {text!r} cannot be read",
+                f"invalid --sizes {text!r}",
                 expected="rows x columns x frames, separated by commas, a mosaic's rows and columns even: "
                 "256x256x8,512x512x22:bayer",
                 got=repr(part),
@@ -78,7 +78,7 @@ def parse_sizes(text: str) -> tuple[Size, ...]:
 
 
 def flop_per_pixel(weights: FfdnetWeights) -> float:
-    """Return what a network costs for each pixel: two operations a tap, at half resolution each way."""
+    """Return the FLOP per pixel of a network: two per tap, at half resolution in both directions."""
     return sum(2.0 * kernel.numel() for kernel in weights.kernels) / 4
 
 
@@ -99,14 +99,14 @@ def bench(
     prior
         On the device.
     weights
-        What it was made of, to count its operations by; None if it is no network.
+        Its weights, to count operations; None if it is not a network.
     settings
         ``iterations`` are those of a snapshot.
     sizes
-        Tried in this order. One that is expected to take longer than ``most_seconds``, judged by the one before, or
-        for which memory is not enough, is skipped, saying so.
+        Tried in this order. A size that would take longer than ``most_seconds``, judged by the one before, or that
+        does not fit in memory is skipped with a message.
     progress
-        Told about each size.
+        Called with a line per size.
 
     Returns
     -------
@@ -132,18 +132,18 @@ def bench(
                 iteration_s_per_pixel = rows[-1]["iteration_ms"] / 1e3 / size.pixels
             except DeviceError as error:
                 rows.append({"size": str(size), "skipped": str(error)})
-        progress(f"{size}: {_in_words(rows[-1])}")
+        progress(f"{size}: {_summary_line(rows[-1])}")
     return {
         "sizes": rows,
         "matrix_flop_per_s": rate,
         "matrix_dtype": str(dtype).removeprefix("torch."),
         "arithmetic": arithmetic,
         "settings": {"denoiser": prior.name, **dataclasses.asdict(settings)},
-        **circumstances(describe_device(device)),
+        **environment(describe_device(device)),
     }
 
 
-def _in_words(row: dict[str, Any]) -> str:
+def _summary_line(row: dict[str, Any]) -> str:
     if "skipped" in row:
         return f"skipped: {row['skipped']}"
     return f"{row['iteration_ms']:.3g} ms an iteration, {row['snapshots_per_s']:.3g} snapshots/s"
@@ -151,7 +151,7 @@ def _in_words(row: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Solves of few and of many iterations, so many times each; then a stream of snapshots; iterations of it all."""
+    """Repeats of solves with few and with many iterations, then of a stream of snapshots, and their iterations."""
 
     few: int
     many: int
@@ -206,7 +206,7 @@ def _time_size(
 def _scene(
     prior: Denoiser, settings: SolverSettings, device: torch.device, size: Size
 ) -> tuple[Engine, list[Snapshot]]:
-    """Make an engine with random binary masks, warm it up, and take snapshots of smooth random scenes."""
+    """Make an engine with random binary masks, warm it up, and simulate snapshots of smooth random scenes."""
     random = np.random.default_rng(0)
     shape = (size.n_frames, size.height, size.width)
     phi = random.integers(0, 2, shape, dtype=np.uint8).astype(np.float32)
@@ -233,13 +233,13 @@ def _scene(
 
 
 def _solve_s(engine: Engine, snapshot: Snapshot, iterations: int, times: int) -> float:
-    """Return the median seconds of a solve, by the device's clock."""
+    """Return the median seconds of a solve by the device clock."""
     budget = Budget(iterations)
     return float(np.median([engine.reconstruct(snapshot, budget)[1].solve_ns / 1e9 for _ in range(times)]))
 
 
 def _stream_s(engine: Engine, snapshots: list[Snapshot], count: int) -> float:
-    """Return the seconds per snapshot of a stream of them, begun one ahead as a reconstruct node does."""
+    """Return the seconds per snapshot of a stream, started one ahead as in a reconstruct node."""
     budget = Budget(engine.settings.iterations)
     under_way = deque([engine.begin(snapshots[0], budget)])
     under_way.popleft().finish()
@@ -254,7 +254,7 @@ def _stream_s(engine: Engine, snapshots: list[Snapshot], count: int) -> float:
 
 
 def _memory_mib(device: torch.device) -> float:
-    """Return the most memory used: on the device for this size, or of the process so far."""
+    """Return the peak memory: on the device for this size, or of the process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -264,7 +264,7 @@ def _memory_mib(device: torch.device) -> float:
 def time_chunks(
     make: Callable[[int], Denoiser], device: torch.device, size: Size, progress: Callable[[str], None]
 ) -> list[dict[str, float]]:
-    """Time the network alone with chunks of several sizes, by which `PIXELS_PER_CHUNK` is chosen for a device.
+    """Time the network alone for several chunk sizes, to choose `PIXELS_PER_CHUNK` for a device.
 
     Parameters
     ----------

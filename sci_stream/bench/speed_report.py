@@ -1,4 +1,4 @@
-"""How the figures of ``bench speed`` are shown: a table, JSON, a picture."""
+"""Report of ``bench speed``: table, JSON and plot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sci_stream.errors import ConfigError
 
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print tables; write everything as JSON if asked to."""
+    """Print tables; write everything as JSON if requested."""
     if "sizes" in figures:
         console.print(_size_table(figures))
     if "reach" in figures:
@@ -63,10 +63,10 @@ def _size_table(figures: dict[str, Any]) -> Table:
 
 def _reach_table(reach: dict[str, Any]) -> Table:
     baseline, ratio = reach["baseline"], reach["ratio"]
-    said = "not reached"
+    verdict = "not reached"
     if ratio is not None:
-        said = f"reached in 1/{1 / ratio:.1f} of the time, 1/{1 / reach['cpu_ratio']:.1f} of the processor's"
-    table = Table(title=f"Time to the published loop's result, mean of {reach['shots']} shots: {said}")
+        verdict = f"reached in 1/{1 / ratio:.1f} of the time, 1/{1 / reach['cpu_ratio']:.1f} of the processor time"
+    table = Table(title=f"Time to the published loop's result, mean of {reach['shots']} shots: {verdict}")
     for column in ("", "iterations", "s", "processor s", "PSNR dB"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row(
@@ -88,7 +88,7 @@ def plot_figures(figures: dict[str, Any], path: Path) -> None:
     Raises
     ------
     ConfigError
-        If matplotlib is not installed, or does not know the kind of file.
+        If matplotlib is not installed, or does not support the file's suffix.
     """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
@@ -119,5 +119,5 @@ def plot_figures(figures: dict[str, Any], path: Path) -> None:
         figure.savefig(path, dpi=120)
     except ValueError as error:
         raise ConfigError(
-            f"--plot {path} is of no known kind", expected="a name ending in .png, .svg or .pdf", got=error
+            f"Unsupported plot format: --plot {path}", expected="a name ending in .png, .svg or .pdf", got=error
         ) from error

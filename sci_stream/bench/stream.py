@@ -1,7 +1,7 @@
-"""``sci-stream bench stream``: what the pipeline itself costs, with a worker that hands through what it gets.
+"""``sci-stream bench stream``: cost of the pipeline itself, with a worker that passes counts through.
 
-Three processes as in a real rig, the real nodes and sockets: an acquire node whose camera hands out frames made
-beforehand, a reconstruct node whose solver does nothing, a sink that neither records nor shows.
+Three processes as in a real rig, with the real nodes and sockets: an acquire node whose camera returns precomputed
+frames, a reconstruct node whose solver does nothing, and a sink that neither records nor displays.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.environment import ProcessorMeter, circumstances
-from sci_stream.bench.zmq_baseline import WINDOW, bare_hops
+from sci_stream.bench.environment import CpuTimeMeter, environment
+from sci_stream.bench.zmq_baseline import WINDOW, measure_zmq_baseline
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
@@ -37,16 +37,16 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE
 
 BARE = ", bare ZeroMQ"
-"""Behind the name of a part: its yardstick."""
+"""Suffix of the name of a part's baseline."""
 _RANKS = ("p50", "p99")
 _UNLOADED_HZ = 50.0
 _MADE = 16
 _PATIENCE_S = 300e-6
-"""Between two looks at how many are under way: far less than a snapshot takes, and little work."""
+"""Interval between polls of the number in flight: far shorter than a snapshot, and little work."""
 
 
 class LoopCamera:
-    """Hands out a few frames of 12-bit noise over and over, paced, or as fast as few enough are under way."""
+    """A camera that repeats a few frames of 12-bit noise, at a fixed rate or limited by the number in flight."""
 
     def __init__(self, shape: tuple[int, int], rate_hz: float) -> None:
         generator = np.random.default_rng(0)
@@ -59,12 +59,12 @@ class LoopCamera:
         self.on_start: Callable[[], None] = lambda: None
 
     def open(self) -> CameraCapabilities:
-        """Say what will be delivered."""
+        """Return the capabilities."""
         height, width = self._shape
         return CameraCapabilities("bench", "0", height, width, "Mono12", 12, n_frames=1, clock="none")
 
     def calibration(self) -> Calibration:
-        """Return an open mask."""
+        """Return a calibration of fully open masks."""
         return Calibration(np.ones((1, *self._shape), np.float32), full_scale_dn=4095.0)
 
     def start(self) -> None:
@@ -107,7 +107,7 @@ class LoopCamera:
 
 
 class IdentitySolver:
-    """Gives the counts back as video, bit for bit."""
+    """A solver that returns the counts as video, bit for bit."""
 
     device_name = "identity"
 
@@ -122,16 +122,16 @@ class IdentitySolver:
         """Nothing to stop."""
 
     def has(self, calibration_hash: str) -> bool:
-        """Return whether the calibration came."""
+        """Return whether the calibration is known."""
         return calibration_hash in self._known
 
     def adopt(self, calibration: Calibration) -> None:
-        """Take note of a calibration."""
+        """Store a calibration."""
         self._known.add(calibration.hash)
         self._results.put(Ready(calibration.hash, self.device_name))
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Hand through."""
+        """Pass the counts through."""
         now_ns = unix_ns()
         report = SolveReport(
             iterations=1, start=Start.COLD, start_reason="identity", budget_limited=False, solve_ns=0, residual=0.0
@@ -140,7 +140,7 @@ class IdentitySolver:
         self._results.put(Solved(snapshot, video, report, StageTimes(started_ns=now_ns, finished_ns=now_ns)))
 
     def results(self) -> Iterator[Result]:
-        """Fetch what was handed through."""
+        """Return the finished results."""
         while not self._results.empty():
             yield self._results.get_nowait()
 
@@ -153,11 +153,11 @@ class IdentitySolver:
         return ()
 
     def change(self, request: str, changes: Mapping[str, Value]) -> None:
-        """Never asked for: nothing can be set."""
+        """Unused: there are no parameters."""
 
 
 def bench_rig(folder: Path, *, policy: str = "live", record: str = "enabled = false") -> Path:
-    """Write the rig of a part into a folder; ``record`` is the text of its table."""
+    """Write the rig of a part into a folder; ``record`` is the text of its [record] table."""
     path = folder / "bench.toml"
     ports = "\n".join(f'{name} = "tcp://127.0.0.1:{free_port()}"' for name in ("dispatch", "results", "taps"))
     path.write_text(
@@ -180,7 +180,7 @@ def _worker(path: Path) -> None:
 
 @contextlib.contextmanager
 def neighbours(folder: Path, *, tcp: bool) -> Iterator[None]:
-    """Give this process and those it starts what a supervisor gives its nodes: a folder for local sockets."""
+    """Set the folder for local sockets in this process and its children, as a supervisor does for its nodes."""
     if not tcp:
         os.environ[FOLDER_VARIABLE] = str(folder)
     try:
@@ -209,7 +209,7 @@ def run_once(
     node = AcquireNode(rig, camera, None, StopRequest(), snapshots=snapshots)
     camera.under_way = lambda: node.under_way
     pids = {"acquire": os.getpid(), "sink": processes[0].pid or 0, "reconstruct": processes[1].pid or 0}
-    meter = ProcessorMeter(pids)
+    meter = CpuTimeMeter(pids)
     camera.on_start = meter.start
     try:
         node.run()
@@ -241,22 +241,22 @@ def part_figures(
 
 
 def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -> dict[str, Any]:
-    """Measure throughput with all stages busy, and latency with one snapshot under way at a time.
+    """Measure throughput with all stages busy, and latency with one snapshot in flight.
 
     Parameters
     ----------
     snapshots, height_px, width_px
-        How many in each part, and their size.
+        Number in each part, and their size.
     tcp
-        Let the nodes meet as on several hosts, rather than as those of one ``sci-stream run``.
+        Connect the nodes over TCP, as on several hosts, instead of local sockets as in one ``sci-stream run``.
 
     Returns
     -------
-    Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``cpu_ms`` (processor time a
-    snapshot, by node: what limits the rate where cores are few), ``latency_ms`` by stage, ``lost``. Each part is
-    followed by its yardstick, the same bytes over bare ZeroMQ.
+    Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``cpu_ms`` (processor time per
+    snapshot by node, which limits the rate where cores are few), ``latency_ms`` by stage, ``lost``. Each part is
+    followed by its baseline, the same bytes over bare ZeroMQ.
     """
-    figures: dict[str, Any] = {**circumstances(), "sockets": "tcp" if tcp else "local", "parts": []}
+    figures: dict[str, Any] = {**environment(), "sockets": "tcp" if tcp else "local", "parts": []}
     nbytes = height_px * width_px * 2
     parts = (("loaded", 0.0, snapshots), ("unloaded", _UNLOADED_HZ, min(snapshots, 500)))
     for name, rate_hz, count in parts:
@@ -266,12 +266,12 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
             with neighbours(path.parent, tcp=tcp):
                 summary, seconds, used_s = run_once(path, load_rig(path), camera, count)
             figures["parts"].append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
-            figures["parts"].append(bare_hops(Path(folder), name + BARE, nbytes, count, rate_hz, tcp=tcp))
+            figures["parts"].append(measure_zmq_baseline(Path(folder), name + BARE, nbytes, count, rate_hz, tcp=tcp))
     return figures
 
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if asked to."""
+    """Print a table; write the figures as JSON if requested."""
     table = Table(title=f"camera → identity worker → sink ({figures['machine']}, {figures['sockets']} sockets)")
     for column in ("part", "MiB", "snapshots", "MB/s", "snapshots/s", "CPU ms", "p50 ms", "p99 ms", "lost"):
         table.add_column(column, justify="left" if column == "part" else "right", no_wrap=True)

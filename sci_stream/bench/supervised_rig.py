@@ -1,4 +1,4 @@
-"""A whole rig under its real supervisor, for benchmarks that watch or harm its processes."""
+"""A whole rig under its real supervisor, for benchmarks that watch its processes or inject faults."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def small_rig(
     tables: Mapping[str, Mapping[str, Any]],
     camera: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the rig of a simulated camera with small frames, made ahead, and a denoiser that costs next to nothing.
+    """Write a rig with a simulated camera (small frames, made in advance) and a denoiser of negligible cost.
 
-    ``tables`` are laid over it, and ``camera`` over the options of the camera.
+    ``tables`` override its tables, ``camera`` the options of the camera.
     """
     options = {"width_px": size_px, "height_px": size_px, "n_frames": 4, "snapshot_rate_hz": rate_hz}
     rig: dict[str, dict[str, Any]] = {
@@ -58,16 +58,16 @@ def small_rig(
 
 
 class SupervisedRig:
-    """A rig that runs in a thread of this process's, its nodes in processes of their own."""
+    """A rig whose supervisor runs in a thread of this process; each node is a process of its own."""
 
     def __init__(self, path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM) -> None:
         self.rig = load_rig(path, overrides={})
         self._summary = path.with_name("summary.json")
         self._stop = StopRequest()
         self.lines: deque[str] = deque(maxlen=_LINES)
-        """What the supervisor and the nodes said last."""
+        """The last log lines of supervisor and nodes."""
         self.latest: dict[str, Any] = {}
-        """What the sink reported last."""
+        """The last report of the sink."""
         self.supervisor = Supervisor(
             *(self.rig, path, self._stop, self.lines.append),
             snapshots=snapshots,
@@ -75,7 +75,7 @@ class SupervisedRig:
             program=program,
         )
         self.status: int | None = None
-        """Exit status, once it is over."""
+        """Exit status, once the rig has ended."""
         self._threads = [
             threading.Thread(target=self._run, name="supervisor", daemon=True),
             threading.Thread(target=self._follow, name="reports", daemon=True),
@@ -96,51 +96,51 @@ class SupervisedRig:
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Whether the rig runs."""
         return self._threads[0].is_alive()
 
     def wait_for(self, name: str, least: float, timeout_s: float) -> None:
-        """Wait until the sink reports at least so much of something.
+        """Wait until the sink reports at least this value of a figure.
 
         Raises
         ------
         EnvironmentFault
-            If it ends, or the time passes, before.
+            If the rig ends or the time runs out first.
         """
         deadline_s = time.monotonic() + timeout_s
         while self.latest.get(name, 0) < least:
             if not self.running or time.monotonic() > deadline_s:
                 raise EnvironmentFault(
-                    "The rig does not get on",
+                    "The rig makes no progress",
                     expected=f"{name} of at least {least:g} within {timeout_s:g} s",
                     got=self.latest.get(name, "nothing"),
-                    hint="It said last: " + " | ".join(list(self.lines)[-5:]),
+                    hint="Last log lines: " + " | ".join(list(self.lines)[-5:]),
                 )
             time.sleep(0.05)
 
     def finish(self, timeout_s: float) -> dict[str, Any]:
-        """Have it end in order and return its summary.
+        """Stop the rig in order and return its summary.
 
         Raises
         ------
         EnvironmentFault
-            If it does not end in time, or left no summary.
+            If it does not end in time or leaves no summary.
         """
         self._stop.set()
         return self.join(timeout_s)
 
     def join(self, timeout_s: float) -> dict[str, Any]:
-        """Wait for its end and return its summary; raises as `finish`."""
+        """Wait for the end of the run and return its summary; raises as `finish`."""
         self._threads[0].join(timeout_s)
         if self.running or not self._summary.exists():
             raise EnvironmentFault(
-                "The rig did not end in order", hint="It said last: " + " | ".join(list(self.lines)[-5:])
+                "The rig did not stop cleanly", hint="Last log lines: " + " | ".join(list(self.lines)[-5:])
             )
         summary: dict[str, Any] = json.loads(self._summary.read_text())
         return summary
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill everything at once."""
         self._stop.set()
         self._stop.insist()
         self._threads[0].join(10.0)
@@ -148,7 +148,7 @@ class SupervisedRig:
 
 @contextlib.contextmanager
 def supervised(path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM) -> Iterator[SupervisedRig]:
-    """Run a rig; whatever happens, no process of it is left."""
+    """Run a rig and leave no process behind."""
     running = SupervisedRig(path, snapshots=snapshots, program=program)
     try:
         yield running

@@ -1,4 +1,4 @@
-"""How soon the published loop's result is reached: the instrument beside a plain implementation, in one run."""
+"""Time to the published loop's quality: the instrument and a plain implementation, measured in one run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from sci_stream.recon.metrics import psnr
 from sci_stream.storage.matconvnet import read_matconvnet
 
 LADDER = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 60)
-"""Iterations that the instrument is given in turn, until the result is as good."""
+"""Iteration counts tried in turn until the result is as good."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shot:
-    """One measurement, (H, W), its masks, (B, H, W), and the truth, (B, H, W), 0–1 scale."""
+    """One measurement, (H, W), its masks, (B, H, W), and the ground truth, (B, H, W), 0–1 scale."""
 
     frame: CameraFrame
     calibration: Calibration
@@ -47,7 +47,7 @@ def read_shots(path: Path, most: int) -> list[Shot]:
     Raises
     ------
     FileFormatError
-        If it is none, or has no truth.
+        If it is not a published file, or has no ground truth.
     ConfigError
         If its frames are of odd size, for which the published network is not defined.
     """
@@ -58,7 +58,7 @@ def read_shots(path: Path, most: int) -> list[Shot]:
         assert frame.truth is not None
         if calibration.shape[0] % 2 or calibration.shape[1] % 2:
             raise ConfigError(
-                f"{path} cannot be compared on",
+                f"Odd frame size in {path}",
                 expected="an even number of rows and columns, as the published network needs",
                 got=f"{calibration.shape[0]}×{calibration.shape[1]} pixels",
             )
@@ -76,16 +76,16 @@ def time_to_reach(
     device: torch.device,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the published loop, then the instrument with ever more iterations until it is as good on average.
+    """Run the published loop, then the instrument with more and more iterations until it is as good on average.
 
     Parameters
     ----------
     shots
-        At least one, all of one calibration.
+        At least one; all of the same calibration.
     weights, prior
-        The same network: for the published loop, and made into the instrument's denoiser on ``device``.
+        The same network, for the published loop and as the instrument's denoiser on ``device``.
     settings
-        Of the instrument, but for the number of iterations.
+        Settings of the instrument, except for the number of iterations.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def time_to_reach(
     seconds, cpu_seconds, scores = _baselines(shots, weights, device, progress)
     if not scores[-1] > np.mean([_still_db(shot) for shot in shots]):
         start = "still image"
-        progress("that is worse than the still image y/Σφ: once more, begun at that")
+        progress("worse than the still image y/Σφ: starting again from it")
         seconds, cpu_seconds, scores = _baselines(shots, weights, device, progress, published_start=False)
     engine = Engine(shots[0].calibration, prior, device, settings)
     engine.warm_up()
@@ -129,7 +129,7 @@ def time_to_reach(
 
 
 def _still_db(shot: Shot) -> float:
-    """Return the PSNR of y/Σφ in every frame: what there is before anything is computed."""
+    """Return the PSNR of the still image y/Σφ in every frame."""
     phi_sum = np.maximum(shot.calibration.phi.sum(0), np.finfo(np.float32).tiny)
     still = torch.from_numpy(shot.calibration.measurement(shot.frame.counts) / phi_sum)
     return psnr(still.expand_as(shot.truth).contiguous(), shot.truth)
@@ -143,7 +143,7 @@ def _baselines(
     *,
     published_start: bool = True,
 ) -> npt.NDArray[np.float64]:
-    """Return the means over the shots of what `_baseline` returns, (3, 40)."""
+    """Return `_baseline` averaged over the shots, (3, 40)."""
     curves = []
     for n, shot in enumerate(shots):
         curves.append(_baseline(shot, weights, device, published_start=published_start))
@@ -157,7 +157,7 @@ def _baselines(
 def _baseline(
     shot: Shot, weights: FfdnetWeights, device: torch.device, *, published_start: bool
 ) -> tuple[list[float], ...]:
-    """Return seconds, processor seconds and PSNR after each iteration of the published loop, scoring not timed."""
+    """Return seconds, processor seconds and PSNR after each iteration of the published loop, excluding the scoring."""
     y = torch.from_numpy(shot.calibration.measurement(shot.frame.counts)).to(device)
     phi = torch.from_numpy(shot.calibration.phi.copy()).to(device)
     on_device = FfdnetWeights(
@@ -171,7 +171,7 @@ def _baseline(
     iterates = published_gap(y, phi, on_device, published_start=published_start)
     for _ in PUBLISHED_SIGMAS:
         began, cpu_began = time.perf_counter(), time.process_time()
-        v = next(iterates).cpu()  # on a GPU this waits for it
+        v = next(iterates).cpu()  # waits for the GPU
         spent += time.perf_counter() - began
         cpu_spent += time.process_time() - cpu_began
         seconds.append(spent)
@@ -181,7 +181,7 @@ def _baseline(
 
 
 def _instrument(engine: Engine, shots: list[Shot], iterations: int) -> dict[str, Any]:
-    """Return the mean time and PSNR of whole solves of so many iterations."""
+    """Return the mean time and PSNR of whole solves with this many iterations."""
     seconds, cpu_seconds, scores = [], [], []
     for n, shot in enumerate(shots):
         snapshot = Snapshot(

@@ -1,9 +1,9 @@
-"""``sci-stream bench warm``: what beginning from the video before is worth, and that it never does harm.
+"""``sci-stream bench warm``: gain of the warm start, and proof that it does no harm.
 
 Every sequence is reconstructed three times at each number of iterations: from the still image ȳ, from the cold start,
-and warm. The warm one is a chain as in a live run: each snapshot begins from the one before it, which had the same few
-iterations. At its end comes a scene cut. Cold starts are also given as much time as the warm ones took, prediction
-included.
+and warm. The warm run is a chain as in a live series: each snapshot starts from the previous one, solved with the same
+iterations, and a scene cut follows at its end. Cold starts are also measured with the time that the warm ones took,
+prediction included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sci_stream.bench.datasets import Footage
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.plots import require_matplotlib
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
@@ -34,7 +34,7 @@ from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, Engine, SolverSettings
 
 _AS_GOOD_DB = 0.1
-"""How near to the reference counts as having reached it."""
+"""A result within this distance of the reference, dB, counts as having reached it."""
 
 Say = Callable[[str], None]
 
@@ -57,9 +57,9 @@ def bench(
     section
         Denoiser, weights and the rest, as in a rig.
     device_name
-        What to compute on.
+        Device to compute on.
     say
-        Told about progress.
+        Called with lines of progress.
     iterations
         Numbers of iterations to compare at.
     reference
@@ -69,7 +69,7 @@ def bench(
     -------
     ``{"sets": [{"name", "shots", "reference_db", "reaches_reference": {"cold", "warm"}, "runs": […]}], …}``, each run
     with ``iterations``, ``still_db``, ``cold_db``, ``warm_db``, ``gain_db`` and ``gain_over_still_db`` (means over the
-    snapshots that have one before them), ``worst_gain_db`` (of a snapshot), ``cut_gain_db`` (the first after a cut),
+    snapshots after the first), ``worst_gain_db`` (of a snapshot), ``cut_gain_db`` (the first after a cut),
     ``drift_db`` (gain over the last quarter minus that over the first), ``equal_time_gain_db``, ``start_share`` (of the
     warm solves' time), ``warm_share`` (of it, what it takes more than the cold start), ``starts`` and ``per_shot``.
 
@@ -87,7 +87,7 @@ def bench(
         if isinstance(item, str):
             say(item)
         elif len(item.snapshots) < 2:
-            say(f"passed over: {item.name} is a single snapshot, which has none before it")
+            say(f"skipped: {item.name} has a single snapshot; a warm start needs two")
         else:
             sets.append(comparison.measure(item))
     if not sets:
@@ -96,13 +96,13 @@ def bench(
             expected="--data: a folder with published .mat files of two shots or more, or --video: a video file",
             got="none",
         )
-    told = {"denoiser": prior.name, "weights": str(section.weights or ""), **dataclasses.asdict(settings)}
-    return {"sets": sets, "settings": told, "reference": reference, **circumstances(describe_device(device))}
+    settings_used = {"denoiser": prior.name, "weights": str(section.weights or ""), **dataclasses.asdict(settings)}
+    return {"sets": sets, "settings": settings_used, "reference": reference, **environment(describe_device(device))}
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """With what, at how many iterations, and beside what reference."""
+    """Prior, settings, iteration counts and reference of a comparison."""
 
     prior: Denoiser
     settings: SolverSettings
@@ -151,7 +151,7 @@ class _Comparison:
 
 
 class _Engines(NamedTuple):
-    """What solves each snapshot: from ȳ, from the cold start, and warm."""
+    """The engines that solve each snapshot: from ȳ, from the cold start, and warm."""
 
     still: Engine
     cold: Engine
@@ -159,7 +159,7 @@ class _Engines(NamedTuple):
 
 
 def _run(footage: Footage, engines: _Engines, count: int) -> dict[str, Any]:
-    """Solve a sequence and the cut after it, from ȳ, cold, warm, and cold in the time that the warm one took."""
+    """Solve a sequence and the cut after it, from ȳ, cold, warm, and cold in the time of the warm solve."""
     engines.warm.forget()
     pairs = [_pair(snapshot, engines, count) for snapshot in (*footage.snapshots, footage.cut())]
     *shots, after_cut = pairs
@@ -220,9 +220,9 @@ def _mean(shots: list[dict[str, Any]], key: str) -> float:
 
 
 def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write everything as JSON if asked to."""
+    """Print a table; write everything as JSON if requested."""
     title = f"{figures['settings']['denoiser']} on {figures['device']}: warm against cold starts"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # a hundred columns hold it
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into a hundred columns
     signs = ("gain", "worst", "cut", "drift", "equal\ntime")
     for column in ("set", "shots", "iter.", "ȳ\ndB", "cold\ndB", "warm\ndB", *signs, "start %\n(own)", "warm"):
         table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
@@ -244,12 +244,12 @@ def print_figures(figures: dict[str, Any], console: Console, json_path: Path | N
     console.print(table)
     for row in figures["sets"]:
         if row["reference_db"] is not None:
-            told = ", ".join(
+            reached = ", ".join(
                 f"{kind} at {count or 'none of these'}" for kind, count in row["reaches_reference"].items()
             )
             console.print(
                 f"{row['name']}: {figures['reference']} cold iterations give {row['reference_db']:.2f} dB; "
-                f"within {_AS_GOOD_DB} dB of it: {told}",
+                f"within {_AS_GOOD_DB} dB of it: {reached}",
                 highlight=False,
             )
     if json_path is not None:
@@ -262,10 +262,10 @@ def plot(figures: dict[str, Any], path: Path) -> None:
     Raises
     ------
     ConfigError
-        If matplotlib is not installed, or does not know the kind of file.
+        If matplotlib is not installed, or does not support the file's suffix.
     """
     require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only who plots needs it
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra
 
     sets = figures["sets"]
     figure = Figure(figsize=(9, 3 * len(sets)), layout="constrained")

@@ -1,7 +1,7 @@
-"""The yardstick of ``bench stream``: as many bytes over the same two hops, with nothing of ours on the way.
+"""The baseline of ``bench stream``: the same bytes over the same two hops with bare ZeroMQ.
 
-Three processes and ZeroMQ's PUSH and PULL: no headers, checks, acknowledgements or ledger. What this takes on a
-machine no pipeline over sockets can go below there: ours is judged by the ratio, on any machine and at any hour.
+Three processes with PUSH and PULL sockets: no headers, checks, acknowledgements or ledger. No pipeline over sockets can
+be faster on the same machine, so the ratio to this baseline is comparable between machines.
 """
 
 from __future__ import annotations
@@ -17,33 +17,35 @@ from typing import Any
 import numpy as np
 import zmq
 
-from sci_stream.bench.environment import ProcessorMeter
+from sci_stream.bench.environment import CpuTimeMeter
 from sci_stream.errors import SciStreamError
 
 WINDOW = 8
-"""Snapshots under way at once in the throughput parts: enough to keep every stage busy."""
+"""Snapshots in flight in the throughput parts: enough to keep every stage busy."""
 _MADE = 16
 _SENT = struct.Struct("<q")
 _PATIENCE_S = 60.0
 
 
-def bare_hops(folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool) -> dict[str, Any]:
-    """Send blocks through a process that hands them on to one that drops them.
+def measure_zmq_baseline(
+    folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool
+) -> dict[str, Any]:
+    """Send blocks through a relay process to one that discards them.
 
     Parameters
     ----------
     folder
-        For local sockets.
+        Folder for local sockets.
     name
-        What to call this part.
+        Name of this part.
     nbytes, count, rate_hz
-        Size and number of the blocks, and how many a second; 0 for as fast as they go.
+        Size, number and rate of the blocks; rate 0 for full speed.
     tcp
-        Over loopback TCP rather than local sockets.
+        Use loopback TCP instead of local sockets.
 
     Returns
     -------
-    Figures as those of a part of the pipeline.
+    Figures with the keys of a pipeline part.
 
     Raises
     ------
@@ -51,24 +53,24 @@ def bare_hops(folder: Path, name: str, nbytes: int, count: int, rate_hz: float, 
         If the blocks do not arrive.
     """
     spawn = multiprocessing.get_context("spawn")
-    told, tells = spawn.Pipe(duplex=False)
+    reader, writer = spawn.Pipe(duplex=False)
     addresses = ["tcp://127.0.0.1:*"] * 2 if tcp else [f"ipc://{folder / hop}" for hop in ("bare-1", "bare-2")]
     with zmq.Context() as context, context.socket(zmq.PUSH) as source:
         source.set_hwm(WINDOW // 4)
         source.linger, source.sndtimeo = 0, int(_PATIENCE_S * 1e3)
         source.bind(addresses[0])
         first = source.get_string(zmq.LAST_ENDPOINT)
-        drain = spawn.Process(target=_drain, args=(addresses[1], count, tells), daemon=True)
+        drain = spawn.Process(target=_drain, args=(addresses[1], count, writer), daemon=True)
         drain.start()
-        relay = spawn.Process(target=_relay, args=(first, _told(told)), daemon=True)
+        relay = spawn.Process(target=_relay, args=(first, _receive(reader)), daemon=True)
         relay.start()
         try:
-            meter = ProcessorMeter({"source": os.getpid(), "relay": relay.pid or 0, "drain": drain.pid or 0})
+            meter = CpuTimeMeter({"source": os.getpid(), "relay": relay.pid or 0, "drain": drain.pid or 0})
             source.send_multipart([_SENT.pack(0), bytes(nbytes)])
-            _told(told)
+            _receive(reader)
             meter.start()
             _send(source, nbytes, count, rate_hz)
-            seconds, latencies_s = _told(told)
+            seconds, latencies_s = _receive(reader)
             used_s = meter.used_s()
         finally:
             for process in (relay, drain):
@@ -89,11 +91,13 @@ def bare_hops(folder: Path, name: str, nbytes: int, count: int, rate_hz: float, 
     }
 
 
-def _told(told: Connection) -> Any:
-    """Return what the drain says next."""
-    if not told.poll(_PATIENCE_S):
-        raise SciStreamError(f"bare ZeroMQ took more than {_PATIENCE_S:g} s", hint="look whether the machine is busy")
-    return told.recv()
+def _receive(reader: Connection) -> Any:
+    """Return the next value from the drain process."""
+    if not reader.poll(_PATIENCE_S):
+        raise SciStreamError(
+            f"bare ZeroMQ took more than {_PATIENCE_S:g} s", hint="Check whether the machine is overloaded."
+        )
+    return reader.recv()
 
 
 def _send(source: zmq.Socket[bytes], nbytes: int, count: int, rate_hz: float) -> None:
@@ -106,29 +110,29 @@ def _send(source: zmq.Socket[bytes], nbytes: int, count: int, rate_hz: float) ->
         source.send_multipart([_SENT.pack(time.monotonic_ns()), blocks[number % _MADE].data], copy=False)
 
 
-def _relay(source: str, onwards: str) -> None:
+def _relay(source: str, target: str) -> None:
     with zmq.Context() as context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
         for socket in (pull, push):
             socket.set_hwm(WINDOW // 4)
         pull.connect(source)
-        push.connect(onwards)
+        push.connect(target)
         while True:
             push.send_multipart(pull.recv_multipart(copy=False), copy=False)
 
 
-def _drain(address: str, count: int, tells: Connection) -> None:
+def _drain(address: str, count: int, writer: Connection) -> None:
     with zmq.Context() as context, context.socket(zmq.PULL) as pull:
         pull.set_hwm(WINDOW // 4)
         pull.bind(address)
-        tells.send(pull.get_string(zmq.LAST_ENDPOINT))
+        writer.send(pull.get_string(zmq.LAST_ENDPOINT))
         pull.recv_multipart(copy=False)
-        tells.send("ready")
+        writer.send("ready")
         latencies_s, began_ns = [], 0
         for _ in range(count):
             sent, _block = pull.recv_multipart(copy=False)
             sent_ns = _SENT.unpack(sent.bytes)[0]
             began_ns = began_ns or sent_ns
             latencies_s.append((time.monotonic_ns() - sent_ns) / 1e9)
-        tells.send(((time.monotonic_ns() - began_ns) / 1e9, latencies_s))
-        tells.close()
-        time.sleep(_PATIENCE_S)  # killed by the one who asked
+        writer.send(((time.monotonic_ns() - began_ns) / 1e9, latencies_s))
+        writer.close()
+        time.sleep(_PATIENCE_S)  # the parent kills this process

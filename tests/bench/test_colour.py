@@ -23,14 +23,14 @@ TV = ReconstructSection(denoiser="tv", iterations=16)
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
-def test_a_colour_chart_comes_through_the_optics_and_back(phase: BayerPhase) -> None:
+def test_chart_after_capture_and_reconstruction_keeps_colours(phase: BayerPhase) -> None:
     difference = chart_delta_e(phase, TV, "cpu")
     assert difference.shape == (4, 6)
     assert difference.mean() < MEAN_DELTA_E
     assert difference.max() < MOST_DELTA_E
 
 
-def test_a_wrong_white_balance_is_seen_by_the_measure() -> None:
+def test_chart_delta_e_detects_wrong_white_balance() -> None:
     tone = ToneSettings().changed({"white_balance": "fixed", "gains": [1.3, 1.0, 0.8]})
     assert chart_delta_e(BayerPhase.RGGB, TV, "cpu", tone).mean() > 3 * MEAN_DELTA_E
 
@@ -51,33 +51,33 @@ def test_a_wrong_white_balance_is_seen_by_the_measure() -> None:
         ((2.0776, 0.0795, -1.1350), (0.9033, -0.0636, -0.5514), 0.9082),
     ],
 )
-def test_the_colour_difference_is_the_standards(one, other, difference: float) -> None:
+def test_delta_e_2000_matches_standard(one, other, difference: float) -> None:
     assert delta_e_2000(one, other) == pytest.approx(difference, abs=5e-5)
     assert delta_e_2000(other, one) == pytest.approx(difference, abs=5e-5)
 
 
-def test_lab_has_white_black_and_the_charts_grey_where_they_belong() -> None:
+def test_lab_of_white_black_and_grey_is_nominal() -> None:
     assert lab([255, 255, 255]) == pytest.approx([100, 0, 0], abs=1e-4)
     assert lab([0, 0, 0]) == pytest.approx([0, 0, 0], abs=1e-9)
     assert lab(CHART_SRGB)[3, 1] == pytest.approx([80.6, 0, 0], abs=0.1)
 
 
-def test_the_benchmark_prints_every_method_and_phase_and_writes_json(tmp_path: Path) -> None:
+def test_bench_colour_reports_every_method_and_phase(tmp_path: Path) -> None:
     noise = cv2.GaussianBlur(np.random.default_rng(0).random((64, 80, 3)).astype(np.float32), (0, 0), 1.2)
     cv2.imwrite(str(tmp_path / "a.png"), 255 * (noise - noise.min()) / np.ptp(noise))
     (tmp_path / "b.png").write_bytes(b"no image")
     said: list[str] = []
     figures = bench(tmp_path, TV, "cpu", said.append)
-    assert said == ["a.png", "passed over: b.png"]
+    assert said == ["a.png", "skipped: b.png"]
     assert [row["method"] for row in figures["demosaic"]] == ["bilinear", "edge_aware", "malvar", "directional"]
     assert all(set(row["by_phase"]) == set(BayerPhase) for row in figures["demosaic"])
     assert all(15 < row["psnr_db"] < 60 for row in figures["demosaic"])
     console = Console(width=120, record=True)
     print_figures(figures, console, tmp_path / "out.json")
-    assert "beside bilinear" in console.export_text()
+    assert "vs bilinear" in console.export_text()
     assert json.loads((tmp_path / "out.json").read_text())["images"] == 1
 
 
-def test_a_folder_without_photographs_is_said(tmp_path: Path) -> None:
+def test_bench_colour_without_photographs_raises(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="No photographs"):
         bench(tmp_path, TV, "cpu", lambda _: None)

@@ -15,19 +15,19 @@ from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 CPU = torch.device("cpu")
 
 
-def test_it_has_forty_iterations_in_four_steps() -> None:
+def test_published_loop_has_forty_iterations_in_four_steps() -> None:
     levels = [(round(255 * sigma), len(list(group))) for sigma, group in itertools.groupby(PUBLISHED_SIGMAS)]
     assert levels == [(50, 10), (25, 10), (12, 10), (6, 10)]
 
 
-def test_a_frame_is_denoised_as_by_the_instrument() -> None:
+def test_published_denoise_frame_equals_instrument() -> None:
     weights = load_ffdnet(shipped_weights("ffdnet-lite"))
     frame = torch.rand(20, 26, generator=torch.Generator().manual_seed(0))
     expected = FfdnetDenoiser(weights, CPU)(frame[None], 0.1)[0]
     torch.testing.assert_close(denoise_frame(frame, 0.1, weights), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_it_iterates_as_published_from_the_published_start() -> None:
+def test_published_loop_from_published_start_matches_formula() -> None:
     # A network that gives no noise leaves the loop's arithmetic alone.
     silent = FfdnetWeights(
         (torch.zeros(4, 5, 3, 3).double(),), (torch.zeros(4).double(),), gives_noise=True, origin="own"
@@ -49,7 +49,7 @@ def test_it_iterates_as_published_from_the_published_start() -> None:
     assert count == 40
 
 
-def test_it_can_begin_at_the_still_image_that_explains_the_measurement() -> None:
+def test_published_loop_can_start_from_still_image() -> None:
     silent = FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
     phi = (torch.rand(3, 4, 6, generator=torch.Generator().manual_seed(0)) < 0.7).float()
     still = torch.rand(4, 6, generator=torch.Generator().manual_seed(1)).expand(3, 4, 6) * phi.amax(0)

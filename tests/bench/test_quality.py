@@ -29,7 +29,7 @@ def published(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_shot_of_every_file_is_measured_and_the_json_has_the_promised_shape(published: Path) -> None:
+def test_bench_quality_json_covers_every_shot(published: Path) -> None:
     said: list[str] = []
     figures = bench(published, ReconstructSection(denoiser="tv", iterations=6), "cpu", said.append)
     (row,) = figures["sets"]
@@ -55,12 +55,12 @@ def test_every_shot_of_every_file_is_measured_and_the_json_has_the_promised_shap
     console.file.close()
 
 
-def test_a_folder_without_published_files_is_one_clear_error(tmp_path: Path) -> None:
+def test_bench_quality_without_files_raises(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="Nothing to measure"):
         bench(tmp_path, ReconstructSection(), "cpu", lambda _: None)
 
 
-def test_a_damaged_file_is_passed_over_and_said_so(published: Path) -> None:
+def test_bench_quality_skips_damaged_file_with_message(published: Path) -> None:
     (published / "broken.mat").write_bytes(b"not a mat file")
     said: list[str] = []
     figures = bench(published, ReconstructSection(denoiser="tv", iterations=2), "cpu", said.append)
@@ -68,21 +68,21 @@ def test_a_damaged_file_is_passed_over_and_said_so(published: Path) -> None:
     assert any("broken.mat" in line for line in said)
 
 
-def test_a_plot_shows_each_set(published: Path) -> None:
+def test_bench_quality_plot_shows_each_set(published: Path) -> None:
     picture = published / "quality.png"
     bench(published, ReconstructSection(denoiser="tv", iterations=3), "cpu", lambda _: None, picture)
     height, width, _ = cv2.imread(str(picture)).shape
     assert width > height > 200
 
 
-def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_measured(published: Path) -> None:
+def test_bench_quality_unknown_plot_format_fails_early(published: Path) -> None:
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"png.*'\.jpgg'"):
         bench(published, ReconstructSection(denoiser="tv"), "cpu", said.append, published / "quality.jpgg")
     assert said == []
 
 
-def test_plotting_without_matplotlib_says_how_to_get_it(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_without_matplotlib_names_the_extra(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What the import system does with a package that is not there.
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
     with pytest.raises(ConfigError, match=r"need matplotlib.*sci-stream\[plot\]"):
@@ -109,7 +109,7 @@ def _command(published: Path, *options: str) -> dict[str, Any]:
     return settings
 
 
-def test_the_command_takes_whatever_a_rig_says_of_reconstruction(published: Path) -> None:
+def test_bench_command_accepts_reconstruct_settings(published: Path) -> None:
     settings = _command(published, "--solver", "admm", "--set", "gamma=0.2", "--set", "lambda_rule=adaptive")
     assert (settings["solver"], settings["gamma"], settings["lambda_rule"]) == ("admm", 0.2, "adaptive")
     assert settings["iterations"] == 3
@@ -124,11 +124,11 @@ def test_the_command_takes_whatever_a_rig_says_of_reconstruction(published: Path
         ("lambda_rule=fast", "lambda_rule.*monotone"),
     ],
 )
-def test_what_a_rig_would_refuse_the_command_refuses(published: Path, assignment: str, said: str) -> None:
+def test_bench_command_rejects_invalid_settings(published: Path, assignment: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         app(["bench", "quality", "--data", str(published), "--set", assignment], standalone_mode=False)
 
 
-def test_the_paper_is_found_by_the_sets_name() -> None:
+def test_paper_row_is_found_by_set_name() -> None:
     assert paper_row("traffic48_cacti")["PnP-FFDNet"] == (24.18, 0.8279)
     assert paper_row("nothing_known") == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.record import bench_record, recorder_alone
 from sci_stream.bench.stream import print_figures
 from sci_stream.errors import ConfigError
@@ -17,25 +17,25 @@ from sci_stream.storage.recording import Compression
 from tests.e2e.kit import sci_stream
 
 
-def test_the_recorder_alone_loses_nothing_and_is_shown(tmp_path: Path) -> None:
+def test_bench_recorder_alone_loses_nothing(tmp_path: Path) -> None:
     parts = [recorder_alone(tmp_path, (32, 48), 40, compression) for compression in Compression]
     assert [(part["snapshots"], part["lost"]) for part in parts] == [(40, 0), (40, 0)]
     assert all(part["snapshots_per_s"] > 0 for part in parts)
     assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
     shown = io.StringIO()
-    figures = {**circumstances(), "sockets": "local", "parts": parts}
+    figures = {**environment(), "sockets": "local", "parts": parts}
     print_figures(figures, Console(file=shown, width=120), tmp_path / "figures.json")
     assert "recorder alone, LZ4" in shown.getvalue()
     assert json.loads((tmp_path / "figures.json").read_text())["parts"] == parts
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_bench_record_missing_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere is not a folder"):
         bench_record(tmp_path / "nowhere", snapshots=10, height_px=8, width_px=8, rate_hz=1.0)
 
 
 @pytest.mark.slow
-def test_the_command_measures_all_parts_without_loss(tmp_path: Path) -> None:
+def test_bench_record_measures_all_parts_without_loss(tmp_path: Path) -> None:
     size = ("--snapshots", "60", "--height", "64", "--width", "64", "--rate", "50")
     done = sci_stream("bench", "stream", "--record", *size, "--json", "out.json", cwd=tmp_path, timeout_s=170.0)
     assert done.status == 0, done.output

@@ -19,7 +19,7 @@ from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, denoiser_spec
 
 
-def test_a_node_that_joins_takes_its_share_in_order_and_the_ledger_closes(tmp_path: Path) -> None:
+def test_bench_scale_joining_node_takes_its_share(tmp_path: Path) -> None:
     figures = bench(nodes=2, snapshots=30, solve_s=0.04, folder=tmp_path)
     ledger = figures["ledger"]
     assert ledger["closed"]
@@ -28,7 +28,7 @@ def test_a_node_that_joins_takes_its_share_in_order_and_the_ledger_closes(tmp_pa
     assert (figures["twice"], figures["missing"], figures["out_of_order"], figures["status"]) == (0, 0, 0, 0)
     one, two = figures["phases"]
     assert set(one["share"]) == {"reconstruct-0"}
-    # Neither waits for the other: whoever is free gets the next block of eight.
+    # Neither waits for the other: the node that is free gets the next block of eight.
     assert set(two["share"]) == {"reconstruct-0", "reconstruct-1"}
     assert min(two["share"].values()) > 0.25
     assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
@@ -38,7 +38,7 @@ def test_a_node_that_joins_takes_its_share_in_order_and_the_ledger_closes(tmp_pa
     assert json.loads((tmp_path / "figures.json").read_text())["phases"] == figures["phases"]
 
 
-def test_the_sleeping_denoiser_is_known_only_where_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sleeping_denoiser_needs_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="Unknown denoiser"):
         denoiser_spec(SLEEPING)
     monkeypatch.setitem(DENOISERS, SLEEPING, DENOISERS["identity"])  # taken out again after the test

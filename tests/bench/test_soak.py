@@ -1,4 +1,4 @@
-"""The long run tells what grew from what did not."""
+"""The soak benchmark separates growth from noise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.stdin.readline()
 """
 
 
-def test_what_a_process_has_is_read_from_the_system() -> None:
+def test_process_figures_are_read_from_proc() -> None:
     # Another one: in this one threads of other tests come to their ends.
     with subprocess.Popen(
         [sys.executable, "-c", GROWS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -51,7 +51,7 @@ def test_what_a_process_has_is_read_from_the_system() -> None:
     assert before["rss_mib"] + 31 < after["rss_mib"] < before["rss_mib"] + 40
 
 
-def test_a_process_that_is_gone_has_no_figures() -> None:
+def test_process_figures_of_ended_process_are_none() -> None:
     assert process_figures(2**22 + 1) is None
 
 
@@ -65,7 +65,7 @@ def test_a_process_that_is_gone_has_no_figures() -> None:
         ({"rss_mib": 100.0, "threads": 5, "handles": 23}, False),
     ],
 )
-def test_only_what_comes_after_it_has_settled_counts_as_growth(last: dict[str, float], flat: bool) -> None:
+def test_growth_counts_only_after_settling(last: dict[str, float], flat: bool) -> None:
     samples = [
         sample(10, rss_mib=50.0, threads=2, handles=9),
         sample(2100, rss_mib=100.0, threads=5, handles=20),
@@ -78,24 +78,24 @@ def test_only_what_comes_after_it_has_settled_counts_as_growth(last: dict[str, f
 
 
 @pytest.mark.parametrize(("first", "last", "flat"), [(4.0, 8.5, True), (40.0, 55.0, True), (40.0, 70.0, False)])
-def test_latency_is_flat_while_it_does_not_grow_by_half(first: float, last: float, flat: bool) -> None:
+def test_latency_verdict_allows_growth_below_half(first: float, last: float, flat: bool) -> None:
     node = {"rss_change": 0.0, "threads": [3, 3], "handles": [9, 9]}
-    told = verdicts({"sink": node}, {"first_p50_ms": first, "last_p50_ms": last})
-    assert told == {"memory": True, "threads": True, "handles": True, "latency": flat}
+    report = verdicts({"sink": node}, {"first_p50_ms": first, "last_p50_ms": last})
+    assert report == {"memory": True, "threads": True, "handles": True, "latency": flat}
 
 
-def test_what_was_not_measured_is_not_flat() -> None:
-    told = verdicts({}, {"first_p50_ms": None, "last_p50_ms": None})
-    assert not any(told.values())
+def test_verdict_of_unmeasured_figure_is_not_flat() -> None:
+    report = verdicts({}, {"first_p50_ms": None, "last_p50_ms": None})
+    assert not any(report.values())
 
 
-def test_too_few_samples_say_nothing() -> None:
+def test_latency_verdict_needs_enough_samples() -> None:
     assert growths([sample(3000, rss_mib=1.0, threads=1, handles=1)], settled=2000) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_short_soak_is_measured_and_drawn(tmp_path: Path) -> None:
+def test_short_soak_is_measured_and_plotted(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     # With a rate: the one that is found on a busy machine may be so low that it takes for ever.
     size = ("--snapshots", "300", "--rate", "20")

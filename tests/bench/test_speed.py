@@ -35,7 +35,7 @@ def _run(tmp_path: Path, *arguments: str) -> dict[str, object]:
     return figures
 
 
-def test_sizes_are_read_as_they_are_written() -> None:
+def test_parse_sizes_round_trips() -> None:
     text = "256x256x8,512x512x22:bayer"
     assert parse_sizes(text) == (Size(256, 256, 8), Size(512, 512, 22, bayer=True))
     assert ",".join(str(size) for size in parse_sizes(text)) == text
@@ -43,21 +43,21 @@ def test_sizes_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["256x256", "256x256x0", "axbxc", "255x256x8:bayer", "256x256x8;1x1x1"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_parse_sizes_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ConfigError, match="rows x columns x frames"):
         parse_sizes(text)
 
 
-def test_operations_are_counted_as_the_model_card_counts_them() -> None:
+def test_flop_per_pixel_matches_model_card() -> None:
     lite = load_ffdnet(Path(LITE))
     assert flop_per_pixel(lite) == VARIANTS["ffdnet-lite"].flop_per_pixel
 
 
-def test_a_matrix_product_has_a_rate() -> None:
+def test_matrix_rate_is_positive() -> None:
     assert matrix_rate(torch.device("cpu"), torch.float32, size=64, products=2) > 0
 
 
-def test_every_size_has_its_figures_and_they_fit_together(tmp_path: Path) -> None:
+def test_bench_speed_figures_are_consistent(tmp_path: Path) -> None:
     figures = _run(
         tmp_path, "--sizes", "32x32x3,32x36x2:bayer", "--denoiser", "ffdnet-lite", "--iterations", "3", "--chunks"
     )
@@ -75,13 +75,13 @@ def test_every_size_has_its_figures_and_they_fit_together(tmp_path: Path) -> Non
     assert figures["versions"]["torch"]  # type: ignore[index]
 
 
-def test_a_prior_without_a_network_is_timed_without_operations(tmp_path: Path) -> None:
+def test_bench_speed_of_tv_has_no_flop(tmp_path: Path) -> None:
     (row,) = _run(tmp_path, "--sizes", "16x16x2", "--denoiser", "tv", "--iterations", "2")["sizes"]  # type: ignore[misc]
     assert "flop_per_s" not in row
     assert row["iteration_ms"] > 0
 
 
-def test_a_size_that_would_take_too_long_is_skipped_and_said_so(tmp_path: Path) -> None:
+def test_bench_speed_skips_slow_size_with_message(tmp_path: Path) -> None:
     rows = _run(
         tmp_path, "--sizes", "16x16x2,512x512x64", "--denoiser", "tv", "--iterations", "1", "--most-seconds", "0.0001"
     )["sizes"]
@@ -100,7 +100,7 @@ def published(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_published_loop_is_timed_beside_the_instrument_until_it_is_matched(tmp_path: Path, published: Path) -> None:
+def test_time_to_quality_stops_when_published_loop_is_matched(tmp_path: Path, published: Path) -> None:
     plot = tmp_path / "out.png"
     figures = _run(
         tmp_path, "--sizes", "", "--denoiser", "ffdnet-lite", "--weights", LITE, "--against", str(published), "--shots",
@@ -120,7 +120,7 @@ def test_the_published_loop_is_timed_beside_the_instrument_until_it_is_matched(t
     assert plot.stat().st_size > 1000
 
 
-def test_odd_sizes_for_which_nothing_was_published_are_refused(tmp_path: Path) -> None:
+def test_time_to_quality_rejects_odd_sizes(tmp_path: Path) -> None:
     path = tmp_path / "odd.mat"
     mask = np.ones((5, 6, 2))
     scipy.io.savemat(path, {"meas": mask.sum(-1), "mask": mask, "orig": mask})
@@ -128,19 +128,19 @@ def test_odd_sizes_for_which_nothing_was_published_are_refused(tmp_path: Path) -
         read_shots(path, 1)
 
 
-def test_a_comparison_needs_weights(tmp_path: Path, published: Path) -> None:
+def test_time_to_quality_without_weights_raises(tmp_path: Path, published: Path) -> None:
     with pytest.raises(ConfigError, match="--against needs a trained network"):
         _run(tmp_path, "--sizes", "", "--denoiser", "tv", "--against", str(published))
 
 
-def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figures = {"sizes": [{"size": "1x1x1", "snapshots_per_s": 1.0, "iterations": 1}], "device": "none"}
     with pytest.raises(ConfigError, match=r"a name ending in \.png"):
         plot_figures(figures, tmp_path / "out.nothing")
 
 
-def test_weights_with_which_the_published_start_diverges_are_compared_from_the_right_one(published: Path) -> None:
+def test_time_to_quality_diverging_start_falls_back_to_still_image(published: Path) -> None:
     explosive = torch.zeros(4, 5, 3, 3)
     explosive[range(4), range(4), 1, 1] = 1.0
     # Leaves images alone, but amplifies what is below black.

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.stream import print_figures
-from sci_stream.bench.zmq_baseline import bare_hops
+from sci_stream.bench.zmq_baseline import measure_zmq_baseline
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["local sockets", "tcp"])
-def test_every_block_crosses_both_bare_hops(tmp_path: Path, tcp: bool) -> None:
-    part = bare_hops(tmp_path, "loaded, bare ZeroMQ", 8192, 50, 0.0, tcp=tcp)
+def test_zmq_baseline_delivers_every_block(tmp_path: Path, tcp: bool) -> None:
+    part = measure_zmq_baseline(tmp_path, "loaded, bare ZeroMQ", 8192, 50, 0.0, tcp=tcp)
     assert (part["snapshots"], part["lost"]) == (50, 0)
     assert part["mb_per_s"] > 0
     assert 0 < part["latency_ms"]["total"]["p50"] <= part["latency_ms"]["total"]["p99"]
     assert set(part["cpu_ms"]) == {"source", "relay", "drain"}
 
 
-def test_the_ratio_to_the_yardstick_is_said_below_the_table() -> None:
+def test_bench_stream_prints_ratio_to_baseline() -> None:
     bare = {
         "part": "loaded, bare ZeroMQ",
         "snapshot_mib": 0.5,
@@ -40,6 +40,6 @@ def test_the_ratio_to_the_yardstick_is_said_below_the_table() -> None:
         "latency_ms": {"total": {"p50": 5.0, "p99": 6.0}},
     }
     shown = io.StringIO()
-    figures = {**circumstances(), "sockets": "local", "parts": [bare | ours, bare]}
+    figures = {**environment(), "sockets": "local", "parts": [bare | ours, bare]}
     print_figures(figures, Console(file=shown, width=160), None)
     assert "loaded: 0.60 × the rate, 1.50 × the processor time, 2.5 and 1.5 × the latency" in shown.getvalue()

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_cold_and_warm_are_compared_at_every_number_of_iterations(folder: Path, tmp_path: Path) -> None:
+def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
     figures = warm.bench(datasets.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
     (row,) = figures["sets"]
@@ -65,14 +65,14 @@ def test_cold_and_warm_are_compared_at_every_number_of_iterations(folder: Path, 
     assert json.loads(out.read_text())["sets"] == figures["sets"]
 
 
-def test_the_plot_is_a_picture(folder: Path, tmp_path: Path) -> None:
+def test_bench_warm_plot_is_written(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figures = warm.bench(datasets.published(folder), TV, "cpu", lambda _: None, iterations=(2,), reference=0)
     warm.plot(figures, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_cut_shows_another_scene_through_the_same_masks(folder: Path) -> None:
+def test_footage_cut_uses_same_masks(folder: Path) -> None:
     (moving,) = (item for item in datasets.published(folder) if not isinstance(item, str) and item.name == "moving")
     cut = moving.cut()
     assert cut.id.seq == len(moving.snapshots)
@@ -83,12 +83,12 @@ def test_a_cut_shows_another_scene_through_the_same_masks(folder: Path) -> None:
     np.testing.assert_allclose(y, (moving.calibration.phi * cut.truth).sum(0), atol=1e-5)
 
 
-def test_nothing_to_measure_is_one_clear_error() -> None:
+def test_bench_warm_without_data_raises() -> None:
     with pytest.raises(FileFormatError, match="Nothing to measure"):
-        warm.bench(["passed over: x"], TV, "cpu", lambda _: None)
+        warm.bench(["skipped: x"], TV, "cpu", lambda _: None)
 
 
-def test_the_command_takes_whatever_a_rig_says_of_reconstruction(folder: Path, tmp_path: Path) -> None:
+def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path) -> None:
     command = ["bench", "warm", "--data", str(folder), "--denoiser", "tv", "--iterations", "3", "--reference", "0"]
     out = tmp_path / "out.json"
     with pytest.raises(SystemExit, match=r"^0$"):

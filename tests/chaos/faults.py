@@ -16,7 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.supervised_rig import small_rig, supervised
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError, SciStreamError
@@ -158,7 +158,7 @@ def bench(
             rows[name] = _random_kills(n_kills, seed, folder)
         else:
             rows[name] = run_fault(FAULTS[name], folder)
-    return {**circumstances(), "seed": seed, "faults": rows}
+    return {**environment(), "seed": seed, "faults": rows}
 
 
 def run_fault(fault: Fault, folder: Path | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sci_stream.bench.environment import circumstances
+from sci_stream.bench.environment import environment
 from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
 from sci_stream.errors import EnvironmentFault
 from sci_stream.storage.recording import Recording
@@ -84,7 +84,7 @@ def bench(
         ledger = summary["ledger"]
         recorded_raw = policy == "record"
         return {
-            **circumstances(),
+            **environment(),
             "seed": seed,
             "policy": policy,
             "seconds": round(time.monotonic() - began_s, 1),

@@ -24,7 +24,7 @@ def calibration_file(folder: Path) -> Path:
     return folder / "masks.h5"
 
 
-def test_a_rig_that_is_stopped_while_its_acquire_node_is_down_still_closes_the_series(tmp_path: Path) -> None:
+def test_stop_while_acquire_is_down_closes_series(tmp_path: Path) -> None:
     with RunningRig(tmp_path, RECORD) as rig:
         series = rig.wait_for_count("reconstructed", 3)["series"]
         rig.kill("acquire")
@@ -40,7 +40,7 @@ def test_a_rig_that_is_stopped_while_its_acquire_node_is_down_still_closes_the_s
 
 
 @pytest.mark.slow
-def test_it_may_die_again_and_again_and_with_the_sink(tmp_path: Path) -> None:
+def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
     # So many that both are back long before the series is over, on however busy a machine: camera and acquire node wait
     # for no sink to go on, and a node that has ended by itself cannot be killed.
     n = 200
@@ -63,7 +63,7 @@ def test_it_may_die_again_and_again_and_with_the_sink(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_calibration_that_breaks_meanwhile_ends_the_run_with_the_reason_and_keeps_what_there_is(
+def test_broken_calibration_on_restart_ends_run_and_keeps_data(
     tmp_path: Path,
 ) -> None:
     masks = calibration_file(tmp_path)
@@ -78,7 +78,7 @@ def test_a_calibration_that_breaks_meanwhile_ends_the_run_with_the_reason_and_ke
         assert "masks.h5" in rig.output
         assert "Traceback" not in rig.output
         assert [path.name for path in (tmp_path / "spool").iterdir()] == ["test.spool"]
-    # Mended, the very series goes on: nothing that was acquired before is lost.
+    # Once repaired, the same series resumes: no snapshot acquired before is lost.
     masks.write_bytes(content)
     with RunningRig(tmp_path, changes) as again:
         again.wait_for_count("reconstructed", 5)
@@ -93,7 +93,7 @@ def test_a_calibration_that_breaks_meanwhile_ends_the_run_with_the_reason_and_ke
 
 
 @pytest.mark.slow
-def test_what_a_supervisor_cannot_close_it_keeps_and_names(tmp_path: Path) -> None:
+def test_unclosed_series_keeps_spool_and_names_it(tmp_path: Path) -> None:
     masks = calibration_file(tmp_path)
     with RunningRig(tmp_path, {**RECORD, "calibration": {"file": str(masks)}}) as rig:
         rig.wait_for_count("reconstructed", 2)

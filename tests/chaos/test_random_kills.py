@@ -26,7 +26,7 @@ def assert_all_there(figures: dict[str, Any], kills: int) -> None:
         assert ledger["dropped"] == {}, "nothing that was acquired is lost"
 
 
-def test_a_few_kills_over_all_nodes_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_random_kills_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LEND_FROM_VARIABLE, "1024")  # these snapshots too: a lender may die while it is being read
     figures = bench(kills=3, seed=3, nodes=1, pause_s=1.0, folder=tmp_path)
     assert_all_there(figures, 3)
@@ -39,7 +39,7 @@ def test_a_few_kills_over_all_nodes_cost_nothing(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_nodes_that_hang_for_a_while_are_waited_for_or_replaced(tmp_path: Path) -> None:
+def test_frozen_nodes_resume_or_are_replaced(tmp_path: Path) -> None:
     figures = bench(kills=4, seed=5, freeze=1.0, pause_s=0.3, folder=tmp_path)
     assert_all_there(figures, 4)
     assert sum(figures["freezes"].values()) == 4
@@ -48,7 +48,9 @@ def test_nodes_that_hang_for_a_while_are_waited_for_or_replaced(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("policy", "kills"), [("record", 200), ("live", 50)])
-def test_many_kills_and_freezes(tmp_path: Path, policy: str, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_random_kills_and_freezes_lose_nothing(
+    tmp_path: Path, policy: str, kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(LEND_FROM_VARIABLE, "1024")
     figures = bench(kills=kills, seed=11, policy=policy, freeze=0.2, folder=tmp_path)
     assert_all_there(figures, kills)

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.kit import RunningRig, assert_accounted_for
 
 
-def test_a_sink_that_takes_nothing_for_a_while_costs_what_memory_does_not_hold(tmp_path: Path) -> None:
+def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
     changes = {
         "camera": {"options": {"snapshot_rate_hz": 100.0, "truth": False}},
         "reconstruct": {"denoiser": "identity", "iterations": 1},
@@ -32,7 +32,7 @@ def test_a_sink_that_takes_nothing_for_a_while_costs_what_memory_does_not_hold(t
 
 
 @pytest.mark.slow
-def test_a_camera_that_stalls_skips_repeats_and_unplugs_while_nodes_die(tmp_path: Path) -> None:
+def test_faulty_camera_while_nodes_are_killed(tmp_path: Path) -> None:
     faults = {
         "drop_probability": 0.1,
         "duplicate_probability": 0.1,

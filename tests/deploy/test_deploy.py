@@ -45,11 +45,11 @@ def alert_queries() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("query", [*dashboard_queries(), *alert_queries()])
-def test_every_query_names_figures_that_exist(query: str) -> None:
+def test_dashboard_queries_name_existing_metrics(query: str) -> None:
     assert set(re.findall(r"sci_stream_\w+", query)) <= published_names()
 
 
-def test_panels_do_not_lie_on_each_other() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads((DEPLOY / "monitoring" / "grafana.json").read_text())["panels"]:
         at = panel["gridPos"]
@@ -61,26 +61,26 @@ def test_panels_do_not_lie_on_each_other() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 @pytest.mark.parametrize("what", [("config", "prometheus.yml"), ("rules", "alerts.yml")])
-def test_prometheus_takes_the_configuration_and_the_alerts(what: tuple[str, str]) -> None:
+def test_promtool_accepts_configuration_and_alerts(what: tuple[str, str]) -> None:
     kind, name = what
     subprocess.run(["promtool", "check", kind, str(DEPLOY / "monitoring" / name)], check=True, capture_output=True)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_systemd_analyze_accepts_units(tmp_path: Path) -> None:
     # It also looks for the program that is started, which is not installed where tests run.
     for unit in [*UNITS, DEPLOY / "systemd" / "sci-stream.target"]:
         text = unit.read_text().replace("/opt/sci-stream/bin/sci-stream", "/bin/true")
         (tmp_path / unit.name).write_text(text)
-    told = subprocess.run(
+    report = subprocess.run(
         ["systemd-analyze", "verify", *map(str, tmp_path.iterdir())], check=False, capture_output=True, text=True
     )
-    assert told.returncode == 0, told.stderr
-    assert not [line for line in told.stderr.splitlines() if "sci-stream" in line], told.stderr
+    assert report.returncode == 0, report.stderr
+    assert not [line for line in report.stderr.splitlines() if "sci-stream" in line], report.stderr
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_a_unit_starts_a_command_that_exists_and_is_watched(unit: Path) -> None:
+def test_unit_starts_existing_command_with_watchdog(unit: Path) -> None:
     text = unit.read_text()
     (command,) = re.findall(r"^ExecStart=/opt/sci-stream/bin/sci-stream (\w+) \$\{SCI_STREAM_RIG\}", text, re.MULTILINE)
     assert f"sci-stream-{command}" in unit.name
@@ -88,7 +88,7 @@ def test_a_unit_starts_a_command_that_exists_and_is_watched(unit: Path) -> None:
         assert f"\n{line}\n" in text
 
 
-def test_the_compose_file_is_one() -> None:
+def test_compose_file_matches_schema() -> None:
     check = pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
     path = DEPLOY / "container" / "compose.yaml"
     with pytest.raises(SystemExit) as ended:
@@ -107,12 +107,12 @@ def manifests() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("manifest", manifests(), ids=lambda m: f"{m['kind']} {m['metadata']['name']}")
-def test_a_manifest_is_one(manifest: dict[str, Any]) -> None:
+def test_manifest_matches_schema(manifest: dict[str, Any]) -> None:
     kubernetes = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     kubernetes.validate(manifest, "1.30", strict=True)
 
 
-def test_the_cluster_has_a_gpu_a_pod_and_a_rig_that_loads(tmp_path: Path) -> None:
+def test_cluster_rig_loads_with_one_gpu_per_pod(tmp_path: Path) -> None:
     by_name = {(m["kind"], m["metadata"]["name"]): m for m in manifests()}
     pod = by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
@@ -127,7 +127,7 @@ def test_the_cluster_has_a_gpu_a_pod_and_a_rig_that_loads(tmp_path: Path) -> Non
     assert rig.reconstruct.nodes == by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["replicas"]
 
 
-def test_what_is_not_yet_safe_outlives_the_acquire_container_of_a_cluster() -> None:
+def test_cluster_spool_outlives_acquire_container() -> None:
     (acquire,) = [
         m for m in manifests() if m["metadata"]["name"] == "sci-stream-acquire" and m["kind"] == "StatefulSet"
     ]
@@ -139,13 +139,13 @@ def test_what_is_not_yet_safe_outlives_the_acquire_container_of_a_cluster() -> N
     assert volume["emptyDir"] == {"medium": "Memory"}
 
 
-def test_the_rig_for_containers_loads() -> None:
+def test_container_rig_loads() -> None:
     assert load_rig(DEPLOY / "container" / "rig.toml", overrides={}).policy.mode == "record"
 
 
-def test_the_script_for_the_cameras_network_is_sound_and_says_what_it_wants() -> None:
+def test_camera_network_script_is_valid_and_prints_usage() -> None:
     script = DEPLOY / "host" / "camera-network.sh"
     subprocess.run(["sh", "-n", str(script)], check=True)
-    told = subprocess.run(["sh", str(script), "no-such-interface"], check=False, capture_output=True, text=True)
-    assert told.returncode == 2
-    assert "no interface no-such-interface; there are:" in told.stderr
+    report = subprocess.run(["sh", str(script), "no-such-interface"], check=False, capture_output=True, text=True)
+    assert report.returncode == 2
+    assert "no interface no-such-interface; there are:" in report.stderr

@@ -48,7 +48,7 @@ def of_a_user(unit: Path, program: str, folder: Path, rig: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_rig_is_started_watched_and_stopped_by_a_real_manager(tmp_path: Path) -> None:
+def test_rig_under_systemd_starts_restarts_and_stops(tmp_path: Path) -> None:
     if os.geteuid() or not Path("/lib/systemd/systemd").exists() or shutil.which("unshare") is None:
         pytest.skip("needs root, systemd and unshare: the manager gets name spaces of its own")
     changes = {
@@ -64,22 +64,22 @@ def test_a_rig_is_started_watched_and_stopped_by_a_real_manager(tmp_path: Path) 
     (units / "sci-stream.target").write_text((ROOT / "deploy" / "systemd" / "sci-stream.target").read_text())
     spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     manager = [sys.executable, str(HERE / "under_systemd.py")]
-    told = subprocess.run(
+    report = subprocess.run(
         [*spaces, *manager, str(tmp_path), sys.executable, str(HERE / "watched_by_systemd.py")],
         capture_output=True,
         text=True,
         check=False,
         timeout=500,
     )
-    if told.returncode == 77 or "unshare" in told.stderr:
-        pytest.skip(f"no service manager can be had here: {told.stdout[-500:]}{told.stderr[-200:]}")
-    assert told.returncode == 0, f"{told.stdout}\n{told.stderr}"
-    seen = json.loads(told.stdout.splitlines()[-1])
+    if report.returncode == 77 or "unshare" in report.stderr:
+        pytest.skip(f"cannot start a service manager here: {report.stdout[-500:]}{report.stderr[-200:]}")
+    assert report.returncode == 0, f"{report.stdout}\n{report.stderr}"
+    seen = json.loads(report.stdout.splitlines()[-1])
     assert set(seen["stopped"]) == {"inactive"}
     ended = (tmp_path / "ended").read_text().splitlines()
     assert ended[0] == "sci-stream-reconstruct@0.service signal KILL"
     assert ended[1].startswith("sci-stream-reconstruct@0.service watchdog")
-    # Each goes when nobody needs it any more.
+    # Each is removed when it is no longer needed.
     assert ended[2:] == [
         "sci-stream-acquire.service success 0",
         "sci-stream-reconstruct@0.service success 0",

@@ -1,4 +1,4 @@
-"""What a person would do at a rig under systemd, told as JSON: start it, kill a node, have one hang, stop it."""
+"""Operate a rig under systemd and report as JSON: start it, kill a node, freeze one, stop it."""
 
 from __future__ import annotations
 

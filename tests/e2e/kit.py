@@ -33,7 +33,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def free_ports(n: int) -> list[int]:
-    """Return TCP ports that nobody uses.
+    """Return free TCP ports.
 
     They lie below the range from which the system takes the near ends of connections: else another process's
     connection might take one between now and when it is bound.
@@ -190,7 +190,7 @@ class RunningRig:
         return self._log.read_text(errors="replace")
 
     def nodes(self) -> dict[str, psutil.Process]:
-        """Return the node processes of this rig that run, whoever their parent is by now, by name."""
+        """Return the running node processes of this rig by name, whatever their parent is now."""
         found: dict[str, psutil.Process] = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
@@ -242,8 +242,8 @@ class RunningRig:
 
     def summary(self) -> dict[str, Any]:
         """Return the summary that was written."""
-        told: dict[str, Any] = json.loads(self._summary.read_text())
-        return told
+        result: dict[str, Any] = json.loads(self._summary.read_text())
+        return result
 
     def segments(self) -> list[Path]:
         """Return the files recorded, in order."""

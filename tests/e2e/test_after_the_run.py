@@ -32,7 +32,7 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-def test_live_equals_offline_through_all_processes(run: Path) -> None:
+def test_replay_equals_live_result(run: Path) -> None:
     said = sci_stream("replay", "run.h5", cwd=run)
     assert said.status == 0, said.output
     assert "16 of 16 snapshots in run_replay.h5" in said.output
@@ -41,20 +41,20 @@ def test_live_equals_offline_through_all_processes(run: Path) -> None:
     assert max(one.most_difference for one in found.snapshots) <= 2**-10
 
 
-def test_inspect_tells_the_run(run: Path) -> None:
+def test_inspect_describes_the_run(run: Path) -> None:
     said = sci_stream("inspect", "run.h5", "--json", cwd=run)
     found = json.loads(said.output)
     assert found["state"] == "complete"
     assert found["stored"]["raw"] == found["stored"]["video"] == 16
     assert found["ledger"]["closed"]
     assert found["gaps"] == {"raw": [], "video": []}
-    assert {told["denoiser"] for told in found["solving"]["solvers"].values()} == {"tv"}
+    assert {result["denoiser"] for result in found["solving"]["solvers"].values()} == {"tv"}
     assert set(found["solving"]["by_solver"]) == set(found["solving"]["solvers"])
     words = sci_stream("inspect", "run.h5", cwd=run).output
     assert "16 acquired = 16 reconstructed + 0 raw only: closes" in words
 
 
-def test_the_live_film_and_an_exported_one_play(run: Path) -> None:
+def test_live_and_exported_movies_play(run: Path) -> None:
     av = pytest.importorskip("av")
     said = sci_stream("export", "run.h5", "film.mp4", cwd=run)
     assert "16 snapshots, 64 frames, mp4" in said.output
@@ -71,7 +71,7 @@ def test_the_live_film_and_an_exported_one_play(run: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_sink_killed_over_and_over_costs_nothing_and_is_repaired(tmp_path: Path) -> None:
+def test_repeatedly_killed_sink_loses_nothing(tmp_path: Path) -> None:
     changes = {
         "camera": {"options": {"snapshot_rate_hz": 20.0}},
         "policy": {"mode": "record"},

@@ -1,7 +1,7 @@
 """What is wrong is said once, in words, before or instead of running: where it is, what was expected, what came.
 
 Each case is a rig with one thing wrong with it, the exit status, and words that the message must hold. `check` and
-`run` are told of it alike.
+`run` report it alike.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ CASES = [
     Case("weights of another network", INPUT, ("network.pth",), weights(foreign_network), run=True),
     Case("a folder for recordings that is a file", WORLD, ("[record] folder", "recordings"), folder_that_is_a_file),
     Case(
-        "a folder for recordings that nobody may make",
+        "a folder for recordings that cannot be created",
         WORLD,
         ("[record] folder", "/proc/recordings"),
         given(record={"folder": "/proc/recordings"}),
@@ -201,7 +201,7 @@ def assert_said_well(output: str, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.name, marks=() if case.run else pytest.mark.slow) for case in CASES]
 )
-def test_run_says_what_is_wrong_and_ends(tmp_path: Path, case: Case) -> None:
+def test_run_with_bad_input_reports_and_exits(tmp_path: Path, case: Case) -> None:
     path = write_rig(tmp_path, case.prepare(tmp_path))
     ended = sci_stream("run", path, "--snapshots", "3", cwd=tmp_path)
     assert_said_well(ended.output, case.words)
@@ -210,7 +210,7 @@ def test_run_says_what_is_wrong_and_ends(tmp_path: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_check_says_what_is_wrong_without_running(tmp_path: Path, check: Check, case: Case) -> None:
+def test_check_reports_bad_input(tmp_path: Path, check: Check, case: Case) -> None:
     path = write_rig(tmp_path, case.prepare(tmp_path))
     ended = check(path)
     assert_said_well(ended.output, case.words)
@@ -233,7 +233,7 @@ def rig_with_a_port_taken(folder: Path, name: str) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize("name", ["dispatch", "results", "taps", "preview"])
-def test_check_names_a_port_in_use_with_its_place_in_the_rig(tmp_path: Path, check: Check, name: str) -> None:
+def test_check_names_port_in_use(tmp_path: Path, check: Check, name: str) -> None:
     path, port = rig_with_a_port_taken(tmp_path, name)
     with taken(port):
         ended = check(path)
@@ -250,7 +250,7 @@ def test_check_names_a_port_in_use_with_its_place_in_the_rig(tmp_path: Path, che
         pytest.param("preview", marks=pytest.mark.slow),
     ],
 )
-def test_run_names_a_port_in_use_and_ends(tmp_path: Path, name: str) -> None:
+def test_run_names_port_in_use_and_exits(tmp_path: Path, name: str) -> None:
     path, port = rig_with_a_port_taken(tmp_path, name)
     with taken(port):
         ended = sci_stream("run", path, cwd=tmp_path)
@@ -259,7 +259,7 @@ def test_run_names_a_port_in_use_and_ends(tmp_path: Path, name: str) -> None:
     assert ended.took_s < SOON_S, "it is said at once, and there is nothing to wait for"
 
 
-def test_check_of_a_good_rig_finds_all_well(tmp_path: Path) -> None:
+def test_check_of_valid_rig_passes(tmp_path: Path) -> None:
     ended = sci_stream("check", write_rig(tmp_path, {"preview": {"enabled": True}}), cwd=tmp_path)
     assert ended.status == 0, ended.output
     lines = ended.output.splitlines()
@@ -268,38 +268,34 @@ def test_check_of_a_good_rig_finds_all_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "reconstruct", "sink"])
-def test_a_rig_file_that_is_not_there_is_named(tmp_path: Path, command: str) -> None:
+def test_missing_rig_file_is_named(tmp_path: Path, command: str) -> None:
     ended = sci_stream(command, "rgi.toml", cwd=tmp_path)
     assert_said_well(ended.output, ("rgi.toml", "config init"))
     assert ended.status == INPUT
 
 
-def test_a_rig_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path, check: Check) -> None:
+def test_invalid_toml_is_reported_with_line(tmp_path: Path, check: Check) -> None:
     (tmp_path / "rig.toml").write_text('[rig]\nname = "a"\n[camera\n')
     ended = check(tmp_path / "rig.toml")
     assert_said_well(ended.output, ("rig.toml", "TOML", "line 3"))
     assert ended.status == INPUT
 
 
-def test_a_wrong_setting_in_the_environment_is_named(
-    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_environment_override_is_named(tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCI_STREAM_RIG__POLICY__MODE", "recrod")
     ended = check(write_rig(tmp_path))
     assert_said_well(ended.output, ("SCI_STREAM_RIG__POLICY__MODE", "recrod", "record"))
     assert ended.status == INPUT
 
 
-def test_a_summary_that_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> None:
+def test_unwritable_summary_fails_before_run(tmp_path: Path) -> None:
     ended = sci_stream("run", write_rig(tmp_path), "--summary", "nowhere/out.json", cwd=tmp_path)
     assert_said_well(ended.output, ("nowhere/out.json",))
     assert ended.status == INPUT
 
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
-def test_a_disk_that_fills_during_a_run_costs_the_rest_counted_and_not_what_is_there(
-    tmp_path: Path, policy: str
-) -> None:
+def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -> None:
     # A limit on the size of files stands in for a disk that runs full: writing beyond it fails just so.
     with RunningRig(tmp_path, {"policy": {"mode": policy}}, "--snapshots", "40", limit_file_bytes=3 << 19) as rig:
         status = rig.wait()

@@ -1,4 +1,4 @@
-"""From masks that nobody knows to a run that says where they are: the commands, as an operator gives them."""
+"""The calibration commands as an operator uses them, from unknown masks to a run that tracks their shift."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stre
 CAMERA = {"options": {"snapshot_rate_hz": 0.0, "loop_snapshots": 0}}
 
 
-def test_a_rig_is_calibrated_judged_and_shown_without_anyone(tmp_path: Path) -> None:
+def test_calibrate_check_and_show_run_unattended(tmp_path: Path) -> None:
     rig = write_rig(tmp_path, {"camera": CAMERA})
     made = sci_stream("calibrate", rig, "-o", "masks.h5", "--yes", "--frames", "8", cwd=tmp_path)
     assert made.status == 0, made.output
@@ -29,11 +29,11 @@ def test_a_rig_is_calibrated_judged_and_shown_without_anyone(tmp_path: Path) -> 
     assert load_calibration(tmp_path / "masks.h5").n_frames == 4
     assert (tmp_path / "masks.png").read_bytes().startswith(b"\x89PNG")
 
-    judged = sci_stream("calibration", "check", "masks.h5", "--json", "told.json", cwd=tmp_path)
+    judged = sci_stream("calibration", "check", "masks.h5", "--json", "report.json", cwd=tmp_path)
     assert judged.status == 0, judged.output
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["verdict"] == "ok"
-    assert {figure["name"] for figure in told["figures"]} >= {"blind", "contrast", "likeness", "read_noise_dn"}
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "ok"
+    assert {figure["name"] for figure in report["figures"]} >= {"blind", "contrast", "likeness", "read_noise_dn"}
 
     shown = sci_stream("calibration", "show", "masks.h5", "--report", "again.png", cwd=tmp_path)
     assert shown.status == 0, shown.output
@@ -45,7 +45,7 @@ def test_a_rig_is_calibrated_judged_and_shown_without_anyone(tmp_path: Path) -> 
     assert "--force" in again.output
 
 
-def test_published_masks_are_imported_and_bad_ones_judged_so(tmp_path: Path) -> None:
+def test_import_accepts_published_and_flags_bad_masks(tmp_path: Path) -> None:
     masks = np.random.default_rng(0).random((6, 32, 32))
     masks[3] = masks[2]
     np.save(tmp_path / "masks.npy", masks)
@@ -56,7 +56,7 @@ def test_published_masks_are_imported_and_bad_ones_judged_so(tmp_path: Path) -> 
     assert "masks 2 and 3 are duplicates" in judged.output
 
 
-def test_stopping_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
     rig = write_rig(tmp_path, {"camera": CAMERA})
     with (
         (tmp_path / "said.txt").open("wb") as said,
@@ -83,7 +83,7 @@ def test_stopping_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "masks.h5").exists()
 
 
-def test_a_run_tells_where_its_masks_are_and_moves_them_where_it_may(tmp_path: Path) -> None:
+def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
     options = {"width_px": 128, "height_px": 128, "bayer": "none", "mask_shift_px": [0.4, -0.2], "loop_snapshots": 0}
     changes = {
         "camera": {"options": options},
@@ -92,11 +92,11 @@ def test_a_run_tells_where_its_masks_are_and_moves_them_where_it_may(tmp_path: P
     with RunningRig(tmp_path, changes, "--snapshots", "10") as rig:
         summary = rig.finish()
         (recorded,) = rig.segments()
-    told = summary["calibration"]
-    assert told["shift_x_px"] == pytest.approx(0.4, abs=0.1)
-    assert told["shift_y_px"] == pytest.approx(-0.2, abs=0.1)
-    assert told["corrected"]
-    assert told["match"] > 0.6
+    report = summary["calibration"]
+    assert report["shift_x_px"] == pytest.approx(0.4, abs=0.1)
+    assert report["shift_y_px"] == pytest.approx(-0.2, abs=0.1)
+    assert report["corrected"]
+    assert report["match"] > 0.6
     assert "from where they were calibrated" in rig.output
     by_seq = [entry["psnr_db"] for entry in summary["psnr_db"]["per_snapshot"]]
     assert min(by_seq[2:]) > by_seq[0] + 1  # only the first was taken for well calibrated
@@ -111,7 +111,7 @@ def test_a_run_tells_where_its_masks_are_and_moves_them_where_it_may(tmp_path: P
     assert max(one.most_difference for one in found.snapshots) <= 2**-10, "live equals offline, with the masks moved"
 
 
-def test_the_calibration_of_another_camera_is_refused_by_name(tmp_path: Path) -> None:
+def test_calibration_of_other_camera_is_rejected(tmp_path: Path) -> None:
     phi = np.random.default_rng(0).random((4, 64, 64), dtype=np.float32)
     save_calibration(tmp_path / "other.h5", Calibration(phi, camera_serial="DMD-17"))
     rig = write_rig(tmp_path, {"calibration": {"file": "other.h5"}})

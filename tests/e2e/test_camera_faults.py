@@ -12,7 +12,7 @@ from tests.e2e.kit import RunningRig, assert_accounted_for
 SNAPSHOTS = 40
 
 
-def test_lost_and_repeated_frames_and_a_lost_camera_are_in_the_account(tmp_path: Path) -> None:
+def test_camera_faults_appear_in_ledger(tmp_path: Path) -> None:
     faults = {
         "drop_probability": 0.2,
         "duplicate_probability": 0.2,
@@ -50,7 +50,7 @@ def test_lost_and_repeated_frames_and_a_lost_camera_are_in_the_account(tmp_path:
                 assert (np.diff(own) != 0).all()
 
 
-def test_a_camera_that_ends_by_itself_ends_the_run(tmp_path: Path) -> None:
+def test_exhausted_camera_ends_run(tmp_path: Path) -> None:
     with RunningRig(tmp_path, {"camera": {"options": {"snapshots": 5}}}) as rig:
         summary = rig.finish()
     assert assert_accounted_for(summary)["reconstructed"] == 5

@@ -42,12 +42,12 @@ def solved_with(rig: RunningRig, iterations: int) -> None:
     rig.wait_until(f"{iterations} iterations", lambda report: report.get("iterations") == iterations)
 
 
-def test_iterations_set_from_the_command_line_are_those_of_the_next_reports(rig: RunningRig) -> None:
+def test_control_set_iterations_takes_effect(rig: RunningRig) -> None:
     assert command(rig, "set", "reconstruct.iterations", "3") == (0, "reconstruct-0.iterations = 3\n")
     solved_with(rig, 3)
 
 
-def test_another_denoiser_comes_with_the_iterations_that_suit_it(rig: RunningRig) -> None:
+def test_control_set_denoiser_sets_default_iterations(rig: RunningRig) -> None:
     running = client(rig)
     assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {"reconstruct-0": {"denoiser": "ffdnet-lite"}}
     wait_for(lambda: parameter(running, "reconstruct-0", "iterations") == 20, "what suits the denoiser is declared")
@@ -64,7 +64,7 @@ def parameter(running: Any, node: str, name: str) -> Any:
     return running.nodes()[node].parameters[name].value
 
 
-def test_what_cannot_be_set_is_one_clear_message(rig: RunningRig) -> None:
+def test_control_rejects_invalid_setting_with_message(rig: RunningRig) -> None:
     for words, said in {
         ("set", "reconstruct.iterations", "0"): "expected an integer from 1 to 10000; got 0.",
         ("set", "reconstruct.iterations"): "set NODE.NAME VALUE",
@@ -87,7 +87,7 @@ def test_what_cannot_be_set_is_one_clear_message(rig: RunningRig) -> None:
             package.control(f"http://127.0.0.1:{rig.rig.preview.port}", token=token).nodes()
 
 
-def test_two_at_once_are_both_answered_and_one_of_them_is_in_force(rig: RunningRig) -> None:
+def test_concurrent_control_requests_are_both_answered(rig: RunningRig) -> None:
     wrong: list[object] = []
 
     def insist(who: str, value: int) -> None:
@@ -106,20 +106,20 @@ def test_two_at_once_are_both_answered_and_one_of_them_is_in_force(rig: RunningR
     assert parameter(client(rig), "reconstruct-0", "iterations") in {4, 6}
 
 
-def test_what_was_set_on_the_camera_holds_when_its_node_is_started_anew(rig: RunningRig) -> None:
+def test_camera_settings_survive_node_restart(rig: RunningRig) -> None:
     running = client(rig)
     running.set("acquire", snapshot_rate_hz=15.0)
     acquired = rig.wait_for_count("reconstructed", 1)["ledger.acquired"]
     rig.kill("acquire")
     wait_for(
-        lambda: "the camera is set again as it was: snapshot_rate_hz = 15.0" in rig.output, "its node is started anew"
+        lambda: "the camera is set again as it was: snapshot_rate_hz = 15.0" in rig.output, "the node is restarted"
     )
     rig.wait_for_count("acquired", acquired + 5)
     wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares what may be set")
     assert parameter(running, "acquire", "snapshot_rate_hz") == 15.0
 
 
-def test_series_are_ended_and_begun_and_everything_changed_is_in_their_recordings(rig: RunningRig) -> None:
+def test_series_control_and_changes_are_recorded(rig: RunningRig) -> None:
     running = client(rig)
     running.set("reconstruct", iterations=7)
     solved_with(rig, 7)
@@ -144,8 +144,8 @@ def test_series_are_ended_and_begun_and_everything_changed_is_in_their_recording
     assert len(rig.segments()) == 3
     one = next(path for path in rig.segments() if first in path.name)
     journal = [line for line in read_journal(one.with_suffix(".journal.jsonl")) if line["event"] == "changed"]
-    told = next(line for line in journal if line["name"] == "exposure")
-    assert (told["node"], told["who"], told["old"], told["new"]) == ("acquire", "eva from 127.0.0.1", 0.9, 0.45)
+    result = next(line for line in journal if line["name"] == "exposure")
+    assert (result["node"], result["who"], result["old"], result["new"]) == ("acquire", "eva from 127.0.0.1", 0.9, 0.45)
     assert journal[-1]["name"] == "next_series"
     with Recording(one) as recording:
         times = {line["time_ns"] for line in journal}
@@ -167,7 +167,7 @@ def another_series(rig: RunningRig, *before: str) -> str:
     return str(report["series"])
 
 
-def test_a_rig_without_a_page_or_that_does_not_run_says_so(tmp_path: Path) -> None:
+def test_control_without_page_or_rig_reports_error(tmp_path: Path) -> None:
     path = tmp_path / "rig.toml"
     path.write_text("[preview]\nenabled = false\n")
     ended = sci_stream("control", path, "list", cwd=tmp_path)

@@ -51,7 +51,7 @@ def strangers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[b
         context.destroy(linger=0)
 
 
-def test_an_encrypted_rig_runs_and_strangers_get_nothing(tmp_path: Path) -> None:
+def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path) -> None:
     security = keys(tmp_path)
     with RunningRig(tmp_path, {"security": security}, "--snapshots", "30") as rig:
         own = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
@@ -63,7 +63,7 @@ def test_an_encrypted_rig_runs_and_strangers_get_nothing(tmp_path: Path) -> None
                 with contextlib.suppress(zmq.Again):  # ZeroMQ has given up on those who refuse us
                     sender.send_multipart(case.frames or [b""], zmq.NOBLOCK)
             summary = rig.finish()
-            assert not listener.poll(0), "the taps told a stranger something"
+            assert not listener.poll(0), "the taps sent a stranger nothing"
     ledger = assert_accounted_for(summary)
     assert ledger["reconstructed"] == 30
     assert set(summary["wire_errors"]) <= {"handshake"}, "a stranger's message came through"
@@ -71,7 +71,7 @@ def test_an_encrypted_rig_runs_and_strangers_get_nothing(tmp_path: Path) -> None
     assert read_key_pair(tmp_path / "key").secret.decode() not in rig.output
 
 
-def test_a_rig_without_its_key_does_not_start_and_says_how_to_make_one(tmp_path: Path) -> None:
+def test_missing_key_names_command_to_create_it(tmp_path: Path) -> None:
     security = {**keys(tmp_path), "key": str(tmp_path / "elsewhere")}
     with RunningRig(tmp_path, {"security": security}, "--snapshots", "3") as rig:
         assert rig.wait() == 2
@@ -80,7 +80,7 @@ def test_a_rig_without_its_key_does_not_start_and_says_how_to_make_one(tmp_path:
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "sink", "reconstruct", "check"])
-def test_a_rig_on_a_public_address_without_keys_refuses_to_start(command: str, tmp_path: Path) -> None:
+def test_public_address_without_keys_is_refused(command: str, tmp_path: Path) -> None:
     path = tmp_path / "rig.toml"
     path.write_text('[network]\nresults = "tcp://10.0.0.2:5702"\n')
     refused = sci_stream(command, path, cwd=tmp_path)

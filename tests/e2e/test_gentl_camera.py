@@ -15,9 +15,7 @@ from tests.e2e.kit import RunningRig, assert_accounted_for
 SIZE = 64
 
 
-def test_a_camera_that_is_unplugged_and_returns_goes_on_in_a_new_epoch_and_the_ledger_closes(
-    tmp_path: Path, gentl_producer: Path
-) -> None:
+def test_reconnected_gentl_camera_starts_new_epoch(tmp_path: Path, gentl_producer: Path) -> None:
     pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
     phi = (np.random.default_rng(1).random((4, SIZE, SIZE)) < 0.5).astype(np.float32)
     save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=1000.0, bit_depth=12))
@@ -39,7 +37,7 @@ def test_a_camera_that_is_unplugged_and_returns_goes_on_in_a_new_epoch_and_the_l
             (recording,) = recordings
             assert recording.raw_seqs == list(range(30))
             ids = [recording.camera_frame_id(seq) for seq in recording.raw_seqs]
-            assert ids == [*range(15), *range(15)], "its ids begin anew in each epoch"
+            assert ids == [*range(15), *range(15)], "frame ids restart in each epoch"
             assert set(recording.rows["chunk_ExposureTime"]) == {100.0}, "what the camera says of each frame"
             assert set(recording.rows["chunk_Gain"]) == {0.0}
             for seq in recording.raw_seqs:

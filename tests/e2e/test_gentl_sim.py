@@ -41,7 +41,7 @@ def gentl_rig(gentl_producer: Path, rendered: Rendered) -> dict[str, Any]:
     }
 
 
-def test_the_picture_is_as_good_as_that_of_the_simulated_camera(
+def test_gentl_sim_quality_equals_simulated_camera(
     gentl_rig: dict[str, Any], rendered: Rendered, tmp_path: Path
 ) -> None:
     with RunningRig(tmp_path, gentl_rig, "--snapshots", str(SNAPSHOTS)) as rig:
@@ -49,7 +49,7 @@ def test_the_picture_is_as_good_as_that_of_the_simulated_camera(
         (path,) = rig.segments()
     assert assert_accounted_for(summary)["reconstructed"] == SNAPSHOTS
     assert summary["ledger"]["camera_missed"] == 0
-    told = score(path, rendered.truth)
+    report = score(path, rendered.truth)
 
     simulated = tmp_path / "simulated"
     simulated.mkdir()
@@ -59,5 +59,5 @@ def test_the_picture_is_as_good_as_that_of_the_simulated_camera(
     }
     with RunningRig(simulated, changes, "--snapshots", str(SNAPSHOTS)) as rig:
         expected = rig.finish()["psnr_db"]["mean"]
-    assert len(told) == SNAPSHOTS
-    assert np.mean(list(told.values())) == pytest.approx(expected, abs=0.1)
+    assert len(report) == SNAPSHOTS
+    assert np.mean(list(report.values())) == pytest.approx(expected, abs=0.1)

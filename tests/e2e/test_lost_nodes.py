@@ -20,8 +20,8 @@ BUSY = {
 
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
-def test_a_reconstruct_node_killed_in_mid_run_costs_nothing(tmp_path: Path, policy: str) -> None:
-    # A heartbeat so slow that nobody is given up for standing still: its death alone takes snapshots from a node.
+def test_killed_reconstruct_node_loses_nothing(tmp_path: Path, policy: str) -> None:
+    # A heartbeat so slow that no peer times out: only the death of a node takes its snapshots away.
     changes = {**BUSY, "policy": {"mode": policy}, "network": {"heartbeat_s": 4.0}}
     with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
         rig.wait_for_count("reconstructed", 4)
@@ -47,7 +47,7 @@ def test_a_reconstruct_node_killed_in_mid_run_costs_nothing(tmp_path: Path, poli
         assert redelivered == ledger["redelivered"]
 
 
-def test_a_node_that_hangs_loses_its_snapshots_to_the_other_and_comes_back_with_late_results(tmp_path: Path) -> None:
+def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
     # The series goes on until it is stopped: whatever the pace, it is not over when the node comes back. What waits in
     # the short queue gives way to newer ones; what was handed out once does not.
     changes = {
@@ -81,7 +81,7 @@ def test_a_node_that_hangs_loses_its_snapshots_to_the_other_and_comes_back_with_
             assert len(recording.video_seqs) == len(set(recording.video_seqs)) == ledger["reconstructed"]
 
 
-def test_a_sink_killed_in_mid_run_takes_the_series_up_where_its_recording_ends(tmp_path: Path) -> None:
+def test_killed_sink_resumes_series_from_recording(tmp_path: Path) -> None:
     changes = {
         **BUSY,
         "policy": {"mode": "record"},
@@ -112,7 +112,7 @@ def test_a_sink_killed_in_mid_run_takes_the_series_up_where_its_recording_ends(t
 
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
-def test_a_series_goes_on_where_an_acquire_node_that_is_killed_leaves_it(tmp_path: Path, policy: str) -> None:
+def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None:
     # Slow enough that the series is not over by the time it is known to have begun.
     place = tmp_path / "spool"
     kept = {"spool": str(place)} if policy == "record" else {}  # or where the supervisor says

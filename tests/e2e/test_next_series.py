@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.e2e.kit import RunningRig, assert_accounted_for
 
 
-def test_a_signal_ends_the_series_and_begins_another_until_the_rig_is_stopped(tmp_path: Path) -> None:
+def test_sigusr1_starts_next_series(tmp_path: Path) -> None:
     changes = {"policy": {"mode": "record"}, "camera": {"options": {"truth": False}}}
     with RunningRig(tmp_path, changes) as run:
         series = [run.wait_for_count("acquired", 3)["series"]]
@@ -19,11 +19,11 @@ def test_a_signal_ends_the_series_and_begins_another_until_the_rig_is_stopped(tm
                 "another series", lambda report: report.get("series") not in series and report.get("ledger.acquired")
             )
             series.append(report["series"])
-        assert {name: process.pid for name, process in run.nodes().items()} == nodes, "no process was started anew"
+        assert {name: process.pid for name, process in run.nodes().items()} == nodes, "no process was restarted"
         run.process.send_signal(signal.SIGTERM)
         assert_accounted_for(run.finish())
         with run.recordings() as recordings:
-            # Two of one second are told apart by a word drawn at random, which is no order.
+            # Series of the same second differ by a random suffix, which has no order.
             assert sorted(recording.info.series for recording in recordings) == sorted(series)
             for recording in recordings:
                 assert recording.clean

@@ -26,7 +26,7 @@ LIVE = {"preview": {"enabled": True}, "camera": {"options": {"snapshot_rate_hz":
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
-    """Yield a rig that runs until it is told to stop, and has video to show."""
+    """Yield a rig that runs until it is stopped and has video to show."""
     with RunningRig(tmp_path_factory.mktemp("live"), LIVE) as rig:
         rig.wait_for_count("reconstructed", 1)
         yield rig
@@ -42,7 +42,7 @@ def get(rig: RunningRig, path: str) -> tuple[int, str, bytes]:
         connection.close()
 
 
-def test_three_lines_of_python_get_the_video(live: RunningRig) -> None:
+def test_subscribe_yields_video(live: RunningRig) -> None:
     endpoint = live.rig.network.taps
     videos = []
     for reconstruction in sci_stream.subscribe(endpoint, timeout_s=30.0):
@@ -57,7 +57,7 @@ def test_three_lines_of_python_get_the_video(live: RunningRig) -> None:
         assert 0.05 < video.astype(np.float32).mean() < 1.0
 
 
-def test_the_page_and_its_parts_are_served(live: RunningRig) -> None:
+def test_page_and_static_files_are_served(live: RunningRig) -> None:
     assert get(live, "/healthz") == (200, "text/plain; charset=utf-8", b"ok\n")
     status, kind, page = get(live, "/")
     assert (status, kind.split(";")[0]) == (200, "text/html")
@@ -65,21 +65,21 @@ def test_the_page_and_its_parts_are_served(live: RunningRig) -> None:
     assert get(live, "/nothing")[0] == 404
 
 
-def test_the_status_says_how_the_rig_is(live: RunningRig) -> None:
+def test_status_describes_rig(live: RunningRig) -> None:
     status, kind, body = get(live, "/status")
     assert (status, kind) == (200, "application/json")
-    told: dict[str, Any] = json.loads(body)
-    ledger = told["ledger"]
+    result: dict[str, Any] = json.loads(body)
+    ledger = result["ledger"]
     assert ledger["acquired"] == (
         ledger["reconstructed"] + ledger["raw_only"] + sum(ledger["dropped"].values()) + ledger["in_flight"]
     )
     assert ledger["reconstructed"] > 0
-    assert told["state"] == "running"
-    assert {node["name"]: node["state"] for node in told["nodes"]} == {"acquire": "up", "reconstruct-0": "up"}
-    assert told["recording"]["state"] == "recording"
+    assert result["state"] == "running"
+    assert {node["name"]: node["state"] for node in result["nodes"]} == {"acquire": "up", "reconstruct-0": "up"}
+    assert result["recording"]["state"] == "recording"
 
 
-def test_a_browser_gets_pictures_and_their_story(live: RunningRig) -> None:
+def test_websocket_delivers_pictures_with_metadata(live: RunningRig) -> None:
     with connect(f"ws://127.0.0.1:{live.rig.preview.port}/live", open_timeout=20) as socket:
         seqs = []
         while len(seqs) < 3:
@@ -98,7 +98,7 @@ def test_a_browser_gets_pictures_and_their_story(live: RunningRig) -> None:
     assert seqs == sorted(set(seqs))
 
 
-def test_hostile_messages_are_refused_counted_and_cost_nothing(tmp_path: Path) -> None:
+def test_hostile_messages_are_refused_and_counted(tmp_path: Path) -> None:
     corpus = [case for case in hostile_messages() if case.frames]
     reasons = Counter(case.reason for case in corpus)
     with RunningRig(tmp_path, LIVE) as rig:
@@ -126,7 +126,7 @@ def test_hostile_messages_are_refused_counted_and_cost_nothing(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_stranger_that_takes_snapshots_and_goes_costs_nothing(tmp_path: Path) -> None:
+def test_vanishing_stranger_loses_nothing(tmp_path: Path) -> None:
     # The node that is there has too much to do, so that a second one is welcome.
     busy = {"camera": {"options": {"snapshot_rate_hz": 40.0}}, "reconstruct": {"iterations": 16}}
     with RunningRig(tmp_path, busy, "--snapshots", "40") as rig:

@@ -32,7 +32,7 @@ OVERLOAD: dict[str, dict[str, Any]] = {
 }
 
 
-def test_live_drops_the_oldest_counts_each_and_shows_the_newest(tmp_path: Path) -> None:
+def test_live_policy_drops_oldest_and_counts(tmp_path: Path) -> None:
     with RunningRig(tmp_path, OVERLOAD, "--duration", "8") as rig:
         seen = []
         ages_s = []
@@ -63,7 +63,7 @@ def test_live_drops_the_oldest_counts_each_and_shows_the_newest(tmp_path: Path) 
             assert recording.video_seqs[-1] == ledger["acquired"] - 1
 
 
-def test_record_keeps_every_raw_snapshot_whatever_is_reconstructed(tmp_path: Path) -> None:
+def test_record_policy_keeps_every_raw_snapshot(tmp_path: Path) -> None:
     changes = {**OVERLOAD, "policy": {"queue_snapshots": QUEUE, "mode": "record"}}
     with RunningRig(tmp_path, changes, "--duration", "5") as rig:
         summary = rig.finish()
@@ -78,7 +78,7 @@ def test_record_keeps_every_raw_snapshot_whatever_is_reconstructed(tmp_path: Pat
                 assert (recording.raw(seq) == recording.raw(later)).all()
 
 
-def test_fewer_iterations_are_spent_before_anything_is_dropped(tmp_path: Path) -> None:
+def test_overload_reduces_iterations_before_dropping(tmp_path: Path) -> None:
     changes = {
         **OVERLOAD,
         "camera": {"options": {**OVERLOAD["camera"]["options"], "snapshot_rate_hz": 6.0}},
@@ -93,7 +93,7 @@ def test_fewer_iterations_are_spent_before_anything_is_dropped(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_memory_is_given_out_once_only_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
     # 1 MiB of memory for snapshots of 128 kB that wait for a queue that takes them all.
     changes = {
         **OVERLOAD,
@@ -112,7 +112,7 @@ def test_memory_is_given_out_once_only_and_what_does_not_fit_is_counted(tmp_path
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("policy", ["live", "record"])
-def test_a_minute_of_overload_leaves_memory_flat(tmp_path: Path, policy: str) -> None:
+def test_minute_of_overload_keeps_memory_flat(tmp_path: Path, policy: str) -> None:
     changes = {**OVERLOAD, "policy": {"queue_snapshots": QUEUE, "mode": policy}}
     with RunningRig(tmp_path, changes, "--duration", "75") as rig:
         rig.wait_for_count("acquired", int(15 * RATE_HZ))

@@ -115,11 +115,11 @@ def open_viewer(browser: Any, rig: RunningRig) -> Iterator[Callable[..., Viewer]
 
 def status(rig: RunningRig) -> dict[str, Any]:
     with urllib.request.urlopen(f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=20) as answer:
-        told: dict[str, Any] = json.loads(answer.read())
-    return told
+        report: dict[str, Any] = json.loads(answer.read())
+    return report
 
 
-def test_it_opens_moves_shows_the_coded_snapshot_and_asks_no_other_host(open_viewer, rig: RunningRig) -> None:
+def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     seen = set()
 
@@ -142,7 +142,7 @@ def test_it_opens_moves_shows_the_coded_snapshot_and_asks_no_other_host(open_vie
     assert viewer.complaints == []
 
 
-def test_pausing_scrubbing_stepping_and_looping_by_mouse_and_keyboard(open_viewer, rig: RunningRig) -> None:
+def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     page = viewer.page
     page.keyboard.press("Space")
@@ -185,7 +185,7 @@ def test_pausing_scrubbing_stepping_and_looping_by_mouse_and_keyboard(open_viewe
     assert viewer.complaints == []
 
 
-def test_the_recording_starts_and_stops_from_the_page_and_the_files_are_there(open_viewer, rig: RunningRig) -> None:
+def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     folder = Path(rig.rig.record.folder)
     assert not list(folder.glob("*.h5")) if folder.exists() else True
@@ -202,13 +202,13 @@ def test_the_recording_starts_and_stops_from_the_page_and_the_files_are_there(op
         with Recording(files[-1]) as recording:
             assert recording.clean
             assert len(list(recording.settled_seqs)) >= 2
-    told = status(rig)
-    assert [entry["on"] for entry in told["recording"]["switched"]] == [True, False, True, False]
-    assert told["ledger"]["unrecorded"] > 0
+    report = status(rig)
+    assert [entry["on"] for entry in report["recording"]["switched"]] == [True, False, True, False]
+    assert report["ledger"]["unrecorded"] > 0
     assert viewer.complaints == []
 
 
-def test_a_snapshot_is_saved_from_the_page(open_viewer, rig: RunningRig) -> None:
+def test_page_saves_snapshot(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     viewer.page.keyboard.press("s")
     viewer.until("document.querySelector('#toast').textContent.startsWith('Saved to ')")
@@ -217,7 +217,7 @@ def test_a_snapshot_is_saved_from_the_page(open_viewer, rig: RunningRig) -> None
     assert len(list(saved.glob("frame_*.png"))) == 4
 
 
-def test_tone_set_by_one_viewer_is_seen_by_the_other(open_viewer) -> None:
+def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     one, other = open_viewer(), open_viewer()
     # Live is said when the first picture has come, which is a moment before it is drawn.
     wait_for(lambda: other.brightness() > 0, "the first picture is drawn")
@@ -247,7 +247,7 @@ def test_tone_set_by_one_viewer_is_seen_by_the_other(open_viewer) -> None:
     assert one.page.is_hidden("#pick-hint")
 
 
-def test_a_slow_viewer_slows_neither_the_other_nor_the_pipeline(open_viewer, rig: RunningRig) -> None:
+def test_slow_viewer_affects_no_other(open_viewer, rig: RunningRig) -> None:
     slow, quick = open_viewer(), open_viewer()
     # From now on it takes no picture at all: what it was sent waits to be decoded for ever.
     slow.page.evaluate("void (window.createImageBitmap = () => new Promise(() => {}))")
@@ -259,15 +259,15 @@ def test_a_slow_viewer_slows_neither_the_other_nor_the_pipeline(open_viewer, rig
         return len(seen) >= 8
 
     wait_for(quick_sees_on, "the quick viewer is shown what comes")
-    # The account is told twice a second, pictures when they come.
+    # The status arrives twice a second, pictures as they are encoded.
     came = before["ledger"]["reconstructed"] + 7
     wait_for(lambda: status(rig)["ledger"]["reconstructed"] >= came, "the pipeline goes on")
-    assert status(rig)["preview"]["viewers"] >= 2, "nobody was sent away"
+    assert status(rig)["preview"]["viewers"] >= 2, "no viewer was disconnected"
     wait_for(lambda: slow.text("state") != "live", "the slow one knows that it is not live")
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1440, 900)])
-def test_nothing_is_cut_off_on_phone_or_desk(open_viewer, width: int, height: int) -> None:
+def test_page_fits_phone_and_desktop(open_viewer, width: int, height: int) -> None:
     viewer = open_viewer(has_touch=True)
     viewer.page.set_viewport_size({"width": width, "height": height})
     assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
@@ -284,8 +284,8 @@ def test_nothing_is_cut_off_on_phone_or_desk(open_viewer, width: int, height: in
     assert small == 0, "buttons are large enough for a finger"
 
 
-def test_a_node_that_is_silent_is_named_and_the_page_recovers(open_viewer, rig: RunningRig) -> None:
-    # Two seconds are promised: so long may a node be silent before it is taken for lost, and the page is told at once.
+def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> None:
+    # Two seconds are promised: the heartbeat timeout; the page is informed at once.
     assert MISSED_HEARTBEATS * rig.rig.network.heartbeat_s < 2.0
     viewer = open_viewer()
     # Stopped, not killed: a quick machine might have another one there before it is missed.
@@ -310,7 +310,7 @@ def test_a_node_that_is_silent_is_named_and_the_page_recovers(open_viewer, rig: 
     viewer.until_live()
 
 
-def test_at_the_end_the_page_says_so_and_the_ledger_closes(browser, tmp_path: Path) -> None:
+def test_page_shows_end_and_closed_ledger(browser, tmp_path: Path) -> None:
     with RunningRig(tmp_path, PAGE) as rig:
         rig.wait_for_count("reconstructed", 1)
         viewer = Viewer(browser, rig)
@@ -326,7 +326,7 @@ def test_at_the_end_the_page_says_so_and_the_ledger_closes(browser, tmp_path: Pa
         viewer.close()
 
 
-def test_what_the_nodes_declare_is_set_from_the_page_and_shown_as_it_is(open_viewer, rig: RunningRig) -> None:
+def test_page_sets_node_parameters(open_viewer, rig: RunningRig) -> None:
     one, other = open_viewer(), open_viewer()
     field = "document.querySelector('#set-reconstruct-iterations')"
     for viewer in (one, other):
@@ -345,7 +345,7 @@ def test_what_the_nodes_declare_is_set_from_the_page_and_shown_as_it_is(open_vie
     assert {entry["node"] for entry in status(rig)["controls"]} == {"acquire", "reconstruct-0", "sink"}
 
 
-def test_the_next_series_begins_from_the_page_and_it_can_be_stopped_and_started(open_viewer, rig: RunningRig) -> None:
+def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     before = viewer.text("series")
     viewer.page.click("#doings button[data-action=next_series]")

@@ -17,7 +17,7 @@ from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, free_ports, sc
 REPLAY = {"driver": "replay", "read_timeout_s": 0.1}
 
 
-def test_a_recording_plays_again_to_the_same_counts(tmp_path: Path) -> None:
+def test_replay_camera_reproduces_counts(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -39,7 +39,7 @@ def test_a_recording_plays_again_to_the_same_counts(tmp_path: Path) -> None:
             np.testing.assert_allclose(now.video(seq), then.video(seq), atol=2e-3)
 
 
-def test_a_published_measurement_plays_with_its_truth(tmp_path: Path) -> None:
+def test_replay_camera_plays_published_file_with_truth(tmp_path: Path) -> None:
     path = tmp_path / "moving_cacti.mat"
     scipy.io.savemat(path, moving_squares(shots=3))
     changes = {"camera": {**REPLAY, "options": without_defaults(path=path.name)}}
@@ -102,7 +102,7 @@ def run_published(folder: Path, data_dir: Path, timeout_s: float, **variables: s
         return summary["psnr_db"]["mean"], recording.video_seqs
 
 
-def test_traffic_comes_out_as_well_as_total_variation_can_do(tmp_path: Path, data_dir: Path) -> None:
+def test_traffic_with_tv_reaches_expected_psnr(tmp_path: Path, data_dir: Path) -> None:
     mean_db, recorded = run_published(tmp_path, data_dir, 120.0, SCI_STREAM_RIG__RECONSTRUCT__DENOISER="tv")
     assert recorded == list(range(6))
     assert 21.5 <= mean_db <= 23.0
@@ -110,7 +110,7 @@ def test_traffic_comes_out_as_well_as_total_variation_can_do(tmp_path: Path, dat
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_traffic_comes_out_at_23_5_db_with_published_ffdnet_weights(tmp_path: Path, data_dir: Path) -> None:
+def test_traffic_with_published_ffdnet_exceeds_23_5_db(tmp_path: Path, data_dir: Path) -> None:
     weights = data_dir / "weights" / "kair_ffdnet_gray.pth"
     variables = {
         "SCI_STREAM_RIG__RECONSTRUCT__WEIGHTS": str(weights),

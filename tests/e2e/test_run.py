@@ -56,32 +56,32 @@ def deliver(camera: SimulatedCamera, n: int) -> list[CameraFrame]:
     return frames
 
 
-def test_every_snapshot_is_reconstructed_and_the_ledger_adds_up(run: Run) -> None:
+def test_run_reconstructs_every_snapshot(run: Run) -> None:
     ledger = assert_accounted_for(run.summary)
     assert ledger["acquired"] == ledger["reconstructed"] == SNAPSHOTS
     assert (ledger["duplicates"], ledger["redelivered"], ledger["camera_missed"]) == (0, 0, 0)
 
 
-def test_the_summary_says_how_long_each_stage_took(run: Run) -> None:
+def test_summary_has_latency_of_each_stage(run: Run) -> None:
     stages = run.summary["latency_ms"]
     assert set(stages) == {"queue", "transfer", "wait", "solve", "deliver", "record", "total"}
     for stage in stages.values():
         assert 0 <= stage["p50"] <= stage["p99"] < 60_000
 
 
-def test_the_summary_says_how_it_was_solved_and_by_what(run: Run) -> None:
-    told = run.summary
-    assert told["iterations"] == {"mean": 6.0, "min": 6, "max": 6, "budget_limited": 0}
-    assert 0 <= told["warm_starts"] <= SNAPSHOTS
-    assert sum(told["starts"].values()) == SNAPSHOTS
-    assert told["by_node"] == {"reconstruct-0": SNAPSHOTS}
-    assert told["device"]
-    assert {"python", "sci-stream", "numpy", "torch", "pyzmq", "h5py"} <= set(told["versions"])
-    assert told["shape"] == [4, 64, 64]
-    assert (told["ended"], told["restarts"], told["wire_errors"]) == ("finished", 0, {})
+def test_summary_has_solver_and_versions(run: Run) -> None:
+    report = run.summary
+    assert report["iterations"] == {"mean": 6.0, "min": 6, "max": 6, "budget_limited": 0}
+    assert 0 <= report["warm_starts"] <= SNAPSHOTS
+    assert sum(report["starts"].values()) == SNAPSHOTS
+    assert report["by_node"] == {"reconstruct-0": SNAPSHOTS}
+    assert report["device"]
+    assert {"python", "sci-stream", "numpy", "torch", "pyzmq", "h5py"} <= set(report["versions"])
+    assert report["shape"] == [4, 64, 64]
+    assert (report["ended"], report["restarts"], report["wire_errors"]) == ("finished", 0, {})
 
 
-def test_the_recording_is_finished_and_holds_each_snapshot_once_in_order(run: Run) -> None:
+def test_recording_holds_each_snapshot_once_in_order(run: Run) -> None:
     recording = run.recording
     assert recording.clean
     assert recording.ledger == run.summary["ledger"]
@@ -90,39 +90,39 @@ def test_the_recording_is_finished_and_holds_each_snapshot_once_in_order(run: Ru
     assert {recording.outcome(seq) for seq in range(SNAPSHOTS)} == {("reconstructed", "")}
 
 
-def test_the_recorded_counts_are_the_camera_s_to_the_last_digit(run: Run) -> None:
+def test_recorded_counts_equal_camera_counts(run: Run) -> None:
     for seq, frame in enumerate(run.frames):
         np.testing.assert_array_equal(run.recording.raw(seq), frame.counts)
         assert run.recording.camera_frame_id(seq) == frame.frame_id
 
 
-def test_the_recorded_video_has_the_quality_that_the_summary_says(run: Run) -> None:
+def test_recorded_video_matches_summary_psnr(run: Run) -> None:
     measured = []
     for seq, frame in enumerate(run.frames):
         assert frame.truth is not None
         measured.append(psnr_db(run.recording.video(seq), frame.truth / 255.0))
-    told = run.summary["psnr_db"]
-    assert [entry["seq"] for entry in told["per_snapshot"]] == list(range(SNAPSHOTS))
+    report = run.summary["psnr_db"]
+    assert [entry["seq"] for entry in report["per_snapshot"]] == list(range(SNAPSHOTS))
     # The video is recorded in half precision.
-    np.testing.assert_allclose([entry["psnr_db"] for entry in told["per_snapshot"]], measured, atol=0.05)
-    assert told["mean"] == pytest.approx(np.mean(measured), abs=0.05)
-    assert told["min"] == pytest.approx(np.min(measured), abs=0.05)
-    assert told["min"] > 15.0
+    np.testing.assert_allclose([entry["psnr_db"] for entry in report["per_snapshot"]], measured, atol=0.05)
+    assert report["mean"] == pytest.approx(np.mean(measured), abs=0.05)
+    assert report["min"] == pytest.approx(np.min(measured), abs=0.05)
+    assert report["min"] > 15.0
 
 
-def test_the_recording_carries_its_calibration_and_the_rig_it_was_made_with(run: Run) -> None:
+def test_recording_contains_calibration_and_rig(run: Run) -> None:
     camera = SimulatedCamera(SimulatedCamera.Options.model_validate(run.rig.rig.camera.options))
     camera.open()
     assert run.recording.calibration.hash == run.recording.info.calibration_hash == camera.calibration().hash
     assert 'driver = "simulated"' in run.recording.rig_toml
 
 
-def test_the_run_tells_a_person_how_it_went(run: Run) -> None:
+def test_run_prints_result_for_operator(run: Run) -> None:
     assert f"{SNAPSHOTS} acquired = {SNAPSHOTS} reconstructed: the ledger closes" in run.rig.output
     assert str(run.rig.segments()[0]) in run.rig.output
 
 
-def test_the_demo_runs_the_whole_instrument_and_ends_by_itself(tmp_path: Path) -> None:
+def test_demo_runs_and_ends_by_itself(tmp_path: Path) -> None:
     arguments = ("--snapshots", "5", "--no-browser", "--size", "64", "--summary", "out.json")
     ended = sci_stream("demo", *arguments, cwd=tmp_path, TMPDIR=str(tmp_path))
     assert ended.status == 0, ended.output

@@ -1,4 +1,4 @@
-"""Being told to stop: once drains and ends well, twice ends at once, and a dead supervisor leaves nothing behind."""
+"""Signals: the first drains and ends cleanly, the second ends at once; a dead supervisor leaves no process behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_one_signal_drains_and_the_run_ends_well(tmp_path: Path, number: signal.Signals) -> None:
+def test_first_signal_drains_and_exits_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with RunningRig(tmp_path, ENDLESS) as rig:
         rig.wait_for_count("reconstructed", 3)
         rig.process.send_signal(number)
@@ -31,7 +31,7 @@ def test_one_signal_drains_and_the_run_ends_well(tmp_path: Path, number: signal.
             assert recording.clean
 
 
-def test_what_does_not_come_to_an_end_in_time_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_drain_timeout_drops_and_counts(tmp_path: Path) -> None:
     with RunningRig(tmp_path, {**STUCK, "drain": {"timeout_s": 0.5}}) as rig:
         rig.wait_for_count("acquired", 5)
         rig.process.send_signal(signal.SIGINT)
@@ -44,7 +44,7 @@ def test_what_does_not_come_to_an_end_in_time_is_dropped_and_counted(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
-def test_a_second_signal_ends_the_run_and_its_nodes_at_once(tmp_path: Path, number: signal.Signals) -> None:
+def test_second_signal_stops_immediately(tmp_path: Path, number: signal.Signals) -> None:
     with RunningRig(tmp_path, STUCK) as rig:
         rig.wait_for_count("acquired", 3)
         assert len(rig.nodes()) == 3
@@ -58,7 +58,7 @@ def test_a_second_signal_ends_the_run_and_its_nodes_at_once(tmp_path: Path, numb
         assert "Traceback" not in rig.output
 
 
-def test_nodes_whose_supervisor_was_killed_stop_by_themselves(tmp_path: Path) -> None:
+def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path) -> None:
     with RunningRig(tmp_path, ENDLESS) as rig:
         rig.wait_for_count("reconstructed", 3)
         rig.process.kill()

@@ -40,7 +40,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningR
 
 
 def has_results(urls: dict[str, str]) -> bool:
-    """Return whether what comes with a result is told: a histogram at its first value, a count at the next turn."""
+    """Return whether the figures of a result are published: histograms at once, counters at the next report."""
     timed = figures(urls["sink"]).get("sci_stream_latency_seconds_count", {})
     return "total" in timed and figures(urls["reconstruct"])["sci_stream_solver_busy_seconds_total"][""] > 0
 
@@ -52,10 +52,10 @@ def is_ready(url: str) -> bool:
         return False
 
 
-HealthReporter = tuple[RunningRig, dict[str, str]]
+WatchedRig = tuple[RunningRig, dict[str, str]]
 
 
-def test_the_ledger_that_prometheus_reads_adds_up_and_grows(watched: HealthReporter) -> None:
+def test_prometheus_ledger_adds_up_and_grows(watched: WatchedRig) -> None:
     _, urls = watched
 
     def ledger() -> tuple[float, float]:
@@ -69,7 +69,7 @@ def test_the_ledger_that_prometheus_reads_adds_up_and_grows(watched: HealthRepor
     assert ledger()[1] > timed
 
 
-def test_every_node_says_what_it_does(watched: HealthReporter) -> None:
+def test_every_node_reports_status(watched: WatchedRig) -> None:
     _, urls = watched
     acquire, reconstruct, sink = (figures(urls[kind]) for kind in ("acquire", "reconstruct", "sink"))
     assert acquire["sci_stream_acquired_total"][""] > 0
@@ -82,7 +82,7 @@ def test_every_node_says_what_it_does(watched: HealthReporter) -> None:
     assert sink["sci_stream_disk_free_bytes"][""] > 0
 
 
-def test_top_shows_the_whole_rig(watched: HealthReporter, tmp_path: Path) -> None:
+def test_top_shows_whole_rig(watched: WatchedRig, tmp_path: Path) -> None:
     rig, _ = watched
     shown = sci_stream("top", rig.path, "--once", cwd=tmp_path)
     assert shown.status == 0, shown.output
@@ -90,7 +90,7 @@ def test_top_shows_the_whole_rig(watched: HealthReporter, tmp_path: Path) -> Non
         assert words in shown.output
 
 
-def test_a_lost_reconstruct_node_makes_the_acquire_node_not_ready_until_one_is_back(watched: HealthReporter) -> None:
+def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> None:
     rig, urls = watched
     reasons: list[str] = []
     rig.kill("reconstruct-0")
@@ -106,7 +106,7 @@ def test_a_lost_reconstruct_node_makes_the_acquire_node_not_ready_until_one_is_b
     wait_for(lambda: is_ready(urls["acquire"]), "the acquire node is ready again")
 
 
-def test_top_says_so_when_nobody_is_there(tmp_path: Path) -> None:
+def test_top_without_rig_reports_error(tmp_path: Path) -> None:
     path = tmp_path / "rig.toml"
     path.write_text(f"[health]\nsink_port = {free_ports(1)[0]}\n")
     shown = sci_stream("top", path, cwd=tmp_path)
@@ -118,7 +118,7 @@ def test_top_says_so_when_nobody_is_there(tmp_path: Path) -> None:
     assert "sink_port" in off.output
 
 
-def test_a_rig_that_others_can_watch_without_a_token_is_refused(tmp_path: Path) -> None:
+def test_public_health_without_token_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rig.toml"
     path.write_text('[health]\nhost = "0.0.0.0"\n')
     refused = sci_stream("check", path, cwd=tmp_path)
@@ -130,13 +130,13 @@ def status_of(url: str) -> dict[str, Any]:
     return dict(httpx.get(url + "/status").json())
 
 
-def test_the_status_names_the_health_address_of_each_node(watched: HealthReporter) -> None:
+def test_status_lists_health_addresses(watched: WatchedRig) -> None:
     _, urls = watched
     nodes = {node["kind"]: node["health"] for node in status_of(urls["sink"])["nodes"]}
     assert nodes == {kind: urls[kind] for kind in ("acquire", "reconstruct")}
 
 
-def test_what_the_dashboard_asks_for_is_there_when_a_rig_runs(watched: HealthReporter) -> None:
+def test_dashboard_queries_have_data(watched: WatchedRig) -> None:
     """All but what only some rigs have: a GPU, shifted masks, refused messages."""
     _, urls = watched
     live = {name for url in urls.values() for name in figures(url)}
@@ -145,7 +145,7 @@ def test_what_the_dashboard_asks_for_is_there_when_a_rig_runs(watched: HealthRep
     assert asked - live <= rare
 
 
-def test_a_node_that_a_service_manager_starts_reports_to_it(tmp_path: Path) -> None:
+def test_node_notifies_service_manager(tmp_path: Path) -> None:
     """As systemd would: ready once it is set up, and a word of progress again and again."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))

@@ -38,8 +38,8 @@ class Screen:
             stderr=subprocess.DEVNULL,
         )
         os.close(write_end)
-        with os.fdopen(read_end) as told:
-            self.name = f":{told.readline().strip()}"
+        with os.fdopen(read_end) as report:
+            self.name = f":{report.readline().strip()}"
 
     def picture(self) -> np.ndarray:
         """Return what is on it, (H, W, 3) BGR; the file is in the format of xwd."""
@@ -104,7 +104,7 @@ def a_window_with_a_picture(rig: RunningRig, screen: Screen, opened: contextlib.
     raise AssertionError(f"none of {_WINDOWS} windows showed a picture\n{rig.output}")
 
 
-def test_the_video_is_on_the_screen_and_closing_the_window_ends_nothing(
+def test_window_shows_video_and_closing_keeps_rig(
     screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISPLAY", screen.name)
@@ -124,7 +124,7 @@ def test_the_video_is_on_the_screen_and_closing_the_window_ends_nothing(
 
 
 @pytest.mark.slow
-def test_the_window_goes_with_the_run(screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_closes_with_run(screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", screen.name)
     with RunningRig(tmp_path, None, "--window", "--snapshots", "3") as rig:
         wait_for(lambda: window_of(rig) is not None, "the window's process")
@@ -137,7 +137,7 @@ def test_the_window_goes_with_the_run(screen: Screen, tmp_path: Path, monkeypatc
             time.sleep(0.05)
 
 
-def test_without_a_screen_nothing_is_started_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_without_screen_reports_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     rig = write_rig(tmp_path)

@@ -1,7 +1,7 @@
 """Hosts of their own on one machine: network namespaces on a switch whose cables can be slow, lossy, long or cut.
 
 The kernels of today's small machines often lack netem; so the switch is a thread here, which carries Ethernet frames
-between TAP devices, one in each namespace: TCP meets real loss, real delay and a cable that nobody says is cut.
+between TAP devices, one in each namespace: TCP meets real loss, real delay and a cable that is cut without notice.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Cable:
     """From a host to the switch, both ways alike. All may be changed at any time.
 
     ``delay_s`` each way; ``loss``, the fraction of frames that vanish; ``bytes_per_s``, 0 for no limit; ``cut``:
-    nothing passes, and neither end is told.
+    nothing passes, and neither end is notified.
     """
 
     delay_s: float = 0.0

@@ -107,8 +107,8 @@ class NetworkRig:
 
         def ask() -> dict[str, Any]:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as response:
-                told: dict[str, Any] = json.load(response)
-                return told
+                report: dict[str, Any] = json.load(response)
+                return report
 
         try:
             return self.hosts[host].call(ask)

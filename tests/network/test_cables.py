@@ -53,7 +53,7 @@ def reconstructed_by(rig: NetworkRig, host: str) -> int:
 
 
 @pytest.mark.timeout(360)
-def test_a_cable_that_is_cut_and_mended_costs_nothing_on_a_long_and_lossy_network(tmp_path: Path) -> None:
+def test_network_cut_on_slow_lossy_link_loses_nothing(tmp_path: Path) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         for host in rig.hosts.values():
             host.cable.delay_s, host.cable.loss = 0.01, 0.005
@@ -102,7 +102,7 @@ SHORT, LONG = 8, 400
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("host", ["disk", "camera", "solver0"])
 @pytest.mark.parametrize("for_snapshots", [SHORT, LONG], ids=["short", "long"])
-def test_any_hosts_cable_may_be_cut_for_any_time(tmp_path: Path, host: str, for_snapshots: int) -> None:
+def test_network_cut_of_any_host_and_duration_loses_nothing(tmp_path: Path, host: str, for_snapshots: int) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         rig.wait_for_count("reconstructed", 4)
         rig.hosts[host].cable.cut = True
@@ -116,7 +116,7 @@ def test_any_hosts_cable_may_be_cut_for_any_time(tmp_path: Path, host: str, for_
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("host", ["disk", "camera", "solver0"])
-def test_an_interface_may_go_down_and_come_up(tmp_path: Path, host: str) -> None:
+def test_interface_down_and_up_loses_nothing(tmp_path: Path, host: str) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         rig.wait_for_count("reconstructed", 4)
         for for_snapshots in (SHORT, 60):
@@ -130,7 +130,7 @@ def test_an_interface_may_go_down_and_come_up(tmp_path: Path, host: str) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("host", ["disk", "camera", "solver0"])
-def test_an_address_may_go_away_and_return(tmp_path: Path, host: str) -> None:
+def test_address_removed_and_restored_loses_nothing(tmp_path: Path, host: str) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         rig.wait_for_count("reconstructed", 4)
         address = rig.hosts[host].address
@@ -143,7 +143,7 @@ def test_an_address_may_go_away_and_return(tmp_path: Path, host: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_node_may_come_back_with_another_address(tmp_path: Path) -> None:
+def test_node_with_new_address_reconnects(tmp_path: Path) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         rig.wait_for_count("reconstructed", 4)
         rig.hosts["solver0"].readdress("10.77.0.20")
@@ -154,7 +154,7 @@ def test_a_node_may_come_back_with_another_address(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_long_way_and_much_loss_slow_it_down_and_no_more(tmp_path: Path) -> None:
+def test_high_delay_and_loss_only_slow_the_rig(tmp_path: Path) -> None:
     # A fifth of a second there and back, and one packet in fifty lost: TCP gets some 60 kB/s through.
     with NetworkRig(tmp_path, {**RECORD, "camera": {"options": {"snapshot_rate_hz": 1.0}}}) as rig:
         for host in rig.hosts.values():
@@ -166,9 +166,7 @@ def test_a_long_way_and_much_loss_slow_it_down_and_no_more(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("host", ["solver0", "disk", "camera"])
-def test_a_link_so_slow_that_a_message_takes_longer_than_any_patience_is_not_taken_for_dead(
-    tmp_path: Path, host: str
-) -> None:
+def test_slow_link_is_not_mistaken_for_lost_peer(tmp_path: Path, host: str) -> None:
     # 1 MiB of video or 128 KiB of counts, at 100 kB/s: ten seconds and more than one, with three of patience.
     changes = {
         **RECORD,
