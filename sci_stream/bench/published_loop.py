@@ -9,10 +9,10 @@ PnP-GAP with FFDNet, frame by frame, in float32 and torch's default memory layou
         for each frame b:  v_b ← FFDNet(x_b, σ)
 
 This is the paper's Algorithm 1 with accelerated projection and the published code's start, normalisation (Σφ, which
-equals Σφ² only for binary masks; 1 where it is 0) and schedule. It shares the instrument's weights but none of
-its code. As in the published code, nothing is clipped. From that start it converges with the IPOL network, which the published
-code runs, and diverges with the original one (KAIR, MatConvNet), because the first iterations give the network images
-far below black. It can therefore also start from v = y/Σφ in every frame and y_acc = y.
+equals Σφ² only for binary masks; 1 where it is 0) and schedule. It shares the instrument's weights but none of its
+code. As in the published code, nothing is clipped. From that start it converges with the IPOL network, which the
+published code runs, and diverges with the original one (KAIR, MatConvNet), because the first iterations give the
+network images far below black. It can therefore also start from v = y/Σφ in every frame and y_acc = y.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The acquire node dies, at whatever moment: the series that it had begun is ended by itself, complete."""
+"""Crashes of the acquire node at any time: its series still ends, complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORD = {"policy": {"mode": "record"}}
 
 
 def calibration_file(folder: Path) -> Path:
-    """Save the masks of the rigs' simulated camera."""
+    """Save the calibration of the rigs' simulated camera."""
     camera = SimulatedCamera(SimulatedOptions(**small_rig()["camera"]["options"]))
     camera.open()
     save_calibration(folder / "masks.h5", camera.calibration())
@@ -41,8 +41,8 @@ def test_stop_while_acquire_is_down_closes_series(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
-    # So many that both are back long before the series is over, on however busy a machine: camera and acquire node wait
-    # for no sink to go on, and a node that has ended by itself cannot be killed.
+    # Enough that both restart before the series ends, even on a busy machine: camera and acquire node do not wait for
+    # the sink, and a node that has ended by itself cannot be killed.
     n = 200
     with RunningRig(tmp_path, RECORD, "--snapshots", str(n)) as rig:
         series = rig.wait_for_count("reconstructed", 2)["series"]

@@ -1,6 +1,6 @@
-"""Messages with something broken in them, at every socket of a running rig: none dies, none grows, each is counted.
+"""Mutated messages at every socket of a running rig: no node crashes or grows, and each message is counted.
 
-The corpus of `tests/hostile_messages.py` is what people thought of; here chance breaks good messages.
+The corpus of `tests/hostile_messages.py` is hand-made; this module mutates valid messages at random.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tests.transport.peers import hello, until
 from tests.wire_samples import samples
 
 _MEANT = {"series_start", "calibration", "done"}
-"""Kinds that a node rightly acts on when they come through whole: who may send at all is a matter of keys."""
+"""Kinds that a node rightly acts on if they stay valid: keys decide who may send at all."""
 
 
 def mutated(seed: int) -> Iterator[list[bytes]]:
-    """Yield good messages with one to three things changed in them."""
+    """Yield valid messages with one to three mutations."""
     draw = random.Random(seed)
     good = [good_frames(kind) for kind in sorted(samples()) if kind not in _MEANT]
     while True:
@@ -74,7 +74,7 @@ def _changed(frames: list[bytes], draw: random.Random) -> list[bytes]:
 
 
 def reason_of(frames: list[bytes]) -> str | None:
-    """Return why a message is refused; None if it is a good one all the same."""
+    """Return why a message is refused; None if it is still valid."""
     try:
         decode(frames)
     except WireError as error:
@@ -83,7 +83,7 @@ def reason_of(frames: list[bytes]) -> str | None:
 
 
 def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: SocketConfig) -> Counter[str]:
-    """Send mutated messages to an address; return how many have to be refused there, by reason."""
+    """Send mutated messages to an address; return the number that must be refused there, by reason."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sender = make_socket(
         context, zmq.DEALER, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
@@ -103,7 +103,7 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: SocketConf
             sender.send_multipart(frames)
             while sender.poll(0):
                 sender.recv_multipart()
-        # Once this is answered all before it has been read: who leaves earlier takes what is still on its way along.
+        # The answer to this proves that everything before it was read; closing earlier would discard data in flight.
         sender.send_multipart(encode(Ping(sent_ns=n)))
         answered = False
         while not answered:
@@ -117,7 +117,7 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: SocketConf
 
 @contextlib.contextmanager
 def pester(endpoint: str, n: int, seed: int, dress: SocketConfig) -> Iterator[None]:
-    """Subscribe to n things that the taps never tell, and stay: who leaves takes what is still on its way along."""
+    """Subscribe to n topics that the taps never publish, and stay connected so that no subscription is discarded."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     listener = make_socket(
         context, zmq.XSUB, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=n, receive_queue=1000
@@ -137,7 +137,7 @@ def pester(endpoint: str, n: int, seed: int, dress: SocketConfig) -> Iterator[No
 
 
 def knock(port: int, n: int, seed: int) -> None:
-    """Send noise and broken requests to an HTTP address; whatever is answered is read."""
+    """Send noise and broken requests to an HTTP address and read every answer."""
     draw = random.Random(seed)
     good = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n12345"
     for _ in range(n):
@@ -163,7 +163,7 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
     dress = plain
     if encrypted:
         changes["security"] = security = keys(tmp_path)
-        # Who has no key does not get as far as this; here is one who has.
+        # Only a peer with an allowed key gets this far.
         dress = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
     with RunningRig(tmp_path, changes) as rig:
         wait_for(lambda: reconstructed(sink) >= 10, "every node has grown to its size")
@@ -179,7 +179,7 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
         if encrypted:
             with strangers(rig) as (sender, listener):
                 for _, frames in zip(range(n), mutated(5), strict=False):
-                    with contextlib.suppress(zmq.Again):  # ZeroMQ has given up on those who refuse us
+                    with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
                         sender.send_multipart(frames or [b""], zmq.NOBLOCK)
                 wait_for(lambda: counted(sink).get("handshake"), "the strangers are noticed")
                 assert not listener.poll(0), "the taps sent a stranger nothing"
@@ -196,12 +196,12 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
     assert without_strangers(summary["wire_errors"]) == refused
     assert summary["restarts"] == 0
     if n > 1000:
-        # The log says what it is about, and cannot be filled by it.
+        # The log names the cause but cannot be flooded.
         assert rig.output.count("message to the dispatch address refused") < n / 2
 
 
 def counted(port: int) -> dict[str, float]:
-    """Return the messages that a node has refused, by reason, from its metrics."""
+    """Return a node's refused messages by reason, from its metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
         text = response.read().decode()
     pattern = r'^sci_stream_wire_errors_total\{reason="(\w+)"\} (\S+)$'
@@ -209,7 +209,7 @@ def counted(port: int) -> dict[str, float]:
 
 
 def wait_until_counted(rig: RunningRig, port: int, expected: Counter[str]) -> None:
-    """Wait until a node has counted as many as were sent to it."""
+    """Wait until a node has counted all messages sent to it."""
     try:
         wait_for(lambda: sum_of(counted(port)) >= expected.total(), "all are counted")
     except AssertionError as error:
@@ -217,12 +217,12 @@ def wait_until_counted(rig: RunningRig, port: int, expected: Counter[str]) -> No
 
 
 def sum_of(reasons: Mapping[str, float]) -> float:
-    """Return how many there are, without those that broke no rule of the codec's."""
+    """Return the total without messages that break no rule of the codec."""
     return sum(without_strangers(reasons).values())
 
 
 def without_strangers(reasons: Mapping[str, float]) -> dict[str, float]:
-    """Return the reasons less those that have nothing to do with the content of a message."""
+    """Return the reasons that concern the content of a message."""
     return {reason: count for reason, count in reasons.items() if reason not in {"unexpected_kind", "handshake"}}
 
 
@@ -262,7 +262,7 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
 
 
 def reconstructed(port: int) -> float:
-    """Return how many snapshots the sink has of this series; 0 while it does not answer."""
+    """Return the number of snapshots that the sink has of this series; 0 while it does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
             text = response.read().decode()

@@ -1,4 +1,4 @@
-"""Any node, at any moment: the run goes on by itself, and every snapshot is accounted for."""
+"""Random kills of any node at any time: the run recovers and accounts for every snapshot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def assert_all_there(figures: dict[str, Any], kills: int) -> None:
 
 
 def test_few_random_kills_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LEND_FROM_VARIABLE, "1024")  # these snapshots too: a lender may die while it is being read
+    monkeypatch.setenv(
+        LEND_FROM_VARIABLE, "1024"
+    )  # export these snapshots too: a node may crash while its memory is read
     figures = bench(kills=3, seed=3, nodes=1, pause_s=1.0, folder=tmp_path)
     assert_all_there(figures, 3)
     assert figures["restarts"] >= 3

@@ -1,4 +1,4 @@
-"""A sink that is slow, a camera that does everything cameras do: the run goes on, and the account says what it cost."""
+"""A slow sink and a faulty camera: the run continues and the ledger counts the losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
         rig.wait_for_count("reconstructed", 2)
         sink = rig.nodes()["sink"]
         sink.suspend()
-        time.sleep(2.5)  # a MiB is 128 of them, and as many again are on their way
+        time.sleep(2.5)  # 128 of them fill a MiB, and as many again are in flight
         sink.resume()
         summary = rig.finish()
         ledger = assert_accounted_for(summary)

@@ -1,4 +1,4 @@
-"""Nodes that are stopped (SIGSTOP) and continued while everybody's queues are full: none may die of it."""
+"""Nodes stopped (SIGSTOP) and continued under backpressure: none may crash."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.e2e.kit import RunningRig, assert_accounted_for
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_repeatedly_frozen_nodes_under_backpressure_recover(tmp_path: Path) -> None:
-    # Each message is larger than what a connection takes ahead, and heartbeats come in thick: what is stopped leaves
-    # half-written messages, held-up reading and overdue heartbeats everywhere. ZeroMQ's own heartbeats aborted on it.
+    # Each message exceeds the socket buffers and heartbeats are frequent: stopping a node leaves half-written messages,
+    # stalled reads and overdue heartbeats. ZeroMQ's own heartbeats aborted the process here.
     changes = {
         "camera": {"options": {"width_px": 256, "height_px": 256, "snapshot_rate_hz": 60.0, "truth": False}},
         "reconstruct": {"nodes": 2, "denoiser": "identity", "iterations": 1, "credit": 8},

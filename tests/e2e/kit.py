@@ -1,4 +1,4 @@
-"""Real rigs for tests: a rig file with ports of its own, processes that are started, watched, and always cleaned up."""
+"""Real rigs for tests: a rig file with free ports, and processes that are started, watched and always cleaned up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sci_stream.transport.pubsub import subscribe_status
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "sci_stream")
 PATIENCE_S = 60.0
-"""How long anything may take on a busy machine. Nothing waits so long unless it is broken."""
+"""Timeout of every wait, for a busy machine. Only a broken rig reaches it."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -35,8 +35,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 def free_ports(n: int) -> list[int]:
     """Return free TCP ports.
 
-    They lie below the range from which the system takes the near ends of connections: else another process's
-    connection might take one between now and when it is bound.
+    They lie below the ephemeral range: another process's outgoing connection cannot take one before it is bound.
     """
     found: list[int] = []
     while len(found) < n:
@@ -48,7 +47,7 @@ def free_ports(n: int) -> list[int]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with what ``over`` says, table by table; None takes a key away."""
+    """Return ``base`` updated with ``over``, table by table; None removes a key."""
     out = dict(base)
     for key, value in over.items():
         if value is None:
@@ -61,7 +60,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def small_rig() -> dict[str, Any]:
-    """Return the tables of a rig that a shared core keeps up with, on ports of its own."""
+    """Return the tables of a rig that runs in real time on a shared core, on free ports."""
     dispatch, results, taps, page = free_ports(4)
     return {
         "rig": {"name": "test"},
@@ -109,7 +108,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended, everything it said, and how long it took."""
+    """Exit status, output and duration of a command."""
 
     status: int
     output: str
@@ -117,7 +116,7 @@ class Ended:
 
 
 def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = PATIENCE_S, **variables: str) -> Ended:
-    """Run a command of the instrument to its end."""
+    """Run a command of the instrument and wait for its end."""
     started_s = time.monotonic()
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
@@ -134,7 +133,7 @@ def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = PATIENCE_S,
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds; fail, saying what did not come about, if it does not in time."""
+    """Wait until a condition holds; fail with a description on timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
@@ -142,18 +141,18 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = PATI
 
 
 class RunningRig:
-    """``sci-stream run`` as a process with its nodes; a context manager that leaves none of them behind.
+    """``sci-stream run`` as a process with its nodes; a context manager that leaves no process behind.
 
     Parameters
     ----------
     folder
         Where the rig file, the summary, the recordings and the output go.
     changes
-        What is different from `small_rig`.
+        Changes to `small_rig`.
     arguments
         More options of the command, such as ``"--snapshots", "10"``.
     limit_file_bytes
-        Let no file that any of its processes writes grow beyond this.
+        Limit on the size of every file that its processes write.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class RunningRig:
 
     @property
     def output(self) -> str:
-        """Everything that the command and its nodes have said so far."""
+        """The output of the command and its nodes so far."""
         return self._log.read_text(errors="replace")
 
     def nodes(self) -> dict[str, psutil.Process]:
@@ -201,11 +200,11 @@ class RunningRig:
         return found
 
     def kill(self, node: str) -> None:
-        """End a node as a crash does."""
+        """Kill a node."""
         self.nodes()[node].send_signal(signal.SIGKILL)
 
     def reports(self, timeout_s: float = PATIENCE_S) -> Iterator[dict[str, Any]]:
-        """Yield what the sink reports of the rig, twice a second, over restarts of the sink."""
+        """Yield the sink's status reports, twice a second, across restarts of the sink."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s and self.process.poll() is None:
             with contextlib.suppress(TransportError):
@@ -215,14 +214,14 @@ class RunningRig:
                         break
 
     def wait_until(self, what: str, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Wait until the sink reports something; return that report."""
+        """Wait for a matching report of the sink and return it."""
         for report in self.reports():
             if condition(report):
                 return report
-        raise AssertionError(f"it did not come about: {what}\n{self.output}")
+        raise AssertionError(f"timeout waiting for: {what}\n{self.output}")
 
     def wait_for_count(self, name: str, least: int) -> dict[str, Any]:
-        """Wait until a count of the ledger has come to ``least``."""
+        """Wait until a count of the ledger reaches ``least``."""
         key = f"ledger.{name}"
         return self.wait_until(f"{least} {name}", lambda report: report.get(key, 0) >= least)
 
@@ -234,19 +233,19 @@ class RunningRig:
             raise AssertionError(f"still running after {timeout_s:g} s\n{self.output}") from None
 
     def finish(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """Wait for the end, which must be a good one, and return the summary."""
+        """Wait for the end, which must succeed, and return the summary."""
         status = self.wait(timeout_s)
         assert status == 0, f"exit status {status}\n{self.output}"
         assert "Traceback" not in self.output, self.output
         return self.summary()
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary that was written."""
+        """Return the summary file."""
         result: dict[str, Any] = json.loads(self._summary.read_text())
         return result
 
     def segments(self) -> list[Path]:
-        """Return the files recorded, in order."""
+        """Return the recorded files in order."""
         return sorted(Path(self.rig.record.folder).glob("*.h5"), key=lambda path: path.stem)
 
     @contextlib.contextmanager

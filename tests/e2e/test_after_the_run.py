@@ -1,4 +1,4 @@
-"""What a rig recorded, taken up by the commands for after the run, each a process as a user starts it."""
+"""The commands for after the run, applied to a rig's recording, each as a process of its own."""
 
 from __future__ import annotations
 

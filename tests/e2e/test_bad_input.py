@@ -1,6 +1,6 @@
-"""What is wrong is said once, in words, before or instead of running: where it is, what was expected, what came.
+"""Bad input is reported once and before the run: where it is, what was expected, what was found.
 
-Each case is a rig with one thing wrong with it, the exit status, and words that the message must hold. `check` and
+Each case is a rig with one error, the exit status, and words that the message must contain. `check` and
 `run` report it alike.
 """
 
@@ -28,18 +28,17 @@ from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, sci_stream, w
 Check = Callable[[Path], Ended]
 
 SOON_S = 20.0
-"""Time to load everything on a busy machine; less than any time-out of the instrument."""
+"""Time to load everything on a busy machine; shorter than any timeout of the instrument."""
 
 INPUT, WORLD = 2, 3
-"""Exit statuses: what was given is wrong; something is not there or not working."""
+"""Exit statuses: bad input; something is missing or does not work."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """``prepare(folder)`` lays what is needed and returns how the rig differs from a good one.
+    """``prepare(folder)`` creates the files and returns the changes to a valid rig.
 
-    `check` is asked about every case; ``run`` is tried, by default, with one for each way in which it can end:
-    processes take their time.
+    `check` covers every case; ``run`` covers by default one case for each exit path, because processes are slow.
     """
 
     name: str
@@ -178,7 +177,7 @@ if not torch.cuda.is_available():
 
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
-    """Return ``sci-stream check`` as the command line runs it, in this process, which has loaded everything already."""
+    """Return ``sci-stream check`` as the command line runs it, in this process, where all is imported already."""
 
     def run(path: Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["sci-stream", "check", str(path)])
@@ -191,7 +190,7 @@ def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 
 
 def assert_said_well(output: str, words: tuple[str, ...]) -> None:
-    """Assert that what is wrong was said: every word, on one line, once, and no traceback."""
+    """Assert that the output reports the error once, on one line, with every word and no traceback."""
     assert "Traceback" not in output, output
     telling = [line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)]
     assert telling, f"no line says {words}:\n{output}"
@@ -206,7 +205,7 @@ def test_run_with_bad_input_reports_and_exits(tmp_path: Path, case: Case) -> Non
     ended = sci_stream("run", path, "--snapshots", "3", cwd=tmp_path)
     assert_said_well(ended.output, case.words)
     assert ended.status == case.status, ended.output
-    assert ended.took_s < SOON_S, "it is said at once, and there is nothing to wait for"
+    assert ended.took_s < SOON_S, "it is reported at once"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -256,7 +255,7 @@ def test_run_names_port_in_use_and_exits(tmp_path: Path, name: str) -> None:
         ended = sci_stream("run", path, cwd=tmp_path)
     assert_said_well(ended.output, (str(port), "in use", name))
     assert ended.status == WORLD, ended.output
-    assert ended.took_s < SOON_S, "it is said at once, and there is nothing to wait for"
+    assert ended.took_s < SOON_S, "it is reported at once"
 
 
 def test_check_of_valid_rig_passes(tmp_path: Path) -> None:
@@ -296,7 +295,7 @@ def test_unwritable_summary_fails_before_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -> None:
-    # A limit on the size of files stands in for a disk that runs full: writing beyond it fails just so.
+    # A limit on file size simulates a full disk: writes beyond it fail in the same way.
     with RunningRig(tmp_path, {"policy": {"mode": policy}}, "--snapshots", "40", limit_file_bytes=3 << 19) as rig:
         status = rig.wait()
         summary = rig.summary()

@@ -70,7 +70,7 @@ def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
         ) as process,
     ):
         wait_for(lambda: b"press Enter" in (tmp_path / "said.txt").read_bytes(), "the first question")
-        # Python misses a signal that comes between its last look and the wait for input: a person would press again.
+        # Python misses a signal that arrives just before it waits for input; a person would press again.
         for _ in range(int(PATIENCE_S / 10)):
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(AssertionError):
@@ -99,7 +99,7 @@ def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
     assert report["match"] > 0.6
     assert "from where they were calibrated" in rig.output
     by_seq = [entry["psnr_db"] for entry in summary["psnr_db"]["per_snapshot"]]
-    assert min(by_seq[2:]) > by_seq[0] + 1  # only the first was taken for well calibrated
+    assert min(by_seq[2:]) > by_seq[0] + 1  # only the first counts as well calibrated
 
     again = replay(recorded, ReplayPlan()).path
     with open_recording(recorded) as live, open_recording(again) as offline:

@@ -1,4 +1,4 @@
-"""A camera that loses frames, repeats them, goes away and comes back: all of it noticed, and none of it in the way."""
+"""A camera that drops frames, repeats them and reconnects: every fault is detected and counted."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_camera_faults_appear_in_ledger(tmp_path: Path) -> None:
             missed = recording.rows["dropped_before"]
             assert sorted(set(epochs.tolist())) == [0, 1, 2]
             assert (np.diff(epochs) >= 0).all()
-            # What the account says was missed is what is missing between the ids, which wrap after 15.
+            # The missed count equals the gaps between the frame ids, which wrap after 15.
             for epoch in range(3):
                 own = ids[epochs == epoch]
                 gaps = [(later - earlier - 1) % 16 for earlier, later in pairwise(own.tolist())]
                 assert missed[epochs == epoch].tolist() == [0, *gaps]
             assert ledger["camera_missed"] == missed.sum()
-            # No frame is there twice: repeated ones were recognised by their ids and never numbered.
+            # No frame appears twice: duplicates are recognised by their ids and get no seq.
             for epoch in range(3):
                 own = ids[epochs == epoch]
                 assert (np.diff(own) != 0).all()

@@ -1,4 +1,4 @@
-"""A running rig is changed from outside: by the command line and from Python, by two at once, and all of it is kept."""
+"""Control of a running rig from the command line and from Python, concurrently, and the record of every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole rig whose nodes speak encrypted, and strangers at its doors."""
+"""A whole rig with CURVE encryption, and unknown peers that try to connect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.hostile_messages import hostile_messages
 
 
 def keys(folder: Path) -> dict[str, Any]:
-    """Make this host's keys by the command, as a person does."""
+    """Create this host's keys with the command."""
     made = sci_stream("keys", "new", "--file", folder / "key", cwd=folder)
     assert made.status == 0, made.output
     public = sci_stream("keys", "show", "--file", folder / "key", cwd=folder).output.strip()
@@ -35,7 +35,7 @@ def keys(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def strangers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
-    """Connect without encryption to everything that a rig listens on: one that sends, one that listens."""
+    """Connect without encryption to every address of a rig: one sender, one listener."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 10_000, "receive_queue": 8}
     sender = make_socket(context, zmq.DEALER, **options)
@@ -60,7 +60,7 @@ def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path) -> None:
                 break
         with strangers(rig) as (sender, listener):
             for case in hostile_messages():
-                with contextlib.suppress(zmq.Again):  # ZeroMQ has given up on those who refuse us
+                with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
                     sender.send_multipart(case.frames or [b""], zmq.NOBLOCK)
             summary = rig.finish()
             assert not listener.poll(0), "the taps sent a stranger nothing"

@@ -1,4 +1,4 @@
-"""The whole instrument on a GenICam camera: from a GenTL producer to the recording, unplugged in between."""
+"""The whole instrument on a GenICam camera: from a GenTL producer to the recording, with a reconnect."""
 
 from __future__ import annotations
 

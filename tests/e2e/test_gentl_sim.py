@@ -1,4 +1,4 @@
-"""The whole instrument behind a GenTL producer: what a laboratory runs, on the simulated camera."""
+"""The whole instrument behind the simulated GenTL producer, as in a laboratory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Rendered:
 
 @pytest.fixture(scope="module")
 def gentl_rig(gentl_producer: Path, rendered: Rendered) -> dict[str, Any]:
-    """Return what is different from the small rig: the camera and its calibration."""
+    """Return the changes to the small rig: the camera and its calibration."""
     pytest.importorskip("harvesters", reason="harvesters is not installed: pip install sci-stream[genicam]")
     if "harvesters" not in entry_points(group="sci_stream.cameras").names:
         pytest.skip("the driver of GenICam cameras is not registered: install the project again")

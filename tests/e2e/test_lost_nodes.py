@@ -1,4 +1,4 @@
-"""Nodes that are killed in mid-run: they come back, nothing is lost, nothing is there twice."""
+"""Nodes killed during a run: they restart, no snapshot is lost, none is recorded twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
 SNAPSHOTS = 32
-# A camera faster than one solver on any machine: so each node has its hands full when it is killed.
+# A camera faster than one solver on any machine, so that each node holds snapshots when it is killed.
 BUSY = {
     "camera": {"options": {"snapshot_rate_hz": 40.0}},
     "reconstruct": {"nodes": 2, "iterations": 36, "block_snapshots": 3},
@@ -25,10 +25,10 @@ def test_killed_reconstruct_node_loses_nothing(tmp_path: Path, policy: str) -> N
     changes = {**BUSY, "policy": {"mode": policy}, "network": {"heartbeat_s": 4.0}}
     with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
         rig.wait_for_count("reconstructed", 4)
-        # It stands still until its hands are sure to be full: the other node alone cannot keep up with the camera.
+        # It is stopped until it surely holds snapshots: the other node alone cannot keep up with the camera.
         rig.nodes()["reconstruct-0"].suspend()
         rig.wait_for_count("acquired", SNAPSHOTS)
-        # So does the other, until it is back: what is left may be so little that the series is over before it could be.
+        # The other one stops too until the restart: otherwise the series might end first.
         killed, other = rig.nodes()["reconstruct-0"], rig.nodes()["reconstruct-1"]
         other.suspend()
         killed.kill()
@@ -48,8 +48,8 @@ def test_killed_reconstruct_node_loses_nothing(tmp_path: Path, policy: str) -> N
 
 
 def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
-    # The series goes on until it is stopped: whatever the pace, it is not over when the node comes back. What waits in
-    # the short queue gives way to newer ones; what was handed out once does not.
+    # The series runs until it is stopped: it cannot end before the node returns. Snapshots waiting in
+    # the short queue are dropped for newer ones; dispatched ones are not.
     changes = {
         **BUSY,
         "reconstruct": {**BUSY["reconstruct"], "iterations": 20},
@@ -58,15 +58,15 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
     }
     with RunningRig(tmp_path, changes) as rig:
         rig.wait_for_count("reconstructed", 4)
-        # Its connections stay open, and it says nothing any more: only the missing heartbeats tell. Until they
-        # do it is handed snapshots, as many as its credit lets it hold.
+        # Its connections stay open and it is silent: only the missing heartbeats show it. Until they
+        # do, it receives snapshots up to its credit.
         hung = rig.nodes()["reconstruct-1"]
         hung.suspend()
-        # Found: and what it held goes to the other node, before anything else.
+        # Detected: the snapshots that it held go to the other node first.
         wait_for(lambda: "is gone: it was silent for too long" in rig.output, "it is found")
         rig.wait_for_count("redelivered", 1)
         before = rig.wait_until("a report", bool)["ledger.duplicates"]
-        # On its return it finishes what it held, and says so: results that the ledger has already.
+        # On its return it finishes them too and sends results that the ledger already has.
         hung.resume()
         rig.wait_for_count("duplicates", before + 1)
         rig.process.send_signal(signal.SIGTERM)
@@ -101,21 +101,21 @@ def test_killed_sink_resumes_series_from_recording(tmp_path: Path) -> None:
             assert not before.clean
             assert after.clean
             assert len(before.video_seqs) >= 6
-            # Nothing is lost and nothing is in both; of one snapshot, raw counts may be in one and video in the other.
+            # Nothing is lost or in both segments; raw counts and video of one snapshot may be in different ones.
             assert_each_once([before.raw_seqs, after.raw_seqs])
             assert_each_once([before.video_seqs, after.video_seqs])
             assert_readable(before)
             assert_readable(after)
-        # Its figures are of the whole series, not of what the second process saw.
+        # Its figures cover the whole series, not only the second process.
         assert len(summary["psnr_db"]["per_snapshot"]) == SNAPSHOTS
         assert sum(summary["by_node"].values()) == SNAPSHOTS
 
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None:
-    # Slow enough that the series is not over by the time it is known to have begun.
+    # Slow enough that the series does not end before its start is noticed.
     place = tmp_path / "spool"
-    kept = {"spool": str(place)} if policy == "record" else {}  # or where the supervisor says
+    kept = {"spool": str(place)} if policy == "record" else {}  # or the folder of the supervisor
     changes = {**BUSY, "camera": {"options": {"snapshot_rate_hz": 12.0}}, "policy": {"mode": policy, **kept}}
     with RunningRig(tmp_path, changes, "--snapshots", str(SNAPSHOTS)) as rig:
         series = rig.wait_for_count("reconstructed", 4)["series"]
@@ -124,7 +124,7 @@ def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None
         ledger = assert_accounted_for(summary)
         assert summary["series"] == series
         assert summary["restarts"] == 1
-        # What it had acquired was kept; the camera's frames of the meantime were never acquired.
+        # Acquired snapshots survive; frames of the camera during the restart were never acquired.
         assert ledger["acquired"] == ledger["reconstructed"] == SNAPSHOTS
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == recording.video_seqs == list(range(SNAPSHOTS))

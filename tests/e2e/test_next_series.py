@@ -1,4 +1,4 @@
-"""Series after series while all processes stay: each complete, each with a recording of its own."""
+"""Consecutive series in the same processes: each is complete and has its own recording."""
 
 from __future__ import annotations
 

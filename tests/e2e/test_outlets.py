@@ -1,4 +1,4 @@
-"""What other programs and people get of a running rig: taps, the live page, and no say in how it runs."""
+"""The outputs of a running rig for other programs: taps and live page, which cannot disturb it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_hostile_messages_are_refused_and_counted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_vanishing_stranger_loses_nothing(tmp_path: Path) -> None:
-    # The node that is there has too much to do, so that a second one is welcome.
+    # The existing node is overloaded, so that a second one gets work.
     busy = {"camera": {"options": {"snapshot_rate_hz": 40.0}}, "reconstruct": {"iterations": 16}}
     with RunningRig(tmp_path, busy, "--snapshots", "40") as rig:
         rig.wait_for_count("reconstructed", 1)
@@ -140,7 +140,7 @@ def test_vanishing_stranger_loses_nothing(tmp_path: Path) -> None:
 
 
 class Stranger:
-    """A peer that is none of the project's: a bare socket."""
+    """A foreign peer: a bare socket."""
 
     def __init__(self, endpoint: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -162,7 +162,7 @@ class Stranger:
         self._socket.send_multipart(frames)
 
     def is_heard(self) -> None:
-        """Return once everything sent so far has been read: the answer to a greeting comes after it."""
+        """Return once everything sent so far has been read: the answer to HELLO comes after it."""
         self.send([bytes(frame) for frame in encode(self.hello(credit=0))])
         while not isinstance(decode(self.receive()), Welcome):
             pass

@@ -1,4 +1,4 @@
-"""A camera many times faster than reconstruction: what each policy promises then."""
+"""A camera many times faster than reconstruction: the promises of each policy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVERLOAD: dict[str, dict[str, Any]] = {
         },
     },
     "policy": {"queue_snapshots": QUEUE},
-    # The budget would follow the load if it were let: here the load is to win.
+    # An adaptive budget would follow the load; this test needs the overload.
     "reconstruct": {"iterations": 60, "adapt_budget": False},
 }
 
@@ -49,7 +49,7 @@ def test_live_policy_drops_oldest_and_counts(tmp_path: Path) -> None:
         assert set(ledger["dropped"]) == {"queue_full"}
         assert ledger["acquired"] > 0.8 * 8 * RATE_HZ
 
-        # What is shown is in order, and no older than what a node holds and the short queue before it.
+        # Results are in order and no older than the snapshots that node and queue hold.
         assert seen == sorted(set(seen))
         solve_s = summary["latency_ms"]["solve"]["p99"] / 1e3
         holds = rig.rig.reconstruct.credit + 1
@@ -59,7 +59,7 @@ def test_live_policy_drops_oldest_and_counts(tmp_path: Path) -> None:
             outcomes = [recording.outcome(seq) for seq in range(ledger["acquired"])]
             assert outcomes.count(("reconstructed", "")) == ledger["reconstructed"]
             assert outcomes.count(("dropped", "queue_full")) == ledger["dropped"]["queue_full"]
-            # The newest snapshot is the last to be dropped: the series ends with it shown.
+            # The newest snapshot is dropped last: the series ends with it displayed.
             assert recording.video_seqs[-1] == ledger["acquired"] - 1
 
 
@@ -73,7 +73,7 @@ def test_record_policy_keeps_every_raw_snapshot(tmp_path: Path) -> None:
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == list(range(ledger["acquired"]))
             assert len(recording.video_seqs) == ledger["reconstructed"]
-            # A scene of four snapshots over and over: each is recorded as it was, not as its neighbour.
+            # A loop of four snapshots: each is recorded as itself, not as its neighbour.
             for seq, later in itertools.pairwise(range(0, ledger["acquired"], 4)):
                 assert (recording.raw(seq) == recording.raw(later)).all()
 
@@ -83,7 +83,7 @@ def test_overload_reduces_iterations_before_dropping(tmp_path: Path) -> None:
         **OVERLOAD,
         "camera": {"options": {**OVERLOAD["camera"]["options"], "snapshot_rate_hz": 6.0}},
         "reconstruct": {"iterations": 60, "min_iterations": 2, "adapt_budget": True},
-        "policy": {"queue_snapshots": 16},  # for what a busy machine does not do at once
+        "policy": {"queue_snapshots": 16},  # margin for a busy machine
     }
     with RunningRig(tmp_path, changes, "--duration", "6") as rig:
         summary = rig.finish()
@@ -94,7 +94,7 @@ def test_overload_reduces_iterations_before_dropping(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
-    # 1 MiB of memory for snapshots of 128 kB that wait for a queue that takes them all.
+    # 1 MiB for snapshots of 128 kB, with an unlimited queue.
     changes = {
         **OVERLOAD,
         "camera": {"options": {**OVERLOAD["camera"]["options"], "width_px": 256, "height_px": 256}},
@@ -105,7 +105,7 @@ def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
         ledger = assert_accounted_for(rig.finish())
         assert ledger["acquired"] == 60
         assert set(ledger["dropped"]) == {"ring_full"}
-        # Eight fit at a time.
+        # Eight fit.
         assert ledger["reconstructed"] >= 8
 
 

@@ -1,4 +1,4 @@
-"""The live page in a real browser, while a real rig runs: what an operator sees and does there."""
+"""The live page in a real browser with a running rig, as an operator uses it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGE = {
     "preview": {"enabled": True},
     "record": {"enabled": False},
     "camera": {"options": {"snapshot_rate_hz": 5.0}},
-    "policy": {"queue_snapshots": 8},  # on a busy machine it must not take minutes until what waits is solved
+    "policy": {"queue_snapshots": 8},  # on a busy machine the backlog must not take minutes
 }
 WAIT_MS = 30_000
 
@@ -46,14 +46,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
-    """Yield a rig that shows video, records nothing yet, and runs until the tests of this file are over."""
+    """Yield a rig that shows video, does not record yet, and runs for all tests of this file."""
     with RunningRig(tmp_path_factory.mktemp("page"), PAGE) as rig:
         rig.wait_for_count("reconstructed", 1)
         yield rig
 
 
 class Viewer:
-    """A page, and everything it complained of or asked of other hosts."""
+    """A page with its console errors and its requests to other hosts."""
 
     def __init__(self, browser: Any, rig: RunningRig, **options: Any) -> None:
         self.context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
@@ -71,14 +71,14 @@ class Viewer:
         return str(self.page.inner_text(f"#{name}"))
 
     def until(self, script: str, what: str = "", timeout_s: float = PATIENCE_S) -> None:
-        """Wait until an expression holds in the page; asked from here, since its policy lets no page evaluate text."""
+        """Wait until an expression holds in the page; polled from here, since its CSP forbids eval."""
         deadline_s = time.monotonic() + timeout_s
         while not self.page.evaluate(script):
             assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what or script}"
             time.sleep(0.02)
 
     def until_live(self) -> None:
-        # On a machine that is too busy it is live but late, and says so.
+        # On a busy machine it is live but late, and shows that.
         self.until("/^live$|behind$/.test(document.querySelector('#state').textContent)")
 
     def picture(self, name: str) -> str:
@@ -163,7 +163,7 @@ def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig
     assert viewer.text("frame") == "4/4"
     shown = status(rig)["preview"]["encoded"]
     wait_for(lambda: status(rig)["preview"]["encoded"] >= shown + 3, "newer pictures come")
-    assert viewer.text("seq") == snapshot, "paused, the newest does not take the place of what is looked at"
+    assert viewer.text("seq") == snapshot, "a paused page keeps its snapshot"
     page.click("#pause")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(snapshot)}")
     viewer.until_live()
@@ -219,7 +219,7 @@ def test_page_saves_snapshot(open_viewer, rig: RunningRig) -> None:
 
 def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     one, other = open_viewer(), open_viewer()
-    # Live is said when the first picture has come, which is a moment before it is drawn.
+    # The state turns live when the first picture arrives, just before it is drawn.
     wait_for(lambda: other.brightness() > 0, "the first picture is drawn")
     before = other.brightness()
     one.page.locator("#exposure").fill("-3")
@@ -242,14 +242,16 @@ def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     one.page.click("#white-none")
     other.until("document.querySelector('#gains').hidden")
     one.page.click("#white-pick")
-    one.page.click("#video", position={"x": 2, "y": 2})  # black beside the picture, or a dark rim: nothing breaks
+    one.page.click(
+        "#video", position={"x": 2, "y": 2}
+    )  # a click outside the picture or on a dark border breaks nothing
     one.page.keyboard.press("Escape")
     assert one.page.is_hidden("#pick-hint")
 
 
 def test_slow_viewer_affects_no_other(open_viewer, rig: RunningRig) -> None:
     slow, quick = open_viewer(), open_viewer()
-    # From now on it takes no picture at all: what it was sent waits to be decoded for ever.
+    # From now on it decodes no picture.
     slow.page.evaluate("void (window.createImageBitmap = () => new Promise(() => {}))")
     before = status(rig)
     seen = set()
@@ -274,7 +276,7 @@ def test_page_fits_phone_and_desktop(open_viewer, width: int, height: int) -> No
     record = viewer.page.locator("#record").bounding_box()
     assert record["x"] >= 0
     assert record["x"] + record["width"] <= width
-    assert record["y"] + record["height"] <= height, "the record button is in reach without scrolling"
+    assert record["y"] + record["height"] <= height, "the record button is visible without scrolling"
     least_px = 38 if width < 720 else 24
     small = viewer.page.evaluate(
         """least => [...document.querySelectorAll('.actions button, .keys button')].filter(b => b.offsetParent)
@@ -288,7 +290,7 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     # Two seconds are promised: the heartbeat timeout; the page is informed at once.
     assert MISSED_HEARTBEATS * rig.rig.network.heartbeat_s < 2.0
     viewer = open_viewer()
-    # Stopped, not killed: a quick machine might have another one there before it is missed.
+    # Stopped, not killed: a fast machine might restart it before it is missed.
     rig.nodes()["reconstruct-0"].send_signal(signal.SIGSTOP)
     named = "document.querySelector('#alerts').textContent.includes('reconstruct-0 does not answer')"
     viewer.until(named)
@@ -298,7 +300,7 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     viewer.until_live()
 
     sink = rig.nodes()["sink"]
-    sink.send_signal(signal.SIGSTOP)  # it hangs: its connections stand, but nothing comes
+    sink.send_signal(signal.SIGSTOP)  # it hangs: connections stay open but carry no data
     viewer.until("document.querySelector('#overlay-title').textContent === 'NO CONNECTION'")
     assert viewer.page.is_visible("#overlay")
     sink.send_signal(signal.SIGCONT)

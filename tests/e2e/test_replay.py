@@ -1,4 +1,4 @@
-"""Files that are played as if they came from a camera."""
+"""The replay camera: recordings and published files played through a whole rig."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_replay_camera_plays_published_file_with_truth(tmp_path: Path) -> None:
 
 
 def without_defaults(**options: object) -> dict[str, object]:
-    """Return options in place of the simulated camera's."""
+    """Return the options of the replay camera."""
     simulated = ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth")
     return {**dict.fromkeys(simulated), **options}
 
 
 def moving_squares(shots: int) -> dict[str, np.ndarray]:
-    """Return ``meas``, ``mask`` and ``orig`` of bright squares that move, as published files hold them."""
+    """Return ``meas``, ``mask`` and ``orig`` of moving bright squares, in the published layout."""
     B, size = 4, 64
     rng = np.random.default_rng(0)
     mask = (rng.random((size, size, B)) < 0.5).astype(np.float64)
@@ -75,7 +75,7 @@ def moving_squares(shots: int) -> dict[str, np.ndarray]:
 
 
 def published_rig(folder: Path, data_dir: Path) -> tuple[Path, dict[str, str]]:
-    """Lay the rig that is shipped for published files beside one of them; return it, and ports of its own."""
+    """Copy the shipped rig for published files next to one of them; return it and free ports."""
     path = folder / "replay-published.toml"
     shutil.copy(ROOT / "deploy" / "rigs" / path.name, path)
     (folder / "traffic48_cacti.mat").symlink_to((data_dir / "benchmark" / "traffic48_cacti.mat").resolve())
@@ -91,7 +91,7 @@ def published_rig(folder: Path, data_dir: Path) -> tuple[Path, dict[str, str]]:
 
 
 def run_published(folder: Path, data_dir: Path, timeout_s: float, **variables: str) -> tuple[float, list[int]]:
-    """Run it; return the mean PSNR, and of which snapshots there is video."""
+    """Run it; return the mean PSNR and the seqs with video."""
     path, own = published_rig(folder, data_dir)
     ended = sci_stream("run", path, "--summary", "out.json", cwd=folder, timeout_s=timeout_s, **own, **variables)
     assert ended.status == 0, ended.output
@@ -114,7 +114,7 @@ def test_traffic_with_published_ffdnet_exceeds_23_5_db(tmp_path: Path, data_dir:
     weights = data_dir / "weights" / "kair_ffdnet_gray.pth"
     variables = {
         "SCI_STREAM_RIG__RECONSTRUCT__WEIGHTS": str(weights),
-        "OMP_NUM_THREADS": str(os.cpu_count()),  # every core: it takes long enough
+        "OMP_NUM_THREADS": str(os.cpu_count()),  # all cores, because it is slow
     }
     mean_db, recorded = run_published(tmp_path, data_dir, 840.0, **variables)
     assert recorded == list(range(6))

@@ -1,4 +1,4 @@
-"""A whole rig, from the simulated camera to the summary and the recording, with nothing going wrong."""
+"""A whole rig without faults, from the simulated camera to the summary and the recording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SNAPSHOTS = 12
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has ended well, and its camera's frames, made once more."""
+    """A completed run and its camera's frames, generated again."""
 
     rig: RunningRig
     summary: dict[str, Any]
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     with RunningRig(folder, {}, "--snapshots", str(SNAPSHOTS)) as rig:
         summary = rig.finish()
         options = SimulatedCamera.Options.model_validate(
-            {**rig.rig.camera.options, "snapshot_rate_hz": 0.0}  # the same frames, without waiting for them
+            {**rig.rig.camera.options, "snapshot_rate_hz": 0.0}  # the same frames, without the pacing
         )
     (path,) = rig.segments()
     with Recording(path) as recording:

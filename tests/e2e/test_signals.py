@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
 ENDLESS = {"camera": {"options": {"snapshot_rate_hz": 20.0}}}
-# One snapshot takes far longer than any of these tests.
+# One snapshot takes longer than any of these tests.
 STUCK = {
     "camera": {"options": {"width_px": 256, "height_px": 256, "snapshot_rate_hz": 20.0}},
     "reconstruct": {"iterations": 10_000},
@@ -52,7 +52,7 @@ def test_second_signal_stops_immediately(tmp_path: Path, number: signal.Signals)
         wait_for(lambda: "a second Ctrl-C stops at once" in rig.output, "it drains")
         assert rig.process.poll() is None
         rig.process.send_signal(number)
-        # Draining would take as long as `[drain] timeout_s` says.
+        # Draining would take until `[drain] timeout_s`.
         assert rig.wait(rig.rig.drain.timeout_s / 2) == 130
         wait_for(lambda: not rig.nodes(), "no node is left behind")
         assert "Traceback" not in rig.output
@@ -64,7 +64,7 @@ def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path) -> None:
         rig.process.kill()
         rig.process.wait()
         wait_for(lambda: not rig.nodes(), "no node is left behind", timeout_s=20.0)
-        # They drained: the recording is finished and its ledger closed.
+        # They drained: the recording is finished and its ledger is closed.
         with rig.recordings() as (recording,):
             assert recording.clean
             assert recording.ledger is not None

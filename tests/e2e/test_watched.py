@@ -1,4 +1,4 @@
-"""A running rig is watched as a supervisor, Prometheus and a person at a terminal do it."""
+"""Monitoring of a running rig by a service manager, by Prometheus and by `sci-stream top`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningR
     with RunningRig(tmp_path_factory.mktemp("watched"), {"health": health}) as rig:
         urls = {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
         wait_for(lambda: all(is_ready(url) for url in urls.values()), "every node is ready")
-        wait_for(lambda: has_results(urls), "the first snapshots are through, in the figures of both nodes")
+        wait_for(lambda: has_results(urls), "both nodes report the first snapshots")
         yield rig, urls
 
 
@@ -137,7 +137,7 @@ def test_status_lists_health_addresses(watched: WatchedRig) -> None:
 
 
 def test_dashboard_queries_have_data(watched: WatchedRig) -> None:
-    """All but what only some rigs have: a GPU, shifted masks, refused messages."""
+    """All metrics except those that only some rigs have: a GPU, shifted masks, refused messages."""
     _, urls = watched
     live = {name for url in urls.values() for name in figures(url)}
     asked = {name for query in dashboard_queries() for name in re.findall(r"(?:sci_stream|process)_\w+", query)}
@@ -146,7 +146,7 @@ def test_dashboard_queries_have_data(watched: WatchedRig) -> None:
 
 
 def test_node_notifies_service_manager(tmp_path: Path) -> None:
-    """As systemd would: ready once it is set up, and a word of progress again and again."""
+    """As under systemd: READY once it is set up, then WATCHDOG at every progress."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))
     manager.settimeout(60)

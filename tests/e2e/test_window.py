@@ -1,4 +1,4 @@
-"""``--window`` on a virtual screen: the video is on it, and closing it ends nothing else."""
+"""``--window`` on a virtual screen: it shows the video, and closing it does not stop the rig."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WINDOWS, _WINDOW_S = 6, 20.0
 
 
 class Screen:
-    """A virtual screen, whose picture can be read."""
+    """A virtual screen with readable contents."""
 
     def __init__(self, folder: Path) -> None:
         read_end, write_end = os.pipe()
@@ -42,7 +42,7 @@ class Screen:
             self.name = f":{report.readline().strip()}"
 
     def picture(self) -> np.ndarray:
-        """Return what is on it, (H, W, 3) BGR; the file is in the format of xwd."""
+        """Return the screen contents, (H, W, 3) BGR, from a file in xwd format."""
         data = (self._folder / "Xvfb_screen0").read_bytes()
         header = struct.unpack(">25I", data[:100])
         header_bytes, width, height, stride, colours = header[0], header[4], header[5], header[12], header[19]
@@ -81,10 +81,10 @@ def is_there(process: psutil.Process) -> bool:
 
 
 def a_window_with_a_picture(rig: RunningRig, screen: Screen, opened: contextlib.ExitStack) -> psutil.Process:
-    """Return the process of a window that shows more than words, the rig's own or one opened after it.
+    """Return the process of a window that shows a picture: the rig's own or one opened later.
 
-    On a virtual screen Qt paints about one window in a dozen never, that of a bare ``imshow`` loop as well. As a person
-    would, we close it and open another.
+    On a virtual screen Qt never paints about one window in twelve, even of a bare ``imshow`` loop; we then
+    open another, as a person would.
     """
     window = window_of(rig)
     assert window is not None

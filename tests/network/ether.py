@@ -1,7 +1,7 @@
-"""Hosts of their own on one machine: network namespaces on a switch whose cables can be slow, lossy, long or cut.
+"""Virtual hosts: network namespaces on a switch whose links can be slow, lossy, delayed or cut.
 
-The kernels of today's small machines often lack netem; so the switch is a thread here, which carries Ethernet frames
-between TAP devices, one in each namespace: TCP meets real loss, real delay and a cable that is cut without notice.
+Small virtual machines often lack netem, so a thread forwards Ethernet frames between TAP devices, one in each
+namespace: TCP meets real loss, real delay and links that are cut without notice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _CLONE_NEWNET = 0x40000000
 _MOST_FRAME = 65_536
 _BUFFER_BYTES = 1 << 16
-"""A cable that is slower than what is sent keeps this much waiting, as a switch does; the rest is lost."""
+"""Queue of a link that is slower than its traffic, as in a switch; the rest is dropped."""
 
 
 def missing() -> str:
-    """Return what is missing on this machine to have hosts of their own, ``""`` if nothing is."""
+    """Return what this machine lacks for virtual hosts, ``""`` if nothing."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
@@ -44,7 +44,7 @@ def missing() -> str:
     name = f"sci-try-{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode:
-        return f"no network namespace can be made: {made.stderr.strip()}"
+        return f"cannot create a network namespace: {made.stderr.strip()}"
     try:
         os.close(_in_namespace(name, lambda: _open_tap("try0")))
     except OSError as error:
@@ -55,7 +55,7 @@ def missing() -> str:
 
 
 def _in_namespace(name: str, do: Callable[[], T]) -> T:
-    """Do something in a thread that has entered a namespace: what it opens belongs there."""
+    """Call a function in a thread inside a namespace: its sockets belong there."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -66,7 +66,7 @@ def _in_namespace(name: str, do: Callable[[], T]) -> T:
                 if libc.setns(namespace.fileno(), _CLONE_NEWNET):
                     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
             results.append(do())
-        except BaseException as error:  # handed on to the caller, whatever it is
+        except BaseException as error:  # re-raised in the caller
             errors.append(error)
 
     thread = threading.Thread(target=enter)
@@ -89,7 +89,7 @@ def _open_tap(device: str) -> int:
 
 @dataclass
 class Cable:
-    """From a host to the switch, both ways alike. All may be changed at any time.
+    """Link from a host to the switch, symmetric. All values may change at any time.
 
     ``delay_s`` each way; ``loss``, the fraction of frames that vanish; ``bytes_per_s``, 0 for no limit; ``cut``:
     nothing passes, and neither end is notified.
@@ -102,7 +102,7 @@ class Cable:
 
 
 class Host:
-    """A namespace with an address, on the switch by its cable."""
+    """A namespace with an address, linked to the switch."""
 
     def __init__(self, namespace: str, address: str) -> None:
         self.namespace = namespace
@@ -133,12 +133,12 @@ class Host:
         self.address = address
 
     def call(self, do: Callable[[], T]) -> T:
-        """Do something on this host: connections that it makes are made from here."""
+        """Call a function on this host: its connections start here."""
         return _in_namespace(self.namespace, do)
 
     @property
     def prefix(self) -> list[str]:
-        """What to put before a command to have it run on this host."""
+        """Command prefix that runs a command on this host."""
         return ["ip", "netns", "exec", self.namespace]
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Host:
 
 
 class Ether:
-    """The switch: carries frames between hosts until it is closed."""
+    """The switch: forwards frames between hosts until it is closed."""
 
     def __init__(self, hosts: list[Host], seed: int = 0) -> None:
         self._hosts = {host.tap: host for host in hosts}
@@ -164,7 +164,7 @@ class Ether:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop carrying."""
+        """Stop forwarding."""
         self._closing = True
         self._thread.join()
 
@@ -173,7 +173,7 @@ class Ether:
             wait_s = 0.1 if not self._due else min(0.1, max(0.0, self._due[0][0] - time.monotonic()))
             ready, _, _ = select.select(list(self._hosts), [], [], wait_s)
             for tap in ready:
-                with contextlib.suppress(OSError):  # none there after all, or the device is down
+                with contextlib.suppress(OSError):  # no frame, or the device is down
                     for _ in range(64):
                         self._onto(self._hosts[tap], os.read(tap, _MOST_FRAME), up=True)
             now_s = time.monotonic()
@@ -187,7 +187,7 @@ class Ether:
                         self.carried += 1
 
     def _onto(self, host: Host, frame: bytes, *, up: bool) -> None:
-        """Put a frame on a host's cable, up to the switch or down to the host."""
+        """Put a frame on a host's link, up to the switch or down to the host."""
         cable = host.cable
         if cable.cut or (cable.loss and self._draw.random() < cable.loss):
             self.lost += 1
@@ -211,7 +211,7 @@ class Ether:
 
 @contextlib.contextmanager
 def hosts(**addresses: str) -> Iterator[dict[str, Host]]:
-    """Have hosts, by name with their addresses, on one switch; none is left behind."""
+    """Create hosts by name and address on one switch; remove all on exit."""
     with contextlib.ExitStack() as stack:
         made: dict[str, Host] = {}
         for name, address in addresses.items():

@@ -1,4 +1,4 @@
-"""A rig whose nodes run on hosts of their own, encrypted; started, watched and always cleaned up."""
+"""An encrypted rig whose nodes run on virtual hosts; started, watched and always cleaned up."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class NetworkRig:
     folder
         Where rig file, keys, outputs, summary and recordings go.
     changes
-        What is different from `tests.e2e.kit.small_rig` with addresses of the hosts.
+        Changes to `tests.e2e.kit.small_rig` with the addresses of the hosts.
     snapshots
-        How many the series has; 0: until it is stopped.
+        Length of the series; 0: until it is stopped.
     """
 
     def __init__(self, folder: Path, changes: Tables | None = None, *, snapshots: int = 0) -> None:
@@ -93,16 +93,16 @@ class NetworkRig:
             )
 
     def said(self, host: str) -> str:
-        """Return what the node of a host has said so far."""
+        """Return the output of a host's node so far."""
         return (self.folder / f"{host}.log").read_text(errors="replace")
 
     @property
     def output(self) -> str:
-        """What all have said, host by host."""
+        """The output of all nodes, host by host."""
         return "\n".join(f"--- {host}\n{self.said(host)}" for host in self.nodes)
 
     def status_of(self, host: str) -> dict[str, Any]:
-        """Return what the node of a host says of itself, asked there; empty while it does not answer."""
+        """Return the status of a host's node, requested on that host; empty while it does not answer."""
         port = _STATUS_PORTS[host]
 
         def ask() -> dict[str, Any]:
@@ -116,11 +116,11 @@ class NetworkRig:
             return {}
 
     def status(self) -> dict[str, Any]:
-        """Return what the sink says of the rig."""
+        """Return the sink's status."""
         return self.status_of("disk")
 
     def wait_for(self, what: str, condition: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S) -> None:
-        """Wait until the sink says something of the rig."""
+        """Wait until the sink's status meets a condition."""
 
         def came_about() -> object:
             for host, process in self.nodes.items():
@@ -133,7 +133,7 @@ class NetworkRig:
             raise AssertionError(f"{error}\n{json.dumps(self.status())}\n{self.output}") from None
 
     def wait_for_count(self, name: str, least: int, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until a count of the ledger has come to ``least``."""
+        """Wait until a count of the ledger reaches ``least``."""
         self.wait_for(f"{least} {name}", lambda status: status.get("ledger", {}).get(name, 0) >= least, timeout_s)
 
     def count(self, name: str) -> int:
@@ -142,15 +142,15 @@ class NetworkRig:
         return found
 
     def wait_for_words(self, host: str, words: str, times: int = 1) -> None:
-        """Wait until the node of a host has said something."""
+        """Wait for a text in the output of a host's node."""
         wait_for(lambda: self.said(host).count(words) >= times, f"{host} says {words!r}\n{self.output}")
 
     def stop(self) -> None:
-        """Ask for the end of the series."""
+        """Request the end of the series."""
         self.nodes["camera"].send_signal(signal.SIGTERM)
 
     def finish(self, timeout_s: float = 2 * PATIENCE_S) -> dict[str, Any]:
-        """Wait for the end of the series and have the others end; return the summary of a run that ended well."""
+        """Wait for the end of the series, stop all nodes and return the summary of the successful run."""
         for host in ("camera", "solver0", "solver1", "disk"):
             process = self.nodes[host]
             if host != "camera":

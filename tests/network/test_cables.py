@@ -1,4 +1,4 @@
-"""Nodes on hosts of their own, and what networks do to them: after each the run goes on and the ledger closes."""
+"""Network faults between nodes on virtual hosts: the run continues and the ledger closes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RECORD = {"policy": {"mode": "record"}, "reconstruct": {"denoiser": "identity", 
 
 
 def wait_until_both_work(rig: NetworkRig) -> None:
-    """Wait until each reconstruct node has reconstructed something more.
+    """Wait until each reconstruct node has reconstructed another snapshot.
 
-    One node that is fast enough is given everything, for the sake of its warm starts: each gets its chance while the
-    other is held.
+    A fast node gets every block, because warm starts need consecutive snapshots: each gets its turn while the other is
+    paused.
     """
     for host, other in (("solver0", "solver1"), ("solver1", "solver0")):
         with held(rig, other):
@@ -33,7 +33,7 @@ def wait_until_both_work(rig: NetworkRig) -> None:
 
 @contextlib.contextmanager
 def held(rig: NetworkRig, host: str) -> Iterator[None]:
-    """Have the node of a host do nothing for a while."""
+    """Pause the node of a host."""
     rig.nodes[host].send_signal(signal.SIGSTOP)
     try:
         yield
@@ -42,13 +42,13 @@ def held(rig: NetworkRig, host: str) -> Iterator[None]:
 
 
 def wait_until_works(rig: NetworkRig, host: str) -> None:
-    """Wait until the reconstruct node of a host has reconstructed something more."""
+    """Wait until the reconstruct node of a host has reconstructed another snapshot."""
     least = reconstructed_by(rig, host) + 1
     wait_for(lambda: reconstructed_by(rig, host) >= least, f"{host} works\n{rig.output}", PATIENCE_S)
 
 
 def reconstructed_by(rig: NetworkRig, host: str) -> int:
-    """Return how many snapshots the node of a host says that it has reconstructed, asked there."""
+    """Return the number of snapshots that a host's node reports as reconstructed."""
     return int(rig.status_of(host).get("reconstructed", 0))
 
 
@@ -61,26 +61,26 @@ def test_network_cut_on_slow_lossy_link_loses_nothing(tmp_path: Path) -> None:
         with held(rig, "solver1"):
             wait_until_works(rig, "solver0")
             rig.hosts["solver0"].cable.cut = True
-            wait_for_acquired(rig, 2)  # which are given to the one that seems to be there
+            wait_for_acquired(rig, 2)  # which go to the node that still seems connected
         rig.wait_for_words("camera", "is gone: it was silent for too long")
         rig.wait_for_count("reconstructed", rig.count("reconstructed") + 4)
         rig.hosts["solver0"].cable.cut = False
-        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was gone, and joined again
+        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was lost, and joined again
         wait_until_both_work(rig)
         rig.stop()
         ledger = rig.assert_complete(rig.finish())
         assert ledger["reconstructed"] == ledger["acquired"]
-        # Had the result just reached the sink, the second one was let go.
+        # If the result had just reached the sink, the second one was discarded.
         assert ledger["redelivered"] + ledger["duplicates"] >= 1
 
 
 def acquired(rig: NetworkRig) -> int:
-    """Return how many snapshots the camera has delivered, as its own host knows."""
+    """Return the number of snapshots delivered by the camera, requested on its host."""
     return int(rig.status_of("camera").get("acquired", 0))
 
 
 def wait_for_acquired(rig: NetworkRig, more: int) -> None:
-    """Wait until the camera has delivered so many more: the clock of these tests, 10 a second."""
+    """Wait for this many more snapshots from the camera: the clock of these tests, 10 per second."""
     least = acquired(rig) + more
     wait_for(lambda: acquired(rig) >= least, f"{least} acquired\n{rig.output}", timeout_s=PATIENCE_S + more)
 
@@ -95,7 +95,7 @@ def assert_nothing_lost(rig: NetworkRig) -> dict[str, Any]:
 
 
 SHORT, LONG = 8, 400
-"""Snapshots acquired while a cable is cut: less than heartbeats allow; longer than any patience of ours and TCP's."""
+"""Snapshots acquired during a cut: shorter than the heartbeat timeout; longer than every timeout of ours and of TCP."""
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_node_with_new_address_reconnects(tmp_path: Path) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         rig.wait_for_count("reconstructed", 4)
         rig.hosts["solver0"].readdress("10.77.0.20")
-        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was gone, and joined again
+        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was lost, and joined again
         wait_until_both_work(rig)
         assert_nothing_lost(rig)
 
@@ -155,7 +155,7 @@ def test_node_with_new_address_reconnects(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_high_delay_and_loss_only_slow_the_rig(tmp_path: Path) -> None:
-    # A fifth of a second there and back, and one packet in fifty lost: TCP gets some 60 kB/s through.
+    # Round trip 0.2 s and 2 % packet loss: TCP reaches about 60 kB/s.
     with NetworkRig(tmp_path, {**RECORD, "camera": {"options": {"snapshot_rate_hz": 1.0}}}) as rig:
         for host in rig.hosts.values():
             host.cable.delay_s, host.cable.loss = 0.05, 0.01
@@ -167,7 +167,7 @@ def test_high_delay_and_loss_only_slow_the_rig(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("host", ["solver0", "disk", "camera"])
 def test_slow_link_is_not_mistaken_for_lost_peer(tmp_path: Path, host: str) -> None:
-    # 1 MiB of video or 128 KiB of counts, at 100 kB/s: ten seconds and more than one, with three of patience.
+    # At 100 kB/s, 1 MiB of video takes 10 s and 128 KiB of counts 1.3 s; the timeout is 3 s.
     changes = {
         **RECORD,
         "network": {"heartbeat_s": 1.0},
@@ -184,5 +184,5 @@ def test_slow_link_is_not_mistaken_for_lost_peer(tmp_path: Path, host: str) -> N
         rig.wait_for_count("reconstructed", 8, timeout_s=4 * PATIENCE_S)
         rig.hosts[host].cable.bytes_per_s = 0
         ledger = assert_nothing_lost(rig)
-        # That nothing of it is taken for silence is held, with a clock of its own, by tests/transport/test_silence.py.
-        assert ledger["duplicates"] <= ledger["reconstructed"] // 2, "what was on its way was not sent over and over"
+        # tests/transport/test_silence.py tests the liveness rules with a simulated clock.
+        assert ledger["duplicates"] <= ledger["reconstructed"] // 2, "messages in flight are not resent repeatedly"
