@@ -11,7 +11,7 @@ ip link set "$interface" up
 if command -v ethtool >/dev/null; then
     most=$(ethtool -g "$interface" 2>/dev/null | awk '/^RX:/ { print $2; exit }')
     [ -z "$most" ] || ethtool -G "$interface" rx "$most" 2>/dev/null || true
-    # One interrupt for many packets, but none later than this: a frame is not worth waiting for.
+    # Coalesce interrupts, but bound the delay.
     ethtool -C "$interface" rx-usecs 100 2>/dev/null || true
     ethtool --set-eee "$interface" eee off 2>/dev/null || true
 fi
