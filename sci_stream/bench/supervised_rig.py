@@ -142,7 +142,7 @@ class SupervisedRig:
     def kill(self) -> None:
         """Kill everything at once."""
         self._stop.set()
-        self._stop.insist()
+        self._stop.force_stop()
         self._threads[0].join(10.0)
 
 

@@ -88,7 +88,7 @@ Value = float | Mapping[str, float]
 
 
 class Figures(Collector):
-    """The figures of one node. `tell` and `observe` from the node's thread, the rest from any.
+    """The figures of one node. `report` and `observe` from the node's thread, the rest from any.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Figures(Collector):
         ProcessCollector(registry=self.registry)
         self._histograms: dict[str, Histogram] = {}
 
-    def tell(self, figures: Mapping[str, Value]) -> None:
+    def report(self, figures: Mapping[str, Value]) -> None:
         """Replace what is published, at once: a number, or a number by label value.
 
         Raises
@@ -137,7 +137,7 @@ class Figures(Collector):
         (histogram.labels(label) if figure.label else histogram).observe(value)
 
     def collect(self) -> Iterable[Metric]:
-        """Yield what `tell` was told last, as Prometheus wants it."""
+        """Yield what `report` was told last, as Prometheus wants it."""
         yield InfoMetricFamily(PREFIX + "node", "Which node this is.", value=self._info)
         yield from self._families()
 

@@ -34,7 +34,7 @@ class Health:
         """Note that the node's loop turns."""
         self._turned_s = self._clock()
 
-    def tell(self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value]) -> None:
+    def report(self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value]) -> None:
         """Publish what there is to say now.
 
         Parameters
@@ -48,7 +48,7 @@ class Health:
         """
         self._not_ready = not_ready
         self._status = status
-        self.figures.tell({"ready": float(not not_ready), **figures})
+        self.figures.report({"ready": float(not not_ready), **figures})
 
     @property
     def hangs_for_s(self) -> float:

@@ -1,4 +1,4 @@
-"""One node's connection to another: introduces itself, keeps the connection alive, says what it hears."""
+"""A node's connection to another: handshake, heartbeats and liveness."""
 
 from __future__ import annotations
 
@@ -43,49 +43,49 @@ from sci_stream.wire import (
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_PEER = Refused(reason="unknown_peer", text="say hello first: you were given up, or this is another process")
-"""The answer to a heartbeat from a node that is not known (any more)."""
+UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO first (session expired or restart)")
+"""Answer to a heartbeat from an unknown node."""
 
 _MESSAGES_A_TURN = 32
 _COMPLAIN_EVERY_S = 10.0
 _ASK_AGAIN_S = 1.0
 _REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0
-"""A connection over which nothing comes is given up after this; each further one for which that holds lives longer."""
+"""A connection without received data is reopened after this; the interval grows with each attempt."""
 
 
 def identity_of(hello: Hello) -> bytes:
-    """Return the identity under which a node connects."""
+    """Return the socket identity of a node."""
     return f"{hello.node}@{hello.incarnation}".encode()
 
 
 def answer(ping: Ping) -> Pong:
-    """Say what this host's clock says."""
+    """Answer a ping with this host's clock."""
     now_ns = unix_ns()
     return Pong(sent_ns=ping.sent_ns, received_ns=now_ns, answered_ns=now_ns)
 
 
 class PeerEvent(enum.Enum):
-    """What happened to the peer at the other end."""
+    """Liveness events of the peer."""
 
     NEW = "new"
-    """It answered for the first time, or it is another process than before: it remembers nothing."""
+    """Welcomed by a peer for the first time, or by a restarted one, which has no state."""
     BACK = "back"
-    """The connection was interrupted and is there again: what was on its way may be lost."""
+    """The connection was interrupted and restored: messages in flight may be lost."""
     LOST = "lost"
-    """It has been silent for too long."""
+    """The peer timed out."""
 
 
 class ClientConnection:
-    """A DEALER socket that says hello until it is welcomed, sends heartbeats and notices the peer's absence.
+    """A DEALER socket that sends HELLO until it is welcomed, sends heartbeats and detects the loss of its peer.
 
     Parameters
     ----------
     hello
-        Who this node is; its ``node`` and ``incarnation`` make the socket's identity. Replace it through `introduce`.
+        Identity of this node; ``node`` and ``incarnation`` form the socket identity. Replace it with `handshake`.
     dress
-        Prepares the socket for an encrypted connection.
+        Configures the socket for encryption.
     heartbeat_s
-        Distance of heartbeats; the peer is lost after `MISSED_HEARTBEATS` of them without a word.
+        Interval of heartbeats; the peer is lost after `MISSED_HEARTBEATS` of them without a message.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ClientConnection:
         self.endpoint = endpoint
         self.hello = hello
         self.status: dict[str, int | float | str] = {}
-        """How it goes, as heartbeats tell the peer; how far the clocks are apart comes on top."""
+        """Status sent with heartbeats, to which the clock offset is added."""
         self.wire_errors: Counter[str] = Counter()
         self.clock = ClockOffset()
         self._heartbeat_s = heartbeat_s
@@ -127,46 +127,46 @@ class ClientConnection:
         self._interrupted = False
         self._complained_s = float("-inf")
         self._ask_again_s = float("inf")
-        self._unsaid: deque[Message] = deque()
+        self._unsent: deque[Message] = deque()
         self._lines = TokenBucket(1.0, 20)
         self._standstill = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
         self._patience_s = self._first_patience_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
         self._moved = Moved(0, 0, 0)
         self.delivering_s = float("-inf")
-        """When more of what waits to be sent was last seen to arrive at the peer's host, monotonic."""
+        """Monotonic time at which queued bytes last arrived at the peer's host."""
         self.reopened = 0
-        """How often the connection was made anew because nothing came over it."""
+        """Number of reconnects because no data arrived."""
 
     @property
     def connected(self) -> bool:
         """Whether the peer has welcomed this node and is not presumed lost."""
         return self._peer is not None and not self._interrupted
 
-    def introduce(self, hello: Hello) -> None:
-        """Say hello anew, for example with another credit."""
+    def handshake(self, hello: Hello) -> None:
+        """Send HELLO again, for example with another credit."""
         self.hello = hello
-        self.say(self._introduction)
+        self.send(self._handshake_message)
 
     @property
-    def _introduction(self) -> Hello:
-        """The hello, with what it takes to lend if the peer is on this host."""
+    def _handshake_message(self) -> Hello:
+        """HELLO, with the shared-memory capabilities if the peer is on this host."""
         near = nearest(self.endpoint) != self.endpoint
         return dataclasses.replace(self.hello, shows=show(), reads=self._reads) if near else self.hello
 
-    def say(self, message: Message) -> None:
-        """Send a small message, at the next turn if it cannot go now; in the order they were said."""
-        self._unsaid.append(message)
-        self._say_on()
+    def send(self, message: Message) -> None:
+        """Send a small message, in order; queue it if the socket is full."""
+        self._unsent.append(message)
+        self._flush_unsent()
 
-    def _say_on(self) -> None:
-        while self._unsaid and self.send(encode(self._unsaid[0])):
-            self._unsaid.popleft()
+    def _flush_unsent(self) -> None:
+        while self._unsent and self.try_send(encode(self._unsent[0])):
+            self._unsent.popleft()
 
-    def send(self, frames: Sequence[bytes | memoryview], *, kept: bool = False) -> bool:
-        """Send a message if it can go now; return whether it went.
+    def try_send(self, frames: Sequence[bytes | memoryview], *, kept: bool = False) -> bool:
+        """Send a message unless the socket is full; return whether it was sent.
 
-        ``kept``: the caller keeps the frames until the peer says that it has them, so that they may be lent.
+        ``kept``: the caller keeps the frames until the peer confirms them, so that they may be shared in memory.
         """
         try:
             send_frames(self.socket, lend(frames) if kept and self._lends else frames)
@@ -175,7 +175,7 @@ class ClientConnection:
         return True
 
     def receive(self, now_s: float) -> tuple[list[Message], list[PeerEvent]]:
-        """Take in what has come: messages that are the node's business, and what became of the peer."""
+        """Receive pending data: messages for the node, and liveness events of the peer."""
         messages: list[Message] = []
         events: list[PeerEvent] = []
         stood_still_s = self._standstill.lasted_s(now_s)
@@ -186,14 +186,14 @@ class ClientConnection:
             self._ask_again_s = min(self._ask_again_s, now_s + _ASK_AGAIN_S)
         if refused and now_s - self._complained_s > _COMPLAIN_EVERY_S:
             self._complained_s = now_s
-            log.error("%s cannot be spoken to: %s", self.endpoint, refused)
+            log.error("cannot connect to %s: %s", self.endpoint, refused)
         if disconnected:
             self._interrupted = True
         if connected:
             self._opened_s, self._moved = now_s, Moved(0, 0, 0)
             self._lends = False
-            self.send(encode(self._introduction))
-        self._say_on()
+            self.try_send(encode(self._handshake_message))
+        self._flush_unsent()
         taken_bytes = 0
         for _ in range(_MESSAGES_A_TURN):
             parcel = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
@@ -211,11 +211,11 @@ class ClientConnection:
             if not isinstance(message, (Welcome, Heartbeat, Refused)):
                 messages.append(message)
         if self._heard_s == now_s:
-            self._look_at_line(now_s)  # so that these bytes are not taken for news later
+            self._look_at_line(now_s)  # so that these bytes do not count as activity later
         return messages, events
 
     def _read(self, parcel: ReceivedMessage, now_s: float) -> Message | None:
-        """Return the message in a parcel; None if it is refused, which is counted, or over with."""
+        """Decode a received message; None if it is refused, which is counted, or already handled."""
         try:
             message = read_parcel(parcel, parcel.frames, self._limits)
         except WireError as error:
@@ -223,7 +223,7 @@ class ClientConnection:
             if self._lines.take(now_s):
                 log.warning("message from %s refused: %s", self.endpoint, error)
             if error.reason == UNREADABLE:
-                # For good: else what tried out well would be lent, refused and tried out again without end.
+                # Permanently: otherwise sharing would be tried, refused and tried again without end.
                 self._unreadable = self._peer or ""
                 self._learn_to_read(can=False)
             return None
@@ -231,7 +231,7 @@ class ClientConnection:
             first = self.clock.offset_ns is None
             self.clock.add(message.sent_ns, message.received_ns, message.answered_ns, unix_ns())
             if first:
-                self.beat()  # what is sent from now on is stamped by a clock that the peer knows
+                self.send_heartbeat()  # from now on the peer knows the offset of this clock
             return None
         if isinstance(message, Welcome):
             self._lends = message.reads
@@ -242,7 +242,7 @@ class ClientConnection:
     def _peer_event(self, message: Message) -> PeerEvent | None:
         if message == UNKNOWN_PEER:
             self._interrupted = True
-            self.send(encode(self._introduction))
+            self.try_send(encode(self._handshake_message))
             return None
         if isinstance(message, Refused):
             if message.reason == UNREADABLE:
@@ -255,25 +255,25 @@ class ClientConnection:
             known, self._peer = self._peer, message.incarnation
             interrupted, self._interrupted = self._interrupted, False
             if known != message.incarnation:
-                # What was said to another process means nothing to this one, except who speaks.
-                self._unsaid = deque(said for said in self._unsaid if isinstance(said, Hello))
+                # Messages for the previous process mean nothing to this one, except the handshake.
+                self._unsent = deque(said for said in self._unsent if isinstance(said, Hello))
                 self.clock = ClockOffset()
-                self.send(encode(Ping(sent_ns=unix_ns())))
+                self.try_send(encode(Ping(sent_ns=unix_ns())))
                 return PeerEvent.NEW
             return PeerEvent.BACK if interrupted else None
         return None
 
     def _learn_to_read(self, *, can: bool) -> None:
-        """Say so if what this node can read of the peer's memory has changed."""
+        """Send HELLO again if this node's access to the peer's memory has changed."""
         if can != self._reads:
             self._reads = can
-            self.introduce(self.hello)
+            self.handshake(self.hello)
 
     def tick(self, now_s: float) -> list[PeerEvent]:
-        """Do what is due by time: hello, heartbeat, noticing silence. Call every few tens of milliseconds."""
+        """Send due HELLOs and heartbeats, and detect silence. Call every few tens of milliseconds."""
         events: list[PeerEvent] = []
         if now_s >= self._ask_again_s:
-            # ZeroMQ gives a connection up for good once its key was refused; by now it may be allowed.
+            # ZeroMQ never retries a connection whose key was refused, but the key may be allowed by now.
             self._ask_again_s = float("inf")
             self._reopen()
         beat_due = now_s - self._said_s >= self._heartbeat_s
@@ -284,26 +284,26 @@ class ClientConnection:
             self._interrupted = True
             events.append(PeerEvent.LOST)
         if self.monitor.open and now_s - max(self._heard_s, self._opened_s) > self._patience_s:
-            # The cable was cut, or an address is gone: nothing on this connection would ever tell.
-            log.warning("nothing comes from %s: connecting anew", self.endpoint)
+            # The network was cut or an address has changed: this connection would never notice.
+            log.warning("no data from %s: reconnecting", self.endpoint)
             self._patience_s = min(2 * self._patience_s, max(_REOPEN_MOST_S, self._first_patience_s))
             self.reopened += 1
             self._reopen()
         if beat_due:
             self._said_s = now_s
             if self.connected:
-                self.send(encode(Ping(sent_ns=unix_ns())))
-                self.beat()
+                self.try_send(encode(Ping(sent_ns=unix_ns())))
+                self.send_heartbeat()
             else:
-                self.send(encode(self._introduction))
+                self.try_send(encode(self._handshake_message))
         return events
 
-    def beat(self) -> None:
-        """Say how it goes, and how far the peer's clock is off this one's."""
-        self.send(encode(Heartbeat(node=self.hello.node, status={**self.status, **self.clock.status()})))
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat with the status and the clock offset."""
+        self.try_send(encode(Heartbeat(node=self.hello.node, status={**self.status, **self.clock.status()})))
 
     def _look_at_line(self, now_s: float) -> None:
-        """Take bytes that move for a sign of life: a long message on a slow link takes longer than any patience."""
+        """Count moving bytes as activity: a long message on a slow link takes longer than the heartbeat timeout."""
         moved = self.monitor.line.moved()
         if moved is None:
             return
@@ -321,8 +321,8 @@ class ClientConnection:
         self.socket.connect(nearest(self.endpoint))
 
     def close(self, *, say_goodbye: bool = True) -> None:
-        """Leave; the peer need not wait for heartbeats that will not come."""
+        """Send GOODBYE, so that the peer need not wait for the timeout."""
         if say_goodbye:
-            self.send(encode(Goodbye(node=self.hello.node)))
+            self.try_send(encode(Goodbye(node=self.hello.node)))
         self.monitor.close()
         self.socket.close()

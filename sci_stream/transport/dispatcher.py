@@ -37,12 +37,12 @@ from sci_stream.wire import (
 log = logging.getLogger(__name__)
 
 _MESSAGES_A_TURN = 1024
-"""So that who sends without end does not keep the node from its camera."""
+"""Limit per call, so that a flooding peer cannot block the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A snapshot's way through the reconstruct nodes is over: safe at the sink, or ``given_up`` for a reason."""
+    """A settled snapshot: safe at the sink, or ``given_up`` with a reason."""
 
     seq: int
     given_up: str = ""
@@ -53,15 +53,15 @@ class _Peer:
     hello: Hello
     heard_s: float
     reads: bool
-    """Whether snapshots can be lent to it."""
+    """Whether snapshots can be shared with it in memory."""
 
 
 class Dispatcher:
-    """Hands snapshots to reconstruct nodes and takes them back from nodes that are lost.
+    """Dispatch snapshots to reconstruct nodes and redeliver those of lost nodes.
 
-    A node joins by a hello with credit and leaves by a goodbye, by silence, or by its connection breaking, which is
-    noticed at once. Whoever says hello for the first time is sent the calibration; a node says hello with credit 0
-    until it has made itself ready with it, and again when it wants no more snapshots.
+    A node joins with a HELLO with credit and leaves by GOODBYE, by timeout or by a broken connection, which is detected
+    at once. The first HELLO is answered with the calibration; a node sends credit 0 until it has loaded the
+    calibration, and again when it accepts no more snapshots.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Dispatcher:
 
     @property
     def queue_figures(self) -> dict[str, int]:
-        """What waits, what is with nodes, what they would still take."""
+        """Numbers of queued snapshots, of snapshots in flight, and of free credits."""
         return {
             "queue_depth": self._queue.waiting,
             "in_flight": self._queue.in_flight,
@@ -116,34 +116,34 @@ class Dispatcher:
         }
 
     def heard_s(self, name: str) -> float | None:
-        """When a node was last heard, monotonic; None if it is not there."""
+        """Monotonic time of the last message of a node; None if it is unknown."""
         peer = self._peers.get(name.encode())
         return None if peer is None else peer.heard_s
 
     def announce(self, calibration: Calibration) -> None:
-        """Make a calibration the current one and send it to every node that is there."""
+        """Set the current calibration and send it to every node."""
         self._current = calibration.hash
         self._calibrations = {calibration.hash: encode(calibration)}
         for identity in list(self._peers):
             self._send(identity, self._calibrations[self._current])
 
     def offer(self, snapshot: Snapshot, *, promised: bool = False) -> list[int]:
-        """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers of those that give way to it."""
+        """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers that are dropped for it."""
         self._series = snapshot.id.series
         return [entry.seq for entry in self._queue.offer(snapshot.id.seq, snapshot, promised=promised)]
 
     @property
     def redelivered(self) -> int:
-        """How often a snapshot was taken back from a node and handed out again."""
+        """Number of redeliveries."""
         return self._queue.redelivered
 
     def clear(self) -> list[int]:
-        """Give up everything that is queued or with a node; return the sequence numbers."""
+        """Give up all queued and in-flight snapshots; return their sequence numbers."""
         self._lent.clear()
         return [entry.seq for entry in self._queue.clear()]
 
     def turn(self, now_s: float) -> list[Settled]:
-        """Receive, notice lost nodes, hand out what can go. Never blocks."""
+        """Receive, detect lost nodes and dispatch. Never blocks."""
         settled: list[Settled] = []
         stood_still_s = self._standstill.lasted_s(now_s)
         for peer in self._peers.values():
@@ -158,15 +158,15 @@ class Dispatcher:
         self._reception.strangers(self.monitor.refused - refused_before, now_s)
         beat_due = now_s - self._said_s >= self._heartbeat_s
         if beat_due or disconnected:
-            # ROUTER_MANDATORY makes this a probe: sending to a node whose connection broke fails at once.
+            # With ROUTER_MANDATORY this is a probe: sending to a broken connection fails at once.
             self._said_s = now_s
             beat = encode(Heartbeat(node=self._welcome.node, status={}))
             for identity in list(self._peers):
                 if not self._send(identity, beat):
-                    settled += self._lose(identity, "its connection broke")
+                    settled += self._lose(identity, "connection broken")
         for identity, peer in list(self._peers.items()):
             if now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
-                settled += self._lose(identity, "it was silent for too long")
+                settled += self._lose(identity, "heartbeat timeout")
         return settled + self._hand_out()
 
     def _handle(self, identity: bytes, parcel: ReceivedMessage, now_s: float) -> list[Settled]:
@@ -185,9 +185,9 @@ class Dispatcher:
         name = identity.decode(errors="replace")
         match message:
             case Done() if message.series != self._series:
-                pass  # late, of a series that is over: its numbers mean other snapshots now
+                pass  # late and of an earlier series: its numbers now mean other snapshots
             case Done() if message.ok:
-                # Even from a node that was given up meanwhile: the sink has it, so no other copy is needed.
+                # Even from a node presumed lost: the sink has the result, so no other copy is needed.
                 self._lent.pop(message.seq, None)
                 return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
             case Done():
@@ -201,9 +201,9 @@ class Dispatcher:
                 missing = encode(CalibrationMissing(hash=message.hash))
                 self._send(identity, self._calibrations.get(message.hash, missing))
             case Goodbye():
-                return self._lose(identity, "it said goodbye")
+                return self._lose(identity, "goodbye")
             case Heartbeat() if identity not in self._peers:
-                # It takes itself for known, but was given up meanwhile.
+                # It considers itself known, but was presumed lost meanwhile.
                 self._send(identity, encode(UNKNOWN_PEER))
             case Heartbeat():
                 pass
@@ -216,7 +216,7 @@ class Dispatcher:
     def _greet(self, identity: bytes, parcel: ReceivedMessage, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self._peers.get(identity)
-        if not self._reception.welcomes(
+        if not self._reception.accept_hello(
             identity,
             hello,
             now_s,
@@ -232,7 +232,7 @@ class Dispatcher:
             if self._current:
                 self._send(identity, self._calibrations[self._current])
         elif hello.credit > 0 and known.hello.credit > 0:
-            # Said again after an interruption: what was on its way may be lost. It knows what it has got.
+            # HELLO after an interruption: messages in flight may be lost. The node lists those it has.
             self._queue.recall(name)
         self._queue.join(name, hello.credit)
 
@@ -243,7 +243,7 @@ class Dispatcher:
         before = self._queue.redelivered
         settled = self._given_up(self._queue.leave(name), DropReason.NODE_FAILURES)
         log.warning(
-            "reconstruct node %s is gone: %s; %d snapshots go to others", name, why, self._queue.redelivered - before
+            "reconstruct node %s lost: %s; redelivering %d snapshots", name, why, self._queue.redelivered - before
         )
         return settled
 
@@ -265,10 +265,10 @@ class Dispatcher:
             )
             identity, frames = name.encode(), encode(snapshot)
             if (peer := self._peers.get(identity)) is not None and peer.reads:
-                # Kept until it is settled: the node reads them when it comes to it.
+                # Kept until it is settled: the node reads the memory when it solves the snapshot.
                 self._lent[entry.seq], frames = frames, lend(frames)
             if not self._send(identity, frames):
-                settled += self._lose(identity, "its connection broke")
+                settled += self._lose(identity, "connection broken")
         return settled
 
     def _send(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:

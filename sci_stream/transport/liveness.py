@@ -1,4 +1,4 @@
-"""When silence is a loss: rules by the clock, shared by both ends of a connection."""
+"""Liveness of a connection: heartbeat timeout, pause detection and TCP activity."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ MISSED_HEARTBEATS = 3
 
 
 class PauseDetector:
-    """Notices when this process itself did not run, so that it does not blame its peers for what it did not hear.
+    """Detect pauses of this process itself, so that its peers do not time out because of them.
 
-    Who was stopped for a while, or was kept from a core, finds its peers silent, although what they said meanwhile
-    lies in its own queues.
+    A process that was stopped or preempted finds its peers silent, although their messages wait in its own queues.
 
     Parameters
     ----------
     heartbeat_s
-        A longer pause between two turns is a standstill.
+        A longer interval between two calls is a pause.
     """
 
     def __init__(self, heartbeat_s: float) -> None:
@@ -27,7 +26,7 @@ class PauseDetector:
         self._turned_s: float | None = None
 
     def lasted_s(self, now_s: float) -> float:
-        """Return for how long this process stood still before this turn, s; 0 if it did not. Call once a turn."""
+        """Return the length of the pause before this call, s; 0 if there was none. Call once per loop iteration."""
         pause_s = 0.0 if self._turned_s is None else now_s - self._turned_s
         self._turned_s = now_s
         return pause_s if pause_s > self._heartbeat_s else 0.0
@@ -39,36 +38,36 @@ _COUNTERS_AT = 120
 
 
 class Moved(NamedTuple):
-    """What went over a connection since it was made, and what waits for it."""
+    """Traffic of a connection since it was opened, and its backlog."""
 
     acknowledged: int
-    """Bytes sent, and known to have arrived at the peer's host."""
+    """Bytes acknowledged by the peer's host."""
     unsent: int
-    """Bytes that the kernel has not been able to send yet: the link, or the peer, is what limits."""
+    """Bytes that the kernel has not sent yet: the link or the peer is the bottleneck."""
     arrived: int
-    """Packets with data in them, also those that come out of order because one before them was lost."""
+    """Received data packets, including those out of order."""
 
 
 class Line:
-    """Looks at a connection of ZeroMQ's by its descriptor; never reads from it, nor changes anything of it.
+    """Read the TCP statistics of a ZeroMQ connection through its descriptor, without touching the connection.
 
-    A message of megabytes takes a slow link seconds, in which nothing is heard from the peer: whether data move tells
-    a slow link from a dead one. Where the kernel does not say (local sockets, other systems) nothing is known.
+    A message of megabytes takes seconds on a slow link, during which the peer is silent: moving data distinguish a slow
+    link from a dead one. Without kernel support (local sockets, other systems) the activity is unknown.
     """
 
     def __init__(self) -> None:
         self._fd = -1
 
     def opened(self, fd: int) -> None:
-        """Look at this descriptor from now on."""
+        """Watch this descriptor from now on."""
         self._fd = fd
 
     def closed(self) -> None:
-        """Look no more: the descriptor may soon be another's."""
+        """Stop watching: the descriptor may be reused."""
         self._fd = -1
 
     def moved(self) -> Moved | None:
-        """Return what went over the connection so far; None where that is not known."""
+        """Return the traffic so far; None if unknown."""
         if self._fd < 0 or not hasattr(socket, "TCP_INFO"):
             return None
         try:

@@ -1,7 +1,7 @@
-"""Shortcuts between the nodes of one host: local sockets beside the rig's TCP addresses.
+"""Local sockets between the nodes of one host, in addition to the rig's TCP addresses.
 
-A node that others connect to binds its TCP address as ever and, where its supervisor gave it a folder, a local socket
-in that folder as well; nodes of the same supervisor connect there. Measured with 2 MiB snapshots: two thirds of the
+A server node binds its TCP address and, if its supervisor provides a folder, a local socket in that folder; nodes of
+the same supervisor connect there. Measured with 2 MiB snapshots: two thirds of the
 processor time of loopback TCP, which is what limits a rig whose cores also reconstruct (docs/decisions/0015).
 """
 
@@ -14,20 +14,20 @@ from pathlib import Path
 from sci_stream.config.fields import LONGEST_IPC_PATH, is_loopback, tcp_address
 
 FOLDER_VARIABLE = "SCI_STREAM_LOCAL_SOCKETS"
-"""Set by a supervisor for its nodes: a folder that only its user can enter."""
+"""Set by a supervisor for its nodes: a folder accessible only to its user."""
 
 
 def shortcut(endpoint: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the local socket that leads to the same node as a TCP address, or None if there is none.
+    """Return the local socket equivalent to a TCP address, or None if there is none.
 
-    There is one for addresses of this host, and only among nodes of one supervisor.
+    It exists for addresses of this host, among nodes of one supervisor.
     """
     folder = environment.get(FOLDER_VARIABLE)
     address = tcp_address(endpoint)
     if not folder or address is None or not is_loopback(address[0]):
         return None
     path = Path(folder) / f"{address[1]}.sock"
-    # A supervisor that is gone took its folder with it: its last nodes still find each other by TCP.
+    # An ended supervisor has deleted its folder: its last nodes still connect over TCP.
     usable = path.parent.is_dir() and len(os.fsencode(path)) <= LONGEST_IPC_PATH
     return f"ipc://{path}" if usable else None
 

@@ -1,4 +1,4 @@
-"""Taps: reconstructions for other programs, as many as want them, without ever holding up the instrument."""
+"""Taps: publish reconstructions to any number of other programs without slowing the instrument."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DEFAULT_ENDPOINT = "tcp://127.0.0.1:5703"
 _HEARTBEAT_S = 1.0
 _KINDS = (b"reconstruction", b"heartbeat")
 _LONGEST_SUBSCRIPTION = 4096
-"""Also holds what CURVE needs in its handshake."""
+"""Large enough for the CURVE handshake."""
 _SUBSCRIPTIONS_WAITING = 1000
 
 
 class TapPublisher:
-    """A publishing socket: a subscriber that does not keep up misses messages, and nobody waits for it.
+    """A publishing socket: a slow subscriber misses messages and delays no other.
 
-    XPUB rather than PUB, since it tells who subscribes: what nobody wants need not be encoded.
+    XPUB, not PUB, because it reports subscriptions: topics without subscribers are not encoded.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, dress: SocketConfig = plain) -> None:
@@ -47,14 +47,14 @@ class TapPublisher:
         self.wire_errors: Counter[str] = Counter()
 
     def publish(self, message: Reconstruction | Heartbeat) -> None:
-        """Hand a message to all who listen."""
+        """Publish a message to all subscribers."""
         self._hear_subscribers()
         kind = b"reconstruction" if isinstance(message, Reconstruction) else b"heartbeat"
         if any(kind.startswith(topic) for topic in self._topics):
             send_frames(self._socket, encode(message))
 
     def _hear_subscribers(self) -> None:
-        """Take in what XPUB passes on: the first subscription to each topic, and the last cancellation."""
+        """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
         for _ in range(_SUBSCRIPTIONS_WAITING):
             frames = receive_frames(self._socket)
             if frames is None:
@@ -67,7 +67,7 @@ class TapPublisher:
             elif does == b"\x01" and useful:
                 self._topics.add(topic)
             else:
-                self.wire_errors["subscription"] += 1  # nothing will ever come of it
+                self.wire_errors["subscription"] += 1  # nothing is ever published there
         refused = self.monitor.refused
         self.monitor.drain()
         if self.monitor.refused > refused:
@@ -82,7 +82,7 @@ class TapPublisher:
 def _newest(
     endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool, dress: SocketConfig
 ) -> Iterator[M]:
-    """Yield messages of one kind. A thread drains the socket, so that what is yielded is new, not what piled up.
+    """Yield messages of one kind. A thread drains the socket, so that the newest is yielded, not the backlog.
 
     ZeroMQ's own CONFLATE cannot do this: it keeps only the last part of a multipart message.
     """
@@ -126,7 +126,7 @@ def _newest(
             with arrived:
                 if not arrived.wait_for(lambda: bool(waiting), timeout_s):
                     raise TransportError(
-                        f"Nothing came from {endpoint} within {timeout_s:g} s",
+                        f"No data from {endpoint} within {timeout_s:g} s",
                         hint="Is the sink running, and is this its [network] taps address?",
                     )
                 message = waiting.pop(0)
@@ -152,9 +152,9 @@ def subscribe(
     endpoint
         The ``[network] taps`` address of the rig.
     timeout_s
-        Give up when nothing came for this long; None waits for ever.
+        Time out after this long without data; None waits without limit.
     every
-        Keep all that arrive in the meantime instead of the newest only (memory grows while the caller is slow).
+        Keep all that arrive in the meantime, not only the newest (memory grows while the caller is slow).
     dress
         For an encrypted rig: ``present(read_key_pair(KEY_FILE), SINK_KEY)`` of `sci_stream.security.curve` and
         `sci_stream.security.keys`.
@@ -162,12 +162,12 @@ def subscribe(
     Yields
     ------
     Reconstruction
-        ``.video`` is a (B, H, W) read-only array on the 0–1 scale, a Bayer mosaic where ``.bayer`` is given.
+        ``.video`` is a (B, H, W) read-only array on the 0–1 scale, a Bayer mosaic if ``.bayer`` is set.
 
     Raises
     ------
     TransportError
-        When nothing came within ``timeout_s``.
+        If nothing arrives within ``timeout_s``.
     """
     return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every, dress=dress)
 

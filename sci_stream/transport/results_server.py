@@ -34,7 +34,7 @@ _MESSAGES_A_TURN = 16
 
 @dataclass(slots=True)
 class Peer:
-    """A node that reports to the sink: who it is, when it was last heard, what it said of itself."""
+    """A node that reports to the sink: identity, time of the last message, status."""
 
     hello: Hello
     heard_s: float
@@ -43,7 +43,7 @@ class Peer:
 
 
 class ResultsServer:
-    """Receives from acquire and reconstruct nodes; counts, and survives, whatever is not a message."""
+    """Receive from acquire and reconstruct nodes; count and survive malformed input."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ResultsServer:
         self._monitor = Monitor(self.socket)
 
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
-        """Take in some of what has come: (sender's identity, message) for what is the node's business."""
+        """Receive some pending messages; return (sender identity, message) for those that concern the node."""
         out: list[tuple[bytes, Message]] = []
         taken_bytes = 0
         for _ in range(_MESSAGES_A_TURN):
@@ -93,7 +93,7 @@ class ResultsServer:
         return out
 
     def _known(self, identity: bytes, parcel: ReceivedMessage, message: Message, now_s: float) -> bool:
-        """Keep the register of peers; return whether the message is for the node."""
+        """Update the register of peers; return whether the message is for the node."""
         peer = self.peers.get(identity)
         if peer is not None:
             peer.heard_s = now_s
@@ -119,7 +119,7 @@ class ResultsServer:
 
     def _greet(self, identity: bytes, parcel: ReceivedMessage, hello: Hello, now_s: float) -> None:
         peer = self.peers.get(identity)
-        if not self._reception.welcomes(
+        if not self._reception.accept_hello(
             identity,
             hello,
             now_s,
@@ -129,14 +129,13 @@ class ResultsServer:
         ):
             return
         if peer is None:
-            log.info("%s node %s reports in", hello.kind_of_node, hello.node)
-            # One process replaces another of the same name: the old one's identity will not come back.
+            log.info("%s node %s connected", hello.kind_of_node, hello.node)
+            # A restarted process replaces its predecessor, whose identity will not return.
             same = [key for key, other in self.peers.items() if other.hello.node == hello.node]
             if same and identity in self._replaced:
-                # It came back: there are two of them, and each would drive the other out for ever.
+                # It returned: two nodes have the same name, and each would replace the other repeatedly.
                 log.error(
-                    "two nodes are named %s: start each of a kind with an --index of its own, so that they can be told "
-                    "apart",
+                    "two nodes are named %s: start each with its own --index, to tell them apart",
                     hello.node,
                 )
                 same = []
@@ -156,14 +155,14 @@ class ResultsServer:
                 del self._clocks[next(iter(self._clocks))]
 
     def clock_of(self, node: str) -> int | None:
-        """Return this host's clock less that of a node's host, ns; None as long as the node has not told it.
+        """Return this host's clock minus that of a node's host, ns; None until the node has reported it.
 
-        0 where it may be the same. Of a node that has left, what it last said.
+        0 if they may be equal. For a node that has left, the last report.
         """
         return self._clocks.get(node)
 
     def tick(self, now_s: float) -> list[Peer]:
-        """Send heartbeats when due; return the peers that have just been found lost."""
+        """Send heartbeats when due; return the peers that have just timed out."""
         lost = []
         refused_before = self._monitor.refused
         self._monitor.drain()
@@ -174,7 +173,7 @@ class ResultsServer:
             if not peer.lost and now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
                 peer.lost = True
                 lost.append(peer)
-                log.warning("%s node %s is silent", peer.hello.kind_of_node, peer.hello.node)
+                log.warning("%s node %s lost: heartbeat timeout", peer.hello.kind_of_node, peer.hello.node)
         if now_s - self._said_s >= self._heartbeat_s:
             self._said_s = now_s
             for identity in self.peers:
@@ -182,11 +181,11 @@ class ResultsServer:
         return lost
 
     def reply(self, identity: bytes, message: Message) -> bool:
-        """Send to one peer; False if it is gone or does not read: it will ask again when it is back."""
+        """Send to one peer; False if it is lost or its queue is full: it will ask again."""
         return self.forward(identity, encode(message))
 
     def forward(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
-        """Send an encoded message to one peer; False if it is gone or does not read."""
+        """Send an encoded message to one peer; False if it is lost or its queue is full."""
         return send_to(self.socket, identity, frames)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The way to the sink: whatever is posted arrives, and is known to be safe when the sink says so."""
+"""The client side of the sink connection: at-least-once delivery with acknowledgement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LinkNews:
-    """What came of one turn: keys that are safe now, other messages, what became of the sink."""
+    """Result of one poll: acknowledged keys, other messages, liveness events of the sink."""
 
     safe: list[Key]
     messages: list[Message]
@@ -28,7 +28,7 @@ class LinkNews:
 
 
 def key_of(message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd) -> Key:
-    """Return under which key the sink confirms a message."""
+    """Return the key under which the sink confirms a message."""
     match message:
         case Snapshot():
             return "snapshot", message.id.series, message.id.seq
@@ -43,7 +43,7 @@ def key_of(message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd
 
 
 class SinkClient:
-    """A connection to the sink with an outbox: at-least-once, the sink recognises what it has."""
+    """A connection to the sink with an outbox: at-least-once delivery; the sink recognises duplicates."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class SinkClient:
         return key
 
     def post_first(self, info: SeriesInfo, now_s: float) -> None:
-        """Post the start of a series ahead of everything kept: a sink started anew needs it before all else."""
+        """Post the start of a series ahead of everything in the outbox: a restarted sink needs it first."""
         self.outbox.put(key_of(info), encode(info), now_s, first=True)
 
     def turn(self, now_s: float) -> LinkNews:
-        """Receive, note what is safe, send what is due. Never blocks."""
+        """Receive, process acknowledgements, send what is due. Never blocks."""
         received, events = self.dealer.receive(now_s)
         events += self.dealer.tick(now_s)
         self.outbox.still_sending(self.dealer.delivering_s)
@@ -87,10 +87,10 @@ class SinkClient:
         return LinkNews(safe, others, events)
 
     def pump(self) -> None:
-        """Send what is due, as far as the connection takes it."""
+        """Send due messages until the socket is full."""
         if self.dealer.connected:
             for _, frames in self.outbox.due():
-                if not self.dealer.send(frames, kept=True):
+                if not self.dealer.try_send(frames, kept=True):
                     break
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Sockets with the options this project relies on, and a way to wake a poll loop from another thread."""
+"""Socket creation with the options this project relies on, receiving, monitoring, and waking a poll loop."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sci_stream.transport.liveness import Line
 from sci_stream.transport.local_sockets import shortcut
 
 ZERO_COPY_FROM_BYTES = 65536
-"""Frames from this size up are handed to ZeroMQ without a copy; below, the bookkeeping costs more than the copy."""
+"""Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs more than the copy."""
 
 _LOCAL_PEER = re.compile(r"localhost:\d+:\d+:(\d+)")
-"""What ZeroMQ says of who is at the other end of a local socket: user, group and process."""
+"""ZeroMQ's metadata key for the peer of a local socket: user, group and process."""
 _LINGER_MS = 1000
 _CONNECT_MS = 3000
 _HANDSHAKE_MS = 10_000
@@ -41,12 +41,12 @@ def make_socket(
     send_queue: int,
     receive_queue: int,
 ) -> zmq.Socket[bytes]:
-    """Create a socket whose queues, message size and patience are all bounded.
+    """Create a socket with bounded queues, message size and timeouts.
 
-    ``send_queue`` and ``receive_queue`` are messages per peer. That a peer has vanished without a word is found by the
-    nodes' own heartbeats, ``heartbeat_s`` apart, and in the end, to free what its connection holds, by the kernel's
-    probes. Not by ZeroMQ's heartbeats: libzmq aborts the process when one falls due on a connection that broke while
-    its reading was held up (docs/decisions/0028).
+    ``send_queue`` and ``receive_queue`` are messages per peer. The nodes' own heartbeats, ``heartbeat_s`` apart,
+    detect a vanished peer; the kernel's keepalive probes finally free its connection. ZeroMQ's heartbeats are not
+    used: libzmq aborts the process if one falls due on a connection that broke while reading was paused
+    (docs/decisions/0028).
     """
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
@@ -57,15 +57,15 @@ def make_socket(
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _PROBE_AFTER_S)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _PROBE_EVERY_S)
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _PROBES)
-    # What is sent and not acknowledged keeps the probes away, and the kernel's own patience is a quarter of an hour.
+    # Unacknowledged data suppress the probes, and the kernel's own timeout is a quarter of an hour.
     socket.setsockopt(zmq.TCP_MAXRT, max(_DEAD_AFTER_MS, int(heartbeat_s * 10_000)))
-    # Each unanswered attempt waits twice as long as the one before: a cable that is back would go unnoticed for long.
+    # Limit the exponential backoff of retransmissions, so that a restored network is noticed soon.
     socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     if kind == zmq.DEALER:
-        # Do not queue for a peer that is not there: what is not sent stays in our own outbox, where it is counted.
+        # Do not queue for a disconnected peer: unsent messages stay in our own outbox, where they are counted.
         socket.setsockopt(zmq.IMMEDIATE, 1)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -74,15 +74,15 @@ def make_socket(
 
 
 def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
-    """Bind, or raise `TransportError` saying which address of the rig is the trouble."""
+    """Bind, or raise a `TransportError` that names the address of the rig."""
     try:
         socket.bind(_numeric(endpoint))
     except socketlib.gaierror as error:
         socket.close(linger=0)
         raise TransportError(
-            f"The name in the {what} address {endpoint} is not known here",
+            f"Unknown host name in the {what} address {endpoint}",
             got=error.strerror,
-            hint="Is a name server reached? [network] bind_host says where to listen whatever the name.",
+            hint="Check the name server, or set [network] bind_host to the address to listen on.",
         ) from None
     except zmq.ZMQError as error:
         socket.close(linger=0)
@@ -92,14 +92,14 @@ def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
                 hint=f"Stop the program that uses it, or set another one under [network] {what} in the rig.",
             ) from None
         raise TransportError(
-            f"The {what} address {endpoint} cannot be bound",
+            f"Cannot bind the {what} address {endpoint}",
             got=error.strerror,
             hint=f"[network] {what} must be an address of this machine, such as tcp://127.0.0.1:5701.",
         ) from None
 
 
 def _numeric(endpoint: str) -> str:
-    """Return an address with its host as a number: ZeroMQ connects to names, and binds none."""
+    """Return an address with a numeric host: ZeroMQ connects to names but cannot bind them."""
     address = tcp_address(endpoint)
     if address is None:
         return endpoint
@@ -131,7 +131,7 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview])
 
 
 def send_to(socket: zmq.Socket[bytes], identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
-    """Send to one peer of a ROUTER; return False if it is gone or does not read."""
+    """Send to one peer of a ROUTER; return False if it is lost or its queue is full."""
     try:
         send_frames(socket, [identity, *frames])
     except zmq.Again:
@@ -149,20 +149,20 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 ENOUGH_BYTES_A_TURN = 1 << 20
-"""Once so much was taken in a turn of a loop, it is time to pass it on: a node that first takes all that waits has
-those behind it wait for the whole of it, and then has nothing to do itself until they are through."""
+"""Bytes to receive in one loop iteration before passing them on: draining the whole backlog first would stall the later
+stages, and afterwards this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """One multipart message as it came, as views on ZeroMQ's own buffers, and who is at the other end."""
+    """One multipart message as views on ZeroMQ's buffers, with the identity of its peer."""
 
     frames: list[memoryview]
     _origin: zmq.Frame
 
     @property
     def process(self) -> int:
-        """The process at the other end of a local socket, as the kernel knows it; 0 for any other."""
+        """Process id of the peer of a local socket, from the kernel; 0 for other sockets."""
         try:
             told = _LOCAL_PEER.fullmatch(str(self._origin.get("Peer-Address")))
         except zmq.ZMQError:
@@ -172,7 +172,7 @@ class ReceivedMessage:
 
 def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
     """Receive one multipart message, or None if there is none now."""
-    # Asking costs a microsecond; finding out by an exception costs twenty.
+    # Polling costs 1 µs, an exception 20 µs.
     if not readable(socket):
         return None
     try:
@@ -183,18 +183,18 @@ def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
 
 
 def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
-    """Receive one multipart message from whoever it comes, or None if there is none now."""
+    """Receive one multipart message from any peer, or None if there is none now."""
     parcel = receive(socket)
     return None if parcel is None else parcel.frames
 
 
-class Seen(NamedTuple):
-    """What became of a socket's connections since last asked."""
+class MonitorEvents(NamedTuple):
+    """Connection events of a socket since the last call."""
 
     connected: bool
     disconnected: bool
     refused: str
-    """Why a connection was refused in its handshake, ``""`` if none was."""
+    """Why a connection was refused in the handshake, ``""`` if none was."""
 
 
 _ANOTHER_KEY = (
@@ -212,7 +212,7 @@ _REFUSALS = {
 
 
 class Monitor:
-    """Reports connections of a socket that come, go, and are refused."""
+    """Monitor the connections of a socket: opened, closed and refused."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._watched = socket
@@ -220,12 +220,12 @@ class Monitor:
         self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(functools.reduce(operator.or_, _REFUSALS, seen))
         self.refused = 0
         self.open = False
-        """Whether the latest connection stands, for a socket that has one at a time."""
+        """Whether the latest connection is open, for a socket with a single connection."""
         self.line = Line()
-        """That connection, for a socket that has one at a time."""
+        """Descriptor of that connection, for a socket with a single connection."""
 
-    def drain(self) -> Seen:
-        """Return what happened since last asked."""
+    def drain(self) -> MonitorEvents:
+        """Return the events since the last call."""
         connected = disconnected = False
         refused = ""
         while readable(self.socket):
@@ -242,21 +242,21 @@ class Monitor:
                 refused = _REFUSALS[event]
                 self.refused += 1
                 self.gone()
-        return Seen(connected, disconnected, refused)
+        return MonitorEvents(connected, disconnected, refused)
 
     def gone(self) -> None:
-        """Note that there is no connection (any more)."""
+        """Record that there is no connection."""
         self.open = False
         self.line.closed()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop monitoring."""
         self._watched.disable_monitor()
         self.socket.close(linger=0)
 
 
 class Wakeup:
-    """Wakes a poll loop from any thread: register `fd` with the poller, call `wake`, then `clear` in the loop."""
+    """Wake a poll loop from any thread: register `fd` with the poller, call `wake`, and `clear` in the loop."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe()
@@ -264,12 +264,12 @@ class Wakeup:
         os.set_blocking(self._write_fd, False)
 
     def wake(self) -> None:
-        """Make the loop's poll return. A full pipe is as good as one more byte in it; a closed one needs no waking."""
+        """Make the loop's poll return. A full pipe already wakes it; a closed one needs no waking."""
         with contextlib.suppress(BlockingIOError, OSError):
             os.write(self._write_fd, b"\0")
 
     def clear(self) -> None:
-        """Take note of having woken."""
+        """Clear the wake-up."""
         with contextlib.suppress(BlockingIOError):
             while len(os.read(self.fd, 4096)) == 4096:
                 pass

@@ -52,7 +52,7 @@ class History:
             second.slowest_ms = max(second.slowest_ms or 0.0, latency_ms)
             second.solve_ms += reconstruction.report.solve_ns / 1e6
 
-    def hear(self, status: Mapping[str, Any], now_s: float) -> None:
+    def update(self, status: Mapping[str, Any], now_s: float) -> None:
         """Take note of the ledger and the queue in a status of the sink."""
         ledger = status.get("ledger") or {}
         if not ledger:

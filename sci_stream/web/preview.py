@@ -174,7 +174,7 @@ class WebPreview:
 
     def set_status(self, status: Mapping[str, Any]) -> None:
         """Show this status on the page and under ``/status``."""
-        self._hub.history.hear(status, unix_ns() / 1e9)
+        self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
         self._wake()
 

@@ -75,7 +75,7 @@ def freeze(target: PatchedRig, node: str) -> str:
         time.sleep(6 * HEARTBEAT_S)
     target.wait_for_progress()
     if node.startswith("reconstruct"):
-        _expect(target, "is gone", f"the pause of {node}")
+        _expect(target, "lost: ", f"the pause of {node}")
     return "detected, resumed"
 
 
@@ -108,7 +108,7 @@ def cut(target: PatchedRig) -> str:
     for proxy in target.proxies:
         proxy.restore()
     target.wait_for_progress()
-    _expect(target, "is gone", "the lost connection")
+    _expect(target, "lost: ", "the lost connection")
     return "timed out, reconnected"
 
 

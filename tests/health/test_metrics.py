@@ -21,7 +21,7 @@ def families(figures: Figures) -> dict[str, dict[tuple[tuple[str, str], ...], fl
 
 def test_a_number_a_number_by_label_and_a_histogram_come_out_as_they_were_told() -> None:
     figures = Figures("sink", "sink", {"sci-stream": "1.2.3"})
-    figures.tell({"ready": 1.0, "snapshots": {"reconstructed": 5, "dropped: queue_full": 2}})
+    figures.report({"ready": 1.0, "snapshots": {"reconstructed": 5, "dropped: queue_full": 2}})
     for seconds in (0.003, 0.3):
         figures.observe("latency_seconds", seconds, "total")
     found = families(figures)
@@ -37,8 +37,8 @@ def test_a_number_a_number_by_label_and_a_histogram_come_out_as_they_were_told()
 
 def test_what_is_told_later_replaces_what_was_told_before() -> None:
     figures = Figures("acquire", "acquire")
-    figures.tell({"held": 7})
-    figures.tell({"acquired": 3})
+    figures.report({"held": 7})
+    figures.report({"acquired": 3})
     assert "sci_stream_held" not in families(figures)
 
 
@@ -49,7 +49,7 @@ def test_the_process_itself_is_described_too() -> None:
 @pytest.mark.parametrize("name", ["no_such_figure", "latency_seconds"])
 def test_a_figure_that_is_not_in_the_catalogue_or_a_histogram_cannot_be_told(name: str) -> None:
     with pytest.raises(KeyError, match=name):
-        Figures("sink", "sink").tell({name: 1.0})
+        Figures("sink", "sink").report({name: 1.0})
 
 
 @pytest.mark.parametrize("name", ["no_such_figure", "held"])

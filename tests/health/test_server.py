@@ -46,16 +46,16 @@ def test_a_node_is_alive_while_its_loop_turns_and_ready_when_it_says_so(node: No
     assert node.get("/healthz").status_code == 200
     starting = node.get("/readyz")
     assert (starting.status_code, starting.text) == (503, "it is starting\n")
-    node.health.tell("", {"state": "running"}, {"acquired": 3})
+    node.health.report("", {"state": "running"}, {"acquired": 3})
     assert node.get("/readyz").status_code == 200
     assert node.get("/status").json() == {"state": "running", "ready": True, "not_ready": ""}
     assert "sci_stream_ready 1.0" in node.get("/metrics").text
-    node.health.tell("the disk is full", {}, {})
+    node.health.report("the disk is full", {}, {})
     assert node.get("/readyz").text == "the disk is full\n"
 
 
 def test_a_node_whose_loop_hangs_is_neither_alive_nor_ready(node: Node) -> None:
-    node.health.tell("", {}, {})
+    node.health.report("", {}, {})
     node.clock.now_s += ALIVE_WITHIN_S + 2
     for path in ("/healthz", "/readyz"):
         answer = node.get(path)
@@ -79,7 +79,7 @@ def test_a_web_page_whose_name_resolves_to_this_machine_reads_nothing(node: Node
 
 def test_with_a_token_the_figures_are_for_those_who_know_it_and_the_reason_too() -> None:
     health = Health(Figures("sink", "sink"), Clock())  # its loop is not what is asked about
-    health.tell("the camera of bench 4 is lost", {}, {})
+    health.report("the camera of bench 4 is lost", {}, {})
     server = HealthServer(health, "127.0.0.1", 0, token="hush")
     try:
         for path in ("/status", "/metrics"):

@@ -53,7 +53,7 @@ class Bench:
         self.nodes[name], self.got[name] = node, []
         until(lambda: node.connected, self.turn)
         if credit:
-            node.introduce(hello(name, credit, incarnation))
+            node.handshake(hello(name, credit, incarnation))
             before = self.dispatcher.ready_nodes
             until(lambda: self.dispatcher.ready_nodes > before, self.turn)
         return node
@@ -136,7 +136,7 @@ def test_a_silent_node_is_given_up_after_three_heartbeats(bench: Bench) -> None:
     bench.dispatcher.offer(snapshot(0))
     until(lambda: bench.seqs("a"), bench.turn)
     frozen = bench.nodes.pop("a")
-    bench.nodes["b"].introduce(hello("b", 2))
+    bench.nodes["b"].handshake(hello("b", 2))
     until(lambda: bench.seqs("b") == [0], bench.turn)
     frozen.close()
 

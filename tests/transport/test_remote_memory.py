@@ -257,7 +257,7 @@ def borrowed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_nodes_of_one_supervisor_lend_to_each_other_both_ways(rig: Rig, borrowed: list[int]) -> None:
     until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
-    rig.node.introduce(hello(credit=2))
+    rig.node.handshake(hello(credit=2))
     until(lambda: rig.dispatcher.ready_nodes, rig.turn)
     rig.dispatcher.offer(LARGE)
     until(lambda: rig.came, rig.turn)
@@ -269,7 +269,7 @@ def test_nodes_of_one_supervisor_lend_to_each_other_both_ways(rig: Rig, borrowed
     rig.link.post(dataclasses.replace(LARGE, counts=got.counts), rig.now_s)
     until(lambda: len(rig.came) == 2, rig.turn)
     assert borrowed == 2 * [LARGE.counts.nbytes]
-    rig.node.say(Done(series=LARGE.id.series, seq=0, ok=True))
+    rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
     until(lambda: rig.settled, rig.turn)
     assert not rig.dispatcher._lent, "it need not be kept any longer"
     for errors in (rig.dispatcher.wire_errors, rig.sink.wire_errors, rig.node.wire_errors):
@@ -280,7 +280,7 @@ def test_where_memory_turns_out_to_be_unreadable_payloads_come_through_the_socke
     rig: Rig, borrowed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
-    rig.node.introduce(hello(credit=2))
+    rig.node.handshake(hello(credit=2))
     until(lambda: rig.dispatcher.ready_nodes, rig.turn)
 
     original = lending._read
@@ -300,8 +300,8 @@ def test_where_memory_turns_out_to_be_unreadable_payloads_come_through_the_socke
     until(lambda: len(rig.came) == 2, rig.turn)
     assert rig.sink.wire_errors["unreadable"] >= 1
     # What tries out well is not believed again: nothing more is lent to this node, however often it introduces itself.
-    rig.node.say(Done(series=LARGE.id.series, seq=0, ok=True))
-    rig.node.introduce(hello(credit=2))
+    rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
+    rig.node.handshake(hello(credit=2))
     until(lambda: rig.settled, rig.turn)
     rig.dispatcher.offer(dataclasses.replace(LARGE, id=dataclasses.replace(LARGE.id, seq=1)))
     until(lambda: len(rig.came) == 3, rig.turn)
@@ -320,7 +320,7 @@ def test_beyond_a_supervisor_nothing_is_lent(
     rig = Rig(context)
     try:
         until(lambda: rig.node.connected, rig.turn)
-        rig.node.introduce(hello(credit=2))
+        rig.node.handshake(hello(credit=2))
         until(lambda: rig.dispatcher.ready_nodes, rig.turn)
         rig.dispatcher.offer(LARGE)
         until(lambda: rig.came, rig.turn)

@@ -1,4 +1,4 @@
-"""The thread that serves the camera: reads, numbers, notices gaps, opens it again when it is lost."""
+"""The camera thread: reads and numbers frames, detects gaps, reconnects a lost camera."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sci_stream.ports import AdjustableCamera, Camera
 log = logging.getLogger(__name__)
 
 _COUNT_S = 0.5
-"""How often the driver is asked for its counts."""
+"""Interval at which the driver's counters are read."""
 _ASKED_S = 0.05
-"""How often, before the camera starts, it is looked whether something is to be set."""
+"""Interval at which setting requests are served before the camera starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A frame with its place in the series. ``frame`` is None if there was no memory left to keep it."""
+    """A frame with its number in the series. ``frame`` is None if the memory budget was exhausted."""
 
     seq: int
     epoch: int
@@ -39,14 +39,14 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a camera said when it was opened."""
+    """Capabilities and calibration of an opened camera."""
 
     capabilities: CameraCapabilities
     calibration: Calibration | None
 
 
 class Answer(NamedTuple):
-    """What became of a request to set something: the settings right after it, or why they are as they were."""
+    """Result of a setting request: the settings after it, or the reason for the refusal."""
 
     request: str
     settings: tuple[Parameter, ...]
@@ -54,15 +54,14 @@ class Answer(NamedTuple):
 
 
 class CameraPump:
-    """Drives a `Camera` in a thread of its own and hands its frames to the acquire node's loop.
+    """Run a `Camera` in its own thread and pass its frames to the loop of the acquire node.
 
-    A camera cannot be paused, so this thread never waits for anything but the camera. It is the only user of the
-    camera object.
+    A camera cannot be paused, so this thread waits for nothing but the camera. Only this thread uses the camera object.
 
     Parameters
     ----------
     wake
-        Called whenever there is something new to `take`.
+        Called when there is something new to `take`.
     most
         Stop after this many frames; 0 for no limit.
     """
@@ -92,44 +91,44 @@ class CameraPump:
         self._epoch = 0
         self._patient = False
         self.keep: Callable[[Captured], Captured] = lambda captured: captured
-        """Called with each frame in the camera's thread, before it is counted as acquired."""
+        """Called in the camera thread with each frame, before it counts as acquired."""
         self._triggers = TriggerWatch()
         self.opened: Opened | None = None
         self.failure: BaseException | None = None
         self.finished = False
         self.lost = ""
         self.counts: Counter[str] = Counter()
-        """What was noticed of the camera. Never changed, always replaced: other threads go through it meanwhile."""
+        """Event counts of the camera. Replaced, never mutated: other threads iterate over it."""
         self.driver_counts: Counter[str] = Counter()
-        """What the driver counted in this series, also before it was opened again."""
+        """The driver's counters in this series, including those before a reconnect."""
         self._driver_before: Counter[str] = Counter()
         self._counted_s = 0.0
         self.chunks: Mapping[str, bool | int | float | str] = {}
-        """What the camera added to its newest frame."""
+        """Chunk data of the newest frame."""
         self.settings: tuple[Parameter, ...] = ()
-        """What can be set on the camera now."""
+        """The settings that the camera offers now."""
         self._asked: SimpleQueue[tuple[str, Mapping[str, Value]]] = SimpleQueue()
         self._answered: SimpleQueue[Answer] = SimpleQueue()
 
     def open(self, *, patient: bool = False) -> None:
-        """Open the camera in its thread; `opened` or `failure` tells the result.
+        """Open the camera in its thread; `opened` or `failure` holds the result.
 
-        A ``patient`` one tries again for as long as it takes: there is a series that waits for the camera.
+        With ``patient``, retry without limit: a resumed series waits for the camera.
         """
         self._patient = patient
         self._thread.start()
 
     def resume(self, seq: int, epoch: int, missed: int) -> None:
-        """Go on with a series that an earlier process began; before `start`."""
+        """Continue the numbering of a resumed series; call before `start`."""
         self._seq, self._epoch = seq, epoch
         self.counts = Counter(missed=missed)
 
     def start(self) -> None:
-        """Let frames come."""
+        """Start frame delivery."""
         self._go.set()
 
     def stop(self) -> None:
-        """Ask the camera to stop; what it captured can still be taken. `finished` tells when it has."""
+        """Ask the camera to stop; captured frames can still be taken. `finished` is set once it has stopped."""
         self._stop.set()
         self._go.set()
 
@@ -144,20 +143,20 @@ class CameraPump:
 
     @property
     def epoch(self) -> int:
-        """How often the camera has been started again in this series."""
+        """Number of camera restarts in this series."""
         return self._epoch
 
     def take(self) -> Iterator[Captured]:
-        """Take what has been captured since last asked."""
+        """Take the frames captured since the last call."""
         while self._captured:
             yield self._captured.popleft()
 
     def change(self, request: str, changes: Mapping[str, Value]) -> None:
-        """Set some of `settings` between two frames; `answered` tells when, or why not."""
+        """Request new values for some `settings`, applied between two frames; `answered` returns the result."""
         self._asked.put((request, changes))
 
     def answered(self) -> Iterator[Answer]:
-        """Tell which requests are done, or why not."""
+        """Return the results of finished setting requests."""
         if self.finished:
             self._refuse_all("The camera has stopped")
         while not self._answered.empty():
@@ -171,13 +170,13 @@ class CameraPump:
             while not self._go.wait(_ASKED_S):
                 self._obey()
             if not self._stop.is_set():
-                self._driver_before.subtract(self._camera.counters())  # of series before this one
+                self._driver_before.subtract(self._camera.counters())  # of earlier series
                 self._camera.start()
                 self._acquire()
         except SciStreamError as error:
             self.failure = error
         except BaseException as error:
-            log.exception("the camera driver failed")
+            log.exception("camera driver failed")
             self.failure = error
         finally:
             self._camera.stop()
@@ -193,7 +192,7 @@ class CameraPump:
             except CameraError as error:
                 if not self._patient or self._stop.wait(wait_s):
                     raise
-                log.info("camera not back yet: %s", error)
+                log.info("cannot reconnect the camera yet: %s", error)
                 wait_s = min(2 * wait_s, longest_s)
 
     def _acquire(self) -> None:
@@ -216,7 +215,7 @@ class CameraPump:
         self._count()
 
     def _obey(self) -> None:
-        """Set what was asked for; stops at the first setting that fails."""
+        """Apply a setting request; stop at the first setting that fails."""
         while not self._asked.empty():
             request, changes = self._asked.get()
             error: SciStreamError | None = None
@@ -232,7 +231,7 @@ class CameraPump:
             self._wake()
 
     def _set(self, changes: Mapping[str, Value]) -> None:
-        assert isinstance(self._camera, AdjustableCamera)  # else it has no settings to ask for
+        assert isinstance(self._camera, AdjustableCamera)  # otherwise it offers no settings
         assert self.opened is not None
         for name, value in changes.items():
             again = self._camera.set(name, value)
@@ -248,14 +247,14 @@ class CameraPump:
             self._answered.put(Answer(self._asked.get()[0], (), CameraError(why)))
 
     def _count(self) -> None:
-        """Take over the driver's counts; for readers in other threads as one."""
+        """Add the driver's counters, in one assignment for readers in other threads."""
         self._counted_s = time.monotonic()
         counted = Counter(self._driver_before)
         counted.update(self._camera.counters())
         self.driver_counts = counted
 
     def _note(self, what: str) -> None:
-        """Count something."""
+        """Count an event."""
         self.counts = self.counts + Counter({what: 1})
 
     def _take_in(self, frame: CameraFrame) -> None:
@@ -277,7 +276,7 @@ class CameraPump:
         self._wake()
 
     def _reopen(self) -> None:
-        """Open the camera again, however long it takes: a new epoch, since its ids and clock start anew."""
+        """Reconnect the camera without a time limit. This starts a new epoch, since ids and clock restart."""
         self._count()
         self._driver_before = self.driver_counts
         wait_s, longest_s = self._backoff_s
@@ -292,7 +291,7 @@ class CameraPump:
                 self._check_same(again)
                 self._camera.start()
             except CameraError as error:
-                log.info("camera not back yet: %s", error)
+                log.info("cannot reconnect the camera yet: %s", error)
                 wait_s = min(2 * wait_s, longest_s)
                 continue
             self.opened = replace(self.opened, capabilities=again) if self.opened else None
@@ -302,7 +301,7 @@ class CameraPump:
             self._triggers.restart()
             self._note("reopened")
             self.lost = ""
-            log.warning("camera is back: epoch %d", self._epoch)
+            log.warning("camera reconnected: epoch %d", self._epoch)
             return
 
     def _check_same(self, again: CameraCapabilities) -> None:
@@ -314,7 +313,7 @@ class CameraPump:
             before.pixel_format,
         ):
             raise CameraError(
-                "The camera came back with another image format",
+                "Image format changed after reconnect",
                 expected=f"{before.height_px}×{before.width_px} {before.pixel_format}",
                 got=f"{again.height_px}×{again.width_px} {again.pixel_format}",
                 hint="Stop the series and start a new one with a calibration that fits.",

@@ -1,4 +1,4 @@
-"""What the acquire node does so that its own death costs nothing: it keeps what is not yet safe, and takes it up."""
+"""Crash recovery for the acquire node: spool unacknowledged snapshots and restore them on restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import StorageError
 from sci_stream.model import SeriesInfo, Snapshot
-from sci_stream.nodes.acquire.spool.file import set_aside
+from sci_stream.nodes.acquire.spool.file import quarantine
 from sci_stream.nodes.acquire.spool.slots import snapshot_bytes
 from sci_stream.nodes.acquire.spool.spool import RecoveredState, Spool, done_path, spool_path
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class CrashRecovery:
-    """A series' spool over the lives of its acquire node; without a place for one, nothing is kept.
+    """The spool of a series across restarts of its acquire node; without a folder, nothing is spooled.
 
     Parameters
     ----------
@@ -27,13 +27,13 @@ class CrashRecovery:
     Attributes
     ----------
     left
-        What an earlier process left of the series that goes on; None where a new one begins.
+        State recovered from a crashed predecessor; None if a new series begins.
 
     Raises
     ------
     StorageError
-        If another acquire node has the spool open, or it cannot be used where the rig names its folder. The
-        supervisor's folder is done without, if need be.
+        If another acquire node has the spool open, or the folder named by the rig is unusable. An unusable folder of
+        the supervisor only disables the spool.
     """
 
     def __init__(self, folder: Path | None, rig: str) -> None:
@@ -49,9 +49,9 @@ class CrashRecovery:
             self.spool, self.left = taken
 
     def begin(self, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> SeriesInfo:
-        """Return the series that runs from here on: the one that was left, if it fits what is there now, else ``info``.
+        """Return the series to run: the recovered one if it matches the camera and calibration, otherwise ``info``.
 
-        What does not fit is moved aside and named in the log: other masks or another format cannot go on with it.
+        A spool with other masks or another format is quarantined and named in the log.
         """
         if self._path is None:
             return info
@@ -59,15 +59,15 @@ class CrashRecovery:
             assert self.spool is not None
             if misfit := _misfit(self.left.info, info):
                 self.spool.close(over=False)
-                set_aside(self._path, misfit)
+                quarantine(self._path, misfit)
                 self.spool = self.left = None
             else:
                 self._first = self.left.confirmed
                 self.spool.resume(self.left.epoch + 1)
                 log.warning(
-                    "series %s goes on at %d in epoch %d: %d snapshots were left, %d places held none any more",
+                    "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or corrupt",
                     *(self.left.info.series, self.left.next_seq, self.left.epoch + 1),
-                    *(len(self.left.kept), self.left.torn),
+                    *(len(self.left.kept), self.left.corrupt_slots),
                 )
                 return self.left.info
         most = snapshot_bytes(info.height_px, info.width_px, info.n_frames if truth else 0)
@@ -76,19 +76,19 @@ class CrashRecovery:
         except StorageError as error:
             if self._asked_for:
                 raise
-            # Nobody asked for this place: better a rig without a spool than none.
+            # The user did not configure this folder: run without a spool rather than not at all.
             with contextlib.suppress(OSError):
                 self._path.unlink()
-            log.warning("no spool: %s What is not yet safe is lost if this node is killed.", error)
+            log.warning("spool disabled: %s Unacknowledged snapshots are lost if this node crashes.", error)
         return info
 
     def keep(self, snapshot: Snapshot, missed: int) -> None:
-        """Keep a snapshot; in the camera's thread."""
+        """Spool a snapshot. Called in the camera thread."""
         if self.spool is not None:
             self.spool.keep(snapshot, missed)
 
     def number(self, seq: int, epoch: int, missed: int) -> None:
-        """Note a snapshot for which there was no memory; in the camera's thread."""
+        """Count a snapshot without memory. Called in the camera thread."""
         if self.spool is not None:
             self.spool.number(seq, epoch, missed)
 
@@ -98,17 +98,17 @@ class CrashRecovery:
             self.spool.confirmed(self._first + self._accounted.complete_below)
 
     def run_since(self, monotonic_ns: int) -> None:
-        """Note when the camera was started first."""
+        """Record the first start of the camera."""
         if self.spool is not None:
             self.spool.run_since(monotonic_ns)
 
     def end(self, reason: str) -> None:
-        """Note that the series is being ended."""
+        """Record that the series is ending."""
         if self.spool is not None:
             self.spool.end(reason)
 
     def close(self, *, over: bool, last: bool = False) -> None:
-        """Close it; the file stays unless the series is ``over`` in order. ``last``: no other was asked for."""
+        """Close the spool; keep the file unless the series is ``over``. ``last``: no further series is requested."""
         if over and last and self._done is not None:
             with contextlib.suppress(OSError):
                 self._done.touch()
@@ -117,14 +117,14 @@ class CrashRecovery:
             self.spool = None
 
     def status(self) -> dict[str, int]:
-        """Return what is kept, and what there was no room for."""
+        """Return the numbers of spooled snapshots and of those that did not fit."""
         return {} if self.spool is None else {"spooled": self.spool.used, "unspooled": self.spool.unspooled}
 
 
 def _misfit(left: SeriesInfo, now: SeriesInfo) -> str:
-    """Return why a series cannot go on as it was, ``""`` if it can."""
+    """Return why a series cannot be resumed, ``""`` if it can."""
     for name in ("height_px", "width_px", "pixel_format", "n_frames", "calibration_hash", "bayer", "policy"):
         before, after = getattr(left, name), getattr(now, name)
         if before != after:
-            return f"{name} was {before} and is {after}"
+            return f"{name} changed from {before} to {after}"
     return ""

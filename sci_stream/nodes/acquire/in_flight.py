@@ -1,4 +1,4 @@
-"""What the acquire node holds in memory, and until when."""
+"""Memory budget and in-flight snapshots of the acquire node."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sci_stream.nodes.acquire.spool.spool import Spool
 
 
 def frame_bytes(frame: CameraFrame) -> int:
-    """Return the memory that a frame takes, the truth it may carry included."""
+    """Return the memory of a frame, including its ground truth."""
     return frame.counts.nbytes + (0 if frame.truth is None else frame.truth.nbytes)
 
 
 class MemoryBudget:
-    """Counts the bytes of snapshots that are not yet safe, so that the camera thread knows when memory is used up."""
+    """Budget of bytes for snapshots that are not yet safe, checked by the camera thread."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -28,7 +28,7 @@ class MemoryBudget:
         return self._used
 
     def take(self, nbytes: int) -> bool:
-        """Reserve memory for a frame; False if there is none left. One frame is always let in."""
+        """Reserve memory for a frame; False if the budget is exhausted. One frame is always admitted."""
         with self._lock:
             if self._used and self._used + nbytes > self._limit:
                 return False
@@ -36,12 +36,12 @@ class MemoryBudget:
             return True
 
     def hold(self, nbytes: int) -> None:
-        """Take memory for what is there already, from an earlier process."""
+        """Reserve memory for snapshots recovered from the spool."""
         with self._lock:
             self._used += nbytes
 
     def free(self, nbytes: int) -> None:
-        """Give memory back."""
+        """Release memory."""
         with self._lock:
             self._used -= nbytes
 
@@ -55,9 +55,9 @@ class _Held:
 
 
 class InFlightSnapshots:
-    """Snapshots in memory: each until its delivery is settled and, if it is recorded raw, its counts are safe.
+    """Snapshots in memory, each until its delivery is settled and, if recorded raw, its counts are safe.
 
-    ``spool``, where there is one, holds them as long.
+    ``spool``, if any, holds them for the same time.
     """
 
     spool: Spool | None = None
@@ -66,26 +66,26 @@ class InFlightSnapshots:
         self._ring = ring
         self._held: dict[int, _Held] = {}
         self.released = 0
-        """Snapshots let go of so far."""
+        """Snapshots released so far."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     @property
     def delivering(self) -> bool:
-        """Whether the delivery of any snapshot is not settled."""
+        """Whether the delivery of any snapshot is unsettled."""
         return any(held.delivering for held in self._held.values())
 
     def hold(self, seq: int, epoch: int, nbytes: int, *, raw_pending: bool) -> None:
-        """Hold a snapshot whose memory was taken from the ring."""
+        """Hold a snapshot whose memory is already reserved."""
         self._held[seq] = _Held(nbytes, epoch, delivering=True, raw_pending=raw_pending)
 
     def pass_over(self) -> None:
-        """Note a snapshot for which there was no memory: it is let go of at once."""
+        """Count a snapshot without memory as released."""
         self.released += 1
 
     def settle(self, seq: int) -> int | None:
-        """Note that the delivery of a snapshot is over; return its epoch, or None if that was known."""
+        """Settle the delivery of a snapshot; return its epoch, or None if it was already settled."""
         held = self._held.get(seq)
         if held is None or not held.delivering:
             return None
@@ -96,7 +96,7 @@ class InFlightSnapshots:
         return held.epoch
 
     def raw_is_safe(self, seq: int) -> None:
-        """Note that a snapshot's raw counts are in the recording."""
+        """Note that the raw counts of a snapshot are recorded."""
         held = self._held.get(seq)
         if held is not None:
             held.raw_pending = False
@@ -105,7 +105,7 @@ class InFlightSnapshots:
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
             if self.spool is not None:
-                self.spool.release(seq)  # before the memory: who finds memory must find a slot, too
+                self.spool.release(seq)  # before the memory is released: free memory implies a free slot
             self._ring.free(held.nbytes)
             self.released += 1
             del self._held[seq]

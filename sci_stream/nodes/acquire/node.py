@@ -1,4 +1,4 @@
-"""The acquire node: camera in, snapshots out to the reconstruct nodes, every one accounted for to the sink."""
+"""The acquire node: reads the camera, dispatches snapshots and accounts for each of them to the sink."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ log = logging.getLogger(__name__)
 _POLL_MS = 20
 _NOTEWORTHY_STEP_S = 1.0
 _STOPPED = "stopped"
-"""Why a series ended that was asked to."""
+"""End reason of a series that was asked to stop."""
 _FINISHED = "finished"
-"""Why one ended that had come to its limit."""
+"""End reason of a series that reached its limit."""
 
 
 class AcquireNode:
-    """One camera, one series: a new one, or the one that an earlier process of this node left in its spool.
+    """Acquire one series from one camera: a new one, or the one in the spool of a crashed predecessor.
 
     Parameters
     ----------
     rig
         The rig's configuration.
     camera
-        Not yet open; used from a thread of its own from here on.
+        Not yet open; from now on used only by the camera thread.
     calibration
-        Masks loaded from the rig's file; None to use those the camera knows.
+        Calibration loaded from the rig's file; None to use the camera's own.
     snapshots, duration_s
-        End after so many snapshots or seconds; 0 for no limit.
+        End after this many snapshots or seconds; 0 for no limit.
     actions
-        What operators may ask for while the series runs, by name (`sci_stream.nodes.runtime.control_handler.ControlHandler`).
+        Actions that operators may request during the series, by name (see `ControlHandler`).
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class AcquireNode:
         self._doors = setup_security(rig, self._context)
         stepped_s = read_again() / 1e9
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
-            log.warning("this host's clock was set by %+.1f s since the last series", stepped_s)
+            log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         incarnation = new_instance_id()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._safe = CrashRecovery(rig.policy.spool, rig.rig.name)
@@ -103,7 +103,7 @@ class AcquireNode:
         )
         self._pump.keep = self._keep
         self._actions = dict(actions or {})
-        self._obedient = ControlHandler("acquire", self._link.dealer.say, self._pump.change, self._actions)
+        self._obedient = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)
         self._holdings = InFlightSnapshots(self._ring)
         self._report = AcquireReport(
             self._pump, self._dispatcher, self._link, self._safe, ring=self._ring, holdings=self._holdings
@@ -116,16 +116,16 @@ class AcquireNode:
         self._progress_s = self._since_s
         self._deadline_s = float("inf")
         self.running_s = 0.0
-        """How long the camera ran and its snapshots were under way, once they are all settled."""
+        """Seconds from the camera's start until every snapshot was settled."""
 
     @property
     def closed_another(self) -> bool:
-        """Whether an earlier process had been asked to end this series: what was to come after it did not."""
+        """Whether a crashed predecessor was already ending this series; what was to follow did not happen."""
         return self._safe.left is not None and self._safe.left.ending == _STOPPED
 
     @property
     def under_way(self) -> int:
-        """Snapshots that the camera has delivered and that are not yet safe or given up. For any thread."""
+        """Snapshots delivered by the camera that are neither safe nor dropped. Thread-safe."""
         return self._pump.acquired - self._holdings.released
 
     # --- the loop
@@ -173,7 +173,7 @@ class AcquireNode:
             self._introduce_series(now_s)
         for message in news.messages:
             if isinstance(message, CalibrationRequest) and self._calibration is not None:
-                self._link.dealer.send(encode(self._calibration))
+                self._link.dealer.try_send(encode(self._calibration))
             elif isinstance(message, Control):
                 self._obedient.take(message, self._pump.settings, self._offered)
         for answer in self._pump.answered():
@@ -191,7 +191,7 @@ class AcquireNode:
         self._link.pump()
 
     def _note_safe(self, safe: list[Key], now_s: float) -> None:
-        """Let go of what the sink has confirmed."""
+        """Release what the sink has confirmed."""
         for kind, _, seq in safe:
             if kind == "snapshot":
                 self._holdings.raw_is_safe(seq)
@@ -205,7 +205,7 @@ class AcquireNode:
             case Phase.OPENING:
                 if self._stop:
                     self._pump.stop()
-                # A series that was left open is closed even if there is nothing else to do for it.
+                # A resumed series is closed even if nothing else is left to do for it.
                 wanted = self._safe.left is not None or not self._pump.finished
                 if self._pump.opened is not None and wanted:
                     self._begin_series(now_s)
@@ -237,7 +237,7 @@ class AcquireNode:
         self._phase = phase
         self._since_s = now_s
         if phase is Phase.DRAINING:
-            # Said before anything of it happens: who takes this series up then acquires nothing more for it.
+            # Recorded first: a successor that resumes this series then acquires nothing more for it.
             self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else _FINISHED))
             self._safe.end(self._reason)
 
@@ -264,7 +264,7 @@ class AcquireNode:
         self._holdings.spool = self._safe.spool
 
     def _take_up(self, left: RecoveredState, now_s: float) -> None:
-        """Go on where an earlier process was interrupted: nothing that it had acquired is acquired again, or lost."""
+        """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
         self._pump.resume(left.next_seq, left.epoch + 1, left.camera_missed)
         self._holdings.released = left.next_seq - len(left.kept)
         self._reason = left.ending
@@ -284,25 +284,25 @@ class AcquireNode:
             self._link.post(Dropped(self._series, left.epoch, seq, DropReason.ACQUIRE_LOST, self._given_up), now_s)
 
     def _introduce_series(self, now_s: float) -> None:
-        """Tell a sink that knows nothing of it (yet) about the series; the calibration goes first."""
+        """Announce the series to the sink until it confirms; send the calibration first."""
         if self._info is None or self._calibration is None or not self._link.dealer.connected:
             return
-        self._link.dealer.send(encode(self._calibration))
+        self._link.dealer.try_send(encode(self._calibration))
         self._link.outbox.confirm(("series_start", self._series, 0), now_s)
         self._link.post_first(self._info, now_s)
 
     def _wait_for_nodes(self, now_s: float) -> None:
-        """Start the camera once there is someone to take its frames, so that the first ones are not lost."""
+        """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
         waited_s = now_s - self._since_s
         series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.dealer.connected
         left = self._safe.left
-        # One that was interrupted misses frames as it waits: a node is enough, where what is recorded waits for none.
+        # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
         needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
         nodes_there = self._dispatcher.ready_nodes >= needed
         patient = waited_s < self._rig.policy.wait_for_nodes_s
         if self._stop or self._pump.finished or self._reason:
             self._pump.stop()
-            # A series that the sink never heard of needs no end.
+            # A series that was never announced to the sink needs no end.
             self._enter(Phase.DRAINING if series_known or left is not None else Phase.ENDED, now_s)
         elif (series_known or left is not None) and (nodes_there or not patient):
             if not nodes_there:
@@ -322,7 +322,7 @@ class AcquireNode:
 
     def _drain(self, now_s: float) -> None:
         if not self._stop and self._dispatcher.ready_nodes:
-            # A series that ended by itself is finished, however long a solve takes, while someone works on it.
+            # A series that ended by itself has no drain timeout while a node still works on it.
             self._since_s = now_s
         late = now_s - self._since_s > self._rig.drain.timeout_s
         waiting = self._holdings.delivering
@@ -345,18 +345,18 @@ class AcquireNode:
 
     @property
     def _given_up(self) -> Literal["raw_only", "dropped"]:
-        """What becomes of a snapshot that is not reconstructed."""
+        """Report a snapshot that is not reconstructed to the sink."""
         return "raw_only" if self._policy is Policy.RECORD else "dropped"
 
     def _keep(self, captured: Captured) -> Captured:
-        """Put a frame where it survives this process; in the camera's thread."""
+        """Write a frame to the spool, where it survives a crash. Called in the camera thread."""
         missed = self._pump.counts["missed"]
         if captured.frame is None:
             self._safe.number(captured.seq, captured.epoch, missed)
             return captured
         frame = captured.frame
         if self._safe.spool is not None or self._policy is Policy.RECORD:
-            # It is written and sent, or sent twice: one checksum serves all.
+            # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
             frame = dataclasses.replace(frame, counts=sealed(frame.counts))
             captured = dataclasses.replace(captured, frame=frame)
         self._safe.keep(self._snapshot(captured, frame), missed)
@@ -393,18 +393,18 @@ class AcquireNode:
         return list(self._actions) if self._phase in {Phase.WAITING, Phase.RUNNING} else []
 
     def _changed(self, answer: Answer) -> None:
-        """Say that the camera was set, and go by the frame rate that it has now."""
+        """Report new camera settings and adopt the new frame rate."""
         self._obedient.done(*answer)
         if self._info is not None and self._pump.opened is not None:
             self._dispatcher.period_ns = self._pump.opened.capabilities.frame_period_ns or 0
         self._watched.tell_soon()
 
     def _tell(self) -> None:
-        """Say how it goes: to the sink, and to whoever watches this node."""
+        """Report the status to the sink and to the health server."""
         report = self._report
         status = report.status(self._phase, self._series, self._watched.url)
         self._link.dealer.status = {**status, **declared(self._pump.settings, self._offered)}
-        self._watched.tell(
+        self._watched.report(
             report.not_ready(self._phase, self._rig.network.results),
             {**status, **self._link.dealer.clock.status()},
             acquire_figures(status, self._dispatcher.queue_figures, report.wire_errors),
@@ -414,14 +414,14 @@ class AcquireNode:
 
 
 class Ends(NamedTuple):
-    """Both, open; closing them is the owner's."""
+    """The open sockets to the reconstruct nodes and to the sink; the owner closes them."""
 
     dispatcher: Dispatcher
     link: SinkClient
 
 
 def open_ends(rig: Rig, context: zmq.Context[zmq.Socket[bytes]], doors: ConnectionSecurity, incarnation: str) -> Ends:
-    """Open both ends as a rig says; ``incarnation`` tells this process from an earlier one of the node."""
+    """Open both sockets of a rig; ``incarnation`` identifies this process among restarts of the node."""
     limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
     dispatcher = Dispatcher(
         context,

@@ -1,4 +1,4 @@
-"""A camera that stays open, and configured, from one series to the next."""
+"""A camera that stays open and configured between series."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class PersistentCamera:
-    """Hands a camera from series to series: `close` only stops it, unless it failed, in which case it is closed.
+    """Keep a camera open across series: `close` only stops it, unless the camera failed.
 
-    Opening and configuring takes seconds on some cameras, and may change what they were warmed up to. Satisfies
+    Opening and configuring takes seconds on some cameras and can disturb their thermal state. Satisfies
     `sci_stream.ports.Camera`; used by one thread at a time.
 
     Parameters
@@ -28,8 +28,8 @@ class PersistentCamera:
     camera
         Not yet open.
     memory
-        A file in which what was set outlives this process; None for none. What it holds is set when the camera is
-        opened.
+        File that preserves changed settings across a crash of this process, applied when the camera is opened; None for
+        none.
     """
 
     def __init__(self, camera: Camera, memory: Path | None = None) -> None:
@@ -40,7 +40,7 @@ class PersistentCamera:
         self._set: dict[str, Value] = _remembered(memory)
 
     def open(self) -> CameraCapabilities:
-        """Open the camera if it is not open, and set again what was set before it was lost."""
+        """Open the camera if it is closed, and restore its changed settings."""
         with self._noting_failure():
             capabilities = self._camera.open()
             if not self._is_open:
@@ -53,18 +53,18 @@ class PersistentCamera:
         assert isinstance(self._camera, AdjustableCamera)
         try:
             return self._camera.set(name, value)
-        except InputError as error:  # it came back as another one: better its frames with a warning than none
-            log.error("the camera is back without what was set on it: %s", error)
+        except InputError as error:  # a replaced camera may refuse them: frames with a warning are better than none
+            log.error("cannot restore the camera settings: %s", error)
             return otherwise
 
     def settings(self) -> Sequence[Parameter]:
-        """Return what can be set on the camera: nothing, if it takes no settings."""
+        """Return the camera's settings; none if it has no adjustable ones."""
         return self._camera.settings() if isinstance(self._camera, AdjustableCamera) else ()
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
-        """Set one of `settings`, for this series and those that follow."""
+        """Change one of `settings`, for this series and the following ones."""
         if not isinstance(self._camera, AdjustableCamera):
-            raise InputError("This camera takes no settings while it runs")
+            raise InputError("This camera has no adjustable settings")
         with self._noting_failure():
             capabilities = self._camera.set(name, value)
         self._set[name] = value
@@ -79,10 +79,10 @@ class PersistentCamera:
             new.write_text(json.dumps(self._set))
             new.rename(self._memory)
         except OSError as error:
-            log.warning("what is set on the camera is not kept for the next process: %s", error)
+            log.warning("cannot save the camera settings; a restarted node will not restore them: %s", error)
 
     def calibration(self) -> Calibration | None:
-        """Return the calibration that the camera itself knows."""
+        """Return the camera's own calibration."""
         return self._camera.calibration()
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class PersistentCamera:
         return self._camera.exhausted
 
     def counters(self) -> Mapping[str, int]:
-        """Return the driver's own counts since the camera was really opened."""
+        """Return the driver's counters since the camera was opened."""
         return self._camera.counters()
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ class PersistentCamera:
         self._camera.stop()
 
     def close(self) -> None:
-        """Stop, and stay open for what follows; a camera that failed is closed, so that it can be opened anew."""
+        """Stop and stay open for the next series; a failed camera is closed, so that it can be reopened."""
         self._camera.stop()
         if self._failed:
             self._failed = self._is_open = False
@@ -125,32 +125,32 @@ class PersistentCamera:
 
 
 def _remembered(memory: Path | None) -> dict[str, Value]:
-    """Return what an earlier process set; nothing, said so, if that cannot be read."""
+    """Return the settings saved by an earlier process; on a read error log a warning and return none."""
     if memory is None or not memory.exists():
         return {}
     try:
         told = json.loads(memory.read_text())
     except (OSError, ValueError) as error:
-        log.warning("what was set on the camera cannot be read from %s: %s", memory, error)
+        log.warning("cannot read the saved camera settings from %s: %s", memory, error)
         return {}
     entries = told.items() if isinstance(told, dict) else ()
     found = {str(name): value for name, value in entries if isinstance(value, bool | int | float | str)}
-    log.warning("the camera is set again as it was: %s", ", ".join(f"{name} = {found[name]}" for name in found))
+    log.warning("camera settings restored: %s", ", ".join(f"{name} = {found[name]}" for name in found))
     return found
 
 
 @contextlib.contextmanager
-def kept_open(camera: Camera, memory: Path | None = None, *, goes_on: bool = False) -> Iterator[PersistentCamera]:
-    """Keep a camera open for as many series as there will be, and close it at the end.
+def kept_open(camera: Camera, memory: Path | None = None, *, resume: bool = False) -> Iterator[PersistentCamera]:
+    """Keep a camera open for all series and close it at the end.
 
     Parameters
     ----------
     memory
-        As for `PersistentCamera`; gone once this ends in order.
-    goes_on
-        Whether a series goes on that an earlier process began: only then is what that one set still in force.
+        As for `PersistentCamera`; deleted at a clean end.
+    resume
+        Whether a series is resumed: only then do the saved settings still apply.
     """
-    if memory is not None and not goes_on:
+    if memory is not None and not resume:
         memory.unlink(missing_ok=True)
     try:
         yield PersistentCamera(camera, memory)

@@ -1,4 +1,4 @@
-"""Series after series in one acquire node, on request: from the page, the command line, or by ``kill -USR1``."""
+"""Consecutive series in one acquire node, requested from the page, the command line or by ``kill -USR1``."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def acquire_series(
     snapshots: int = 0,
     duration_s: float = 0.0,
 ) -> None:
-    """Acquire one series, and another each time one is asked for.
+    """Acquire one series, and another for each request.
 
-    Each is complete in itself: what was acquired is delivered, its ledger closes at the sink, and the next begins with
+    Each series is complete: its snapshots are delivered and its ledger closes at the sink; the next one starts with
     seq 0 in epoch 0. The camera stays open in between. Main thread only.
 
     Parameters
@@ -49,7 +49,7 @@ def acquire_series(
     rig, camera, calibration, snapshots, duration_s
         As for `AcquireNode`; the limits hold for each series.
     stop
-        Ends the series that runs; no other follows.
+        Ends the running series; no other follows.
 
     Raises
     ------
@@ -59,8 +59,8 @@ def acquire_series(
     requests = SeriesRequests(stop)
     spool = spool_path(rig.policy.spool, rig.rig.name)
     memory = None if spool is None else spool.with_suffix(".settings")
-    goes_on = spool is not None and spool.exists()
-    with kept_open(camera, memory, goes_on=goes_on) as kept, _on_signal(requests):
+    resuming = spool is not None and spool.exists()
+    with kept_open(camera, memory, resume=resuming) as kept, _on_signal(requests):
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
 
@@ -85,38 +85,38 @@ def acquire_series(
             if (done := done_path()) is not None:
                 done.unlink(missing_ok=True)
             if requests.held:
-                stand_by(rig, requests.current, requests.while_held)
+                wait_for_start(rig, requests.current, requests.while_held)
                 if not requests.renew():
                     return
 
 
 class SeriesRequests:
-    """What becomes of the series that runs: it ends, and another one follows at once, or when it is asked for.
+    """Operator requests about series: end the running one and start the next at once or on request.
 
-    All of it in the main thread: signal handlers run there, too.
+    Main thread only, where signal handlers run too.
     """
 
     def __init__(self, stop: StopRequest) -> None:
         self._stop = stop
         self._follows = False
         self.held = False
-        """Whether the next series waits to be asked for."""
+        """Whether the next series waits for a request."""
         self.current = StopRequest()
-        """Ends what runs now, a series or the wait for one."""
+        """Ends the running series or the wait for one."""
         stop.call_on_stop(lambda: self.current.set(gentle=stop.gentle))
 
     @property
     def while_running(self) -> Mapping[str, Callable[[], str]]:
-        """What can be asked for while a series runs."""
+        """Actions available during a series."""
         return {"next_series": self.next_series, "stop_series": self.stop_series}
 
     @property
     def while_held(self) -> Mapping[str, Callable[[], str]]:
-        """What can be asked for while none does."""
+        """Actions available between series."""
         return {"start_series": self.next_series}
 
     def next_series(self) -> str:
-        """End what runs; another series follows. Raises `InputError` while the rig is being stopped."""
+        """End the running series and start another. Raises `InputError` while the rig is stopping."""
         self._refuse_if_stopping()
         if not self._follows:
             log.warning("another series follows")
@@ -125,23 +125,23 @@ class SeriesRequests:
         return "another series follows"
 
     def stop_series(self) -> str:
-        """End the series; the next one waits to be asked for. Raises `InputError` while the rig is being stopped."""
+        """End the series; the next one waits for a request. Raises `InputError` while the rig is stopping."""
         self._refuse_if_stopping()
-        log.warning("series ends; the next one waits to be asked for")
+        log.warning("series ends; the next one waits for a request")
         self._follows = self.held = True
         self.current.set()
         return "the series ends; start_series begins another"
 
     def _refuse_if_stopping(self) -> None:
         if self._stop:
-            raise InputError("The rig is being stopped")
+            raise InputError("The rig is stopping")
 
     def renew(self) -> bool:
-        """Make ready for what follows; return whether anything does."""
+        """Prepare for the next series; return whether one follows."""
         if self._stop or not self._follows:
             return False
         self.current, self._follows = StopRequest(), False
-        return not self._stop  # it may have come while the request was being renewed
+        return not self._stop  # a stop may have arrived while the request was reset
 
 
 @contextlib.contextmanager
@@ -160,15 +160,15 @@ def _on_signal(requests: SeriesRequests) -> Iterator[None]:
 _POLL_MS = 20
 
 
-def stand_by(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], str]]) -> None:
-    """Report to the sink until asked for something.
+def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], str]]) -> None:
+    """Report to the sink until a series is requested.
 
     Parameters
     ----------
     until
-        Ends the wait; one of the actions sets it, or whoever stops the rig.
+        Ends the wait; set by one of the actions or by a stop of the rig.
     actions
-        What operators may ask for meanwhile, by name.
+        Actions that operators may request meanwhile, by name.
     """
     wakeup = Wakeup()
     until.call_on_stop(wakeup.wake)
@@ -183,7 +183,7 @@ def stand_by(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], st
         limits=Limits(max_payload_bytes=rig.network.max_message_mib << 20),
         dress=doors.reach("sink"),
     )
-    obedient = ControlHandler("acquire", dealer.say, _nothing_to_set, actions)
+    obedient = ControlHandler("acquire", dealer.send, _nothing_to_set, actions)
     poller = zmq.Poller()
     for socket in (dealer.socket, dealer.monitor.socket, wakeup.fd):
         poller.register(socket, zmq.POLLIN)
@@ -201,7 +201,7 @@ def stand_by(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], st
                 status: dict[str, int | float | str] = {"phase": "standby", "health": watched.url}
                 dealer.status = {**status, **declared((), actions)}
                 told = {**status, **dealer.clock.status()}
-                watched.tell("no series is asked for", told, {}, progress=0, idle=True)
+                watched.report("waiting for a request to start a series", told, {}, progress=0, idle=True)
     finally:
         dealer.close()
         watched.close()
@@ -211,4 +211,4 @@ def stand_by(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], st
 
 
 def _nothing_to_set(_request: str, _changes: Mapping[str, Value]) -> None:
-    raise InputError("Nothing can be set on the camera between two series")
+    raise InputError("Camera settings can only be changed during a series")

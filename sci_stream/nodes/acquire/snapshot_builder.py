@@ -1,4 +1,4 @@
-"""From what the camera says to the values that travel: a series, its snapshots."""
+"""Build series information and snapshots from camera frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sci_stream.optics.calibration import Calibration
 
 
 def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibration: Calibration) -> SeriesInfo:
-    """Return what is known when a series starts."""
+    """Return the information about a series at its start."""
     return SeriesInfo(
         series=name,
         started_ns=unix_ns(),

@@ -1,4 +1,4 @@
-"""What the acquire node says of itself: whether it is ready, whether it must get on, and its figures."""
+"""Status of the acquire node: readiness, liveness and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SLOW_CAMERA_NS = 10 * 10**9
 
 
 class Phase(enum.StrEnum):
-    """Where the node is in its life."""
+    """Phases of the node."""
 
     OPENING = "opening"
     WAITING = "waiting"
@@ -26,7 +26,7 @@ class Phase(enum.StrEnum):
 
 
 class AcquireReport:
-    """Reads an acquire node's state from its parts, which remain the node's."""
+    """Derive the status of an acquire node from its parts."""
 
     def __init__(
         self,
@@ -47,31 +47,31 @@ class AcquireReport:
 
     @property
     def wire_errors(self) -> Counter[str]:
-        """Messages that were refused, by reason."""
+        """Refused messages by reason."""
         return self._dispatcher.wire_errors + self._link.dealer.wire_errors
 
     def must_progress(self, phase: Phase) -> bool:
-        """Return whether frames are due: from a free-running camera, or, when draining, from reconstruct nodes."""
+        """Return whether progress is due: frames from a free-running camera or, when draining, results."""
         if phase is Phase.RUNNING:
             period_ns = self._dispatcher.period_ns
-            # A camera that waits for triggers gives no frame for as long as none comes, a slow one seldom.
+            # A triggered camera may deliver nothing for any time, a slow one rarely.
             return 0 < period_ns < _SLOW_CAMERA_NS and not self._pump.lost
         return phase is Phase.DRAINING and self._dispatcher.ready_nodes > 0
 
     def not_ready(self, phase: Phase, sink: str) -> str:
-        """Return why no snapshots go on from the camera, ``""`` if they do; ``sink`` is the sink's address."""
+        """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
         if phase is Phase.OPENING:
-            return "the camera is being opened"
+            return "opening the camera"
         if self._pump.lost:
-            return f"the camera is lost: {self._pump.lost}"
+            return f"camera lost: {self._pump.lost}"
         if not self._link.dealer.connected:
-            return f"the sink does not answer at {sink}"
+            return f"no answer from the sink at {sink}"
         if not self._dispatcher.ready_nodes:
             return "no reconstruct node is ready"
         return "" if phase in {Phase.WAITING, Phase.RUNNING} else f"the series is over: {phase}"
 
     def status(self, phase: Phase, series: str, health_url: str) -> dict[str, int | float | str]:
-        """Return every figure of the node, for the sink's page and for whoever asks the node itself."""
+        """Return every metric of the node, for the live page and for the node's own health server."""
         return {
             "phase": phase.value,
             "series": series,

@@ -1,4 +1,4 @@
-"""Triggers that were missed or came twice, as far as frames and their time stamps tell."""
+"""Detection of missed and duplicate triggers from frames and their timestamps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _REGULAR = 0.1
 
 
 class TriggerWatch:
-    """Compares each frame with the one before it, within an epoch.
+    """Compare each frame with the previous one of the same epoch.
 
-    ``identical``: the same counts again, pixel by pixel, which no sensor with noise does: a buffer delivered twice.
-    ``trigger_missed``: periods without an exposure that no gap in the camera's numbers explains, as where the camera
-    was not ready for a trigger. ``trigger_early``: exposures that came after less than 0.6 of the usual period, as a
-    trigger line does that bounces. The usual period is the median of the last ones; without camera time stamps only
-    ``identical`` can be told.
+    ``identical``: the same counts in every pixel, impossible for a noisy sensor: a buffer was delivered twice.
+    ``trigger_missed``: periods without an exposure that no gap in the frame ids explains, as when the camera was not
+    ready for a trigger. ``trigger_early``: exposures after less than 0.6 of the usual period, as from a bouncing
+    trigger line. The usual period is the median of the last ones; without camera timestamps only ``identical`` is
+    detected.
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class TriggerWatch:
         self._periods_ns: deque[float] = deque(maxlen=_PERIODS_KEPT)
 
     def restart(self) -> None:
-        """Forget the frame before: the camera was started again, and its clock with it."""
+        """Reset after a camera restart, which resets its clock."""
         self._previous = self._sampled = None
         self._periods_ns.clear()
 
     def see(self, frame: CameraFrame, missed: int) -> None:
-        """Take a frame, and how many its number says were lost before it."""
+        """Check a frame; ``lost`` frames precede it according to its id."""
         step = max(1, frame.counts.size // _SAMPLES)
-        # A copy of a sample at most: the frame's memory is not kept.
+        # Copy only a sample, so that the frame's memory can be released.
         sampled = frame.counts.reshape(-1)[::step].copy()
         if self._sampled is not None and _has_structure(sampled) and np.array_equal(sampled, self._sampled):
             self.counts["identical"] += 1
@@ -62,11 +62,11 @@ class TriggerWatch:
         self._periods_ns.append(elapsed_ns / (1 + missed))
 
     def _is_regular(self) -> bool:
-        """Return whether there is a usual period at all; where exposures are asked for by hand, there is none."""
+        """Return whether the frames are periodic; manually triggered ones are not."""
         usual = median(self._periods_ns)
         return median(abs(period - usual) for period in self._periods_ns) < _REGULAR * usual
 
 
 def _has_structure(sampled: Array) -> bool:
-    """Return whether equal samples mean anything: a black or clipped picture is like the next one."""
+    """Return whether equal samples are significant: black or clipped images always match."""
     return bool(sampled.min() != sampled.max())

@@ -1,4 +1,4 @@
-"""``sci-stream demo``: a rig for this machine, made up on the spot."""
+"""``sci-stream demo``: write a rig that suits this machine."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from sci_stream.recon.engine import default_settings
 _SIZES_PX = (512, 384, 256)
 _N_FRAMES = 8
 _SOLVE_S = 0.6
-"""A snapshot should be reconstructed within this time: then something new is seen at least so often."""
+"""Target time of a reconstruction: the longest interval between two updates."""
 _PATIENT_S = 2.0
-"""It may take so long if the picture is that much better for it, on a device that takes longer with any prior."""
+"""Limit for the learned prior, whose better picture is worth a longer interval on slow devices."""
 _NETWORK_ITERATIONS = 12
-"""With our own network and warm starts: more gain nothing on a noisy camera (docs/results/schedule-research.md)."""
+"""With our own network and warm starts; more do not help on a noisy camera (docs/results/schedule-research.md)."""
 _RATE_MARGIN = 0.7
-"""Share of what the device can do that the camera asks for; the nodes share the machine with each other."""
+"""Camera rate as a share of the device's speed, since all nodes share the machine."""
 _RATE_MOST_HZ = 30.0
 _RATE_LEAST_HZ = 0.5
-"""Asked for however slow the device: the budget then gives way, to fewer iterations."""
+"""Minimum camera rate: on slower devices the budget reduces the iterations."""
 _SCENE = "fast"
 _IN_WORDS = {"tv": "TV", "ffdnet": "FFDNet", "ffdnet-lite": "ffdnet-lite"}
 
 
 def free_port() -> int:
-    """Return a TCP port of this machine that nobody uses just now."""
+    """Return a free TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 class _Plan(NamedTuple):
-    """What a device reconstructs in good time."""
+    """Prior, iterations and size that a device reconstructs within the target time."""
 
     prior: str
     iterations: int
@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...]) -> _Plan:
-    """Choose the prior and the size: a network where the device is fast enough for one, else total variation."""
+    """Choose prior and size: a network if the device is fast enough, otherwise total variation."""
     if weights is not None:
         return _largest_in_time(device, "ffdnet", weights, default_settings(device, "ffdnet").iterations, sizes_px)
     learnt = _largest_in_time(device, "ffdnet-lite", None, _NETWORK_ITERATIONS, sizes_px)
@@ -60,8 +60,8 @@ def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...])
 
 
 def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | None, size: int) -> float:
-    """Time one denoising pass over a snapshot's frames, which is nearly all of an iteration."""
-    denoise = make_denoiser(prior, device, weights, Precision.AUTO)  # as a reconstruct node does
+    """Time one denoising pass over the frames of a snapshot, which dominates an iteration."""
+    denoise = make_denoiser(prior, device, weights, Precision.AUTO)  # as in a reconstruct node
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
     best_s = float("inf")
@@ -77,7 +77,7 @@ def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | Non
 def _largest_in_time(
     device: torch.device, prior: str, weights: Path | None, iterations: int, sizes_px: tuple[int, ...]
 ) -> _Plan:
-    """Return the largest size (they fall) that is solved in good time, at least the last, and the seconds it takes."""
+    """Return the largest of the descending sizes within the target time, at least the last, with its time."""
     for size_px in reversed(sizes_px):
         candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px)
         if size_px != sizes_px[-1] and candidate_s > _SOLVE_S:
@@ -94,7 +94,7 @@ def _toml_string(value: str) -> str:
 def demo_rig(
     *, scene: str, weights: Path | None, size: int, device: str, record: bool, open_browser: bool
 ) -> tuple[Path, str]:
-    """Write a rig file that suits this machine; return its path and, in a sentence, what was chosen and why.
+    """Write a rig file that suits this machine; return its path and a sentence about the choice.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def demo_rig(
     weights
         FFDNet checkpoint; None for our own small network, or the TV prior on a device that is too slow for it.
     size
-        Height and width in pixels; 0 for the largest that this device reconstructs in good time.
+        Height and width in pixels; 0 for the largest that this device reconstructs in the target time.
     device, record, open_browser
         As in the rig.
     """

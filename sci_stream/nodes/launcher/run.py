@@ -1,4 +1,4 @@
-"""``sci-stream run``: the supervised rig with a live status line, for a person who watches."""
+"""``sci-stream run``: a supervised rig with a live status line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     """Run a rig's nodes on this machine until they end; return the exit status."""
     set_up_logging("run", verbose=verbose)
     rig = load_rig(path)
-    make_camera(rig)  # made, not opened: a wrong driver or option is said before any process starts
+    make_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
     console = Console(stderr=True)
     with stop_on_signals() as stop, tempfile.TemporaryDirectory(prefix="sci-stream-") as scratch:
         account = _writable(summary) if summary is not None else Path(scratch) / "summary.json"
@@ -63,19 +63,19 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
 
 
 def _writable(summary: Path) -> Path:
-    """Make sure that the summary can be written, before the run rather than after it, and that no old one is left."""
+    """Check before the run that the summary can be written, and delete an old one."""
     try:
         summary.write_text("")
         summary.unlink()
     except OSError as error:
         raise ConfigError(
-            f"--summary {summary} cannot be written", got=error.strerror, hint="Name a file in a folder that exists."
+            f"Cannot write --summary {summary}", got=error.strerror, hint="Name a file in a folder that exists."
         ) from None
     return summary.resolve()
 
 
 def last_words(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Say in a few lines how a run went."""
+    """Return the result of a run in a few lines."""
     ledger = summary["ledger"]
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())
     terms = [f"{ledger['reconstructed']} reconstructed", f"{ledger['raw_only']} raw only" if ledger["raw_only"] else ""]
@@ -99,14 +99,14 @@ def last_words(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 class StatusLine:
-    """A line that says how the run goes, renewed as the sink reports; plain lines where there is no terminal."""
+    """A status line updated from the sink's reports; plain lines without a terminal."""
 
     def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
         self._rig = rig
         self._dress = reach_taps(rig)
         self._console = console
         self._total = total
-        self._text = "starting: nodes load and find each other …"
+        self._text = "starting: nodes are loading and connecting …"
         self._live = Live(Text(self._text), console=console, refresh_per_second=4, transient=True)
         self._thread = threading.Thread(target=self._follow, name="status", daemon=True)
         self._announced = False
@@ -119,7 +119,7 @@ class StatusLine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the terminal is as it was."""
+        """Stop and restore the terminal."""
         self._stopped = True
         self._live.stop()
 

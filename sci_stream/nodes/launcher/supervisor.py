@@ -1,4 +1,4 @@
-"""Runs all nodes of a rig on this machine, each a process of its own: starts, watches, starts again, stops in order."""
+"""The supervisor: start, monitor, restart and stop all nodes of a rig on this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXIT_NODE_FAILED = 5
 
 @dataclass(slots=True)
 class _Child:
-    """One node's process over its restarts."""
+    """The process of one node across restarts."""
 
     name: str
     argv: Sequence[str]
@@ -46,24 +46,23 @@ class _Child:
     crashes: deque[float] = field(default_factory=deque)
     again_s: float = 0.0
     over: bool = False
-    """It has ended in a way that is final."""
+    """The node has ended for good."""
 
 
 class Supervisor:
     """Supervises a rig's nodes.
 
-    The run is over when the acquire node ends; a node that dies is started again, with back-off. A node that ends by
-    saying that its input is wrong, or at its first start that something is not there, is not: the run ends with its
-    status.
+    The run is over when the acquire node ends. A crashed node is restarted, with backoff. A node that exits because its
+    input is wrong, or at its first start because something is missing, is not restarted: the run ends with its status.
 
     Parameters
     ----------
     rig_path
         The rig file, given to every node.
     say
-        Takes each line that a node writes.
+        Receives each line of output of a node.
     program
-        What is run for each node, before its arguments.
+        Command of each node, before its arguments.
     """
 
     def __init__(
@@ -95,9 +94,9 @@ class Supervisor:
             dir=_MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None,
             ignore_cleanup_errors=True,
         )
-        # A service manager that started this process watches this one, not each of its nodes.
+        # The service manager that started this process monitors this one, not its nodes.
         environment.pop("NOTIFY_SOCKET", None)
-        # Nodes share the cores: those that only move data need one thread, solvers divide what there is.
+        # Nodes share the cores: nodes that only move data need one thread, solvers divide the rest.
         movers = {**environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         nodes = rig.reconstruct.nodes
         solvers = dict(environment)
@@ -114,13 +113,13 @@ class Supervisor:
 
     @property
     def restarts(self) -> int:
-        """How often a node was started again."""
+        """Number of node restarts."""
         return sum(max(0, child.starts - 1) for child in self._children)
 
     @property
     def processes(self) -> dict[str, int]:
-        """Process number by node, of those that run."""
-        # Also asked by other threads: each process is looked at once.
+        """Process ids of the running nodes."""
+        # Also called by other threads: read each process once.
         there = [(child.name, child.process) for child in self._children]
         return {name: process.pid for name, process in there if process is not None}
 
@@ -129,19 +128,19 @@ class Supervisor:
         return [self._sink, *self._workers, self._acquire]
 
     def next_series(self) -> None:
-        """Have the acquire node end its series and begin another; may be called from a signal handler."""
+        """Make the acquire node end its series and start another; may be called from a signal handler."""
         if self._acquire.process is not None:
             self._acquire.process.send_signal(NEXT_SERIES)
 
     def run(self) -> int:
-        """Run to the end; return the exit status: 0 if every node ended well and the ledger closed."""
+        """Run to the end; return the exit status: 0 if every node succeeded and the ledger closed."""
         try:
             for child in self._children:
                 self._start(child)
             while not self._over():
                 self._stop.wait(_POLL_S)
                 if self._stop:
-                    self._say("draining: what is under way is finished first; a second Ctrl-C stops at once")
+                    self._say("draining: finishing the snapshots in flight; a second Ctrl-C stops immediately")
                     break
             if not self._acquire.over:
                 self._end_acquire(self._rig.drain.timeout_s * 2 + _GRACE_S)
@@ -159,7 +158,7 @@ class Supervisor:
         return any(self._tend(child, now_s) for child in self._children)
 
     def _tend(self, child: _Child, now_s: float) -> bool:
-        """Look after a child: start it when it is due; return whether it ended in a way that ends the run."""
+        """Manage a child: start it when due; return whether its end ends the run."""
         if child.process is None:
             if now_s >= child.again_s and not child.over:
                 self._start(child)
@@ -171,7 +170,7 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         child.starts += 1
-        # A session of its own: Ctrl-C reaches this process only, which stops the nodes in order.
+        # A session of its own: Ctrl-C reaches only this process, which stops the nodes in order.
         child.process = subprocess.Popen(
             child.argv,
             env=child.environment,
@@ -182,7 +181,7 @@ class Supervisor:
             start_new_session=True,
         )
         threading.Thread(target=self._relay, args=(child.process,), daemon=True).start()
-        log.info("%s runs as process %d", child.name, child.process.pid)
+        log.info("%s started as process %d", child.name, child.process.pid)
 
     def _relay(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None
@@ -191,13 +190,13 @@ class Supervisor:
                 self._say(line.rstrip("\n"))
 
     def _ended(self, child: _Child, status: int, now_s: float) -> bool:
-        """Take note that a node ended by itself; return whether that ends the run."""
+        """Handle a node that ended by itself; return whether that ends the run."""
         child.process = None
         if child is self._acquire and (status >= 0 or self._all_done):
             self._fail_with(max(0, status))
             return True
         if status == InputError.exit_status or (status == EnvironmentFault.exit_status and child.starts == 1):
-            # It said why in its own words: starting it again would only have it said again.
+            # It has logged the reason, which a restart would not change.
             self._fail_with(status)
             self._say(f"{child.name} cannot run (exit status {status}): stopping")
             return True
@@ -205,13 +204,13 @@ class Supervisor:
         while now_s - child.crashes[0] > _CRASHES_WITHIN_S:
             child.crashes.popleft()
         if len(child.crashes) > _CRASHES_AT_MOST:
-            self._say(f"{child.name} died {len(child.crashes)} times within {_CRASHES_WITHIN_S:.0f} s: stopping")
+            self._say(f"{child.name} crashed {len(child.crashes)} times within {_CRASHES_WITHIN_S:.0f} s: stopping")
             self._fail_with(EXIT_NODE_FAILED)
             return True
         wait_s = min(_BACKOFF_FIRST_S * 2 ** (len(child.crashes) - 1), _BACKOFF_MOST_S)
         child.again_s = now_s + wait_s
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        self._say(f"{child.name} ended {how}: starting it again in {wait_s:.1f} s")
+        self._say(f"{child.name} ended {how}: restarting in {wait_s:.1f} s")
         return False
 
     @property
@@ -220,27 +219,27 @@ class Supervisor:
 
     @property
     def _all_done(self) -> bool:
-        """Whether the acquire node has said that its last series is over, and left nothing of it."""
+        """Whether the acquire node has marked its last series as completed."""
         done, spool = done_path(self._acquire.environment), self._acquire_spool
         return done is not None and done.exists() and not (spool is not None and spool.exists())
 
     def _clear_spool(self) -> None:
-        """Take the spool's folder away, unless there is something in it that nobody else has."""
+        """Delete the spool folder unless it holds snapshots that exist nowhere else."""
         folder = Path(self._spool.name)
         left = next(folder.glob("*.spool"), None)
         if left is not None:
             kept = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
             left.rename(kept / left.name)
             self._say(
-                f"what the acquire node had not delivered is kept in {kept}: to have the series go on, run the rig "
+                f"undelivered snapshots are kept in {kept}: to resume the series, run the rig "
                 f'with [policy] spool = "{kept}"'
             )
         self._spool.cleanup()
 
     def _end_acquire(self, grace_s: float) -> None:
-        """Have the acquire node end its series; the others are kept running, since it needs them for that.
+        """Make the acquire node end its series; the other nodes stay up, since it needs them.
 
-        One that is down, or that dies meanwhile, is started again to close what it left open, and nothing else.
+        If it is down or crashes meanwhile, it is restarted only to close the open series.
         """
         deadline_s = time.monotonic() + grace_s
         child = self._acquire
@@ -250,11 +249,11 @@ class Supervisor:
         spool = self._acquire_spool
         while time.monotonic() < deadline_s:
             if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:
-                # Down, or it was still loading and had not yet learnt to end in order.
+                # Down, or still loading and without a signal handler.
                 child.process = None
                 if spool is None or not spool.exists():
                     return
-                self._say("acquire left a series open: it is started once more to close it")
+                self._say("acquire left a series open: restarting it to close the series")
                 self._start(child)
             elif status is not None and self._ended(child, status, time.monotonic()):
                 return
@@ -269,7 +268,7 @@ class Supervisor:
         self._fail_with(EXIT_NODE_FAILED)
 
     def _end(self, child: _Child, grace_s: float) -> None:
-        """Ask a node to stop and wait for it; one that does not in time is killed."""
+        """Ask a node to stop and wait; kill it on timeout."""
         if child.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -280,15 +279,15 @@ class Supervisor:
             self._say(f"{child.name} did not stop within {grace_s:.0f} s: killed")
             child.process.kill()
             child.process.wait()
-            # Once the acquire node has ended, nothing that a reconstruct node still computes is waited for.
+            # Once the acquire node has ended, no result of a reconstruct node is awaited.
             status = 0 if child in self._workers else EXIT_NODE_FAILED
         if status == -signal.SIGTERM:
-            status = 0  # it was still loading and had not yet learnt to end in order
+            status = 0  # it was still loading and had no signal handler yet
         self._fail_with(status if status >= 0 else EXIT_NODE_FAILED)
         child.process = None
 
     def _fail_with(self, status: int) -> None:
-        """Keep the first failure: what follows it is its consequence."""
+        """Keep the first failure: later ones are its consequences."""
         self._status = self._status or status
 
     def _signal_all(self) -> None:
@@ -298,7 +297,7 @@ class Supervisor:
                 child.process.kill()
 
     def _abandon(self) -> None:
-        """Kill every node and leave nothing in memory: whoever insists gives up what was under way."""
+        """Kill every node and delete the spool: a forced stop gives up the snapshots in flight."""
         self._signal_all()
         self._spool.cleanup()
 

@@ -1,4 +1,4 @@
-"""What a reconstruct node does about its calibration while it runs: looks, warns, and moves the masks if it may."""
+"""Calibration monitoring in a reconstruct node: check, warn and, if permitted, shift the masks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MOST_UNMEASURED = 0.01
 
 
 class CalibrationWatch:
-    """Watches one engine's calibration.
+    """Monitor the calibration of one engine.
 
     Parameters
     ----------
     section
         ``[calibration]`` of the rig.
     engine
-        Whose masks are moved where the rig allows it.
+        Engine whose masks are shifted if the rig permits it.
     """
 
     def __init__(self, section: CalibrationSection, engine: Engine) -> None:
@@ -41,14 +41,14 @@ class CalibrationWatch:
         self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
         if self._unmeasured > _MOST_UNMEASURED:
             log.warning(
-                "no mask opens %.1f%% of the pixels (Σφ² = 0): they are not measured, the prior fills them in",
+                "%.1f%% of the pixels are not measured (no mask opens them, Σφ² = 0): the prior fills them in",
                 100 * self._unmeasured,
             )
         self._health: CalibrationHealth | None = None
         self._said: set[str] = set()
 
     def see(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
-        """Take a reconstructed snapshot; return what is known of the calibration if it was looked at."""
+        """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
         if self._monitor is None:
             return None
         before = self._monitor.correction
@@ -61,7 +61,7 @@ class CalibrationWatch:
         return health
 
     def status(self) -> dict[str, int | float | str]:
-        """Return the pixels that no mask opens, and the figures of the last look, for the node's status."""
+        """Return the number of unmeasured pixels and the last calibration health, for the node's status."""
         if self._monitor is None:
             return {}
         health = self._health
@@ -81,11 +81,11 @@ class CalibrationWatch:
         return {**always, **known, "mask_order": health.order, "masks_corrected": int(health.corrected)}
 
     def _warn(self, health: CalibrationHealth) -> None:
-        """Say what is wrong when it begins to be, not with every look."""
+        """Log each problem once, when it begins and when it ends."""
         found = findings(health, self._section.warn_shift_px)
         for name, text in found.items():
             if name not in self._said:
                 log.warning("%s", text)
         for name in self._said - found.keys():
-            log.info("calibration: %s is over", name)
+            log.info("calibration: resolved: %s", name)
         self._said = set(found)

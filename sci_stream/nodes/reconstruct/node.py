@@ -1,4 +1,4 @@
-"""The reconstruct node: snapshots in, video out; calibration and network stay on its device."""
+"""The reconstruct node: receives snapshots, returns video; calibration and network stay on its device."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class _Doing:
 
 
 class ReconstructNode:
-    """Takes snapshots on credit, reconstructs them one by one, and reports each done once the sink has it.
+    """Receive snapshots on credit, reconstruct them one by one, and report each done once the sink has accepted it.
 
-    The sockets are served by the calling thread while another one computes, so heartbeats go on during a long solve.
+    The calling thread serves the sockets while another one computes, so heartbeats continue during a long solve.
     """
 
     def __init__(self, rig: Rig, solver: Solver, stop: StopRequest, *, index: int = 0) -> None:
@@ -91,7 +91,7 @@ class ReconstructNode:
             limits=limits,
             dress=self._doors.reach("sink"),
         )
-        self._obedient = ControlHandler(self._hello.node, self._link.dealer.say, self._solver.change)
+        self._obedient = ControlHandler(self._hello.node, self._link.dealer.send, self._solver.change)
         self._doing: dict[Identity, _Doing] = {}
         self._orphans: dict[str, deque[Snapshot]] = {}
         self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
@@ -99,7 +99,7 @@ class ReconstructNode:
         self._trouble = ""
 
     def run(self) -> None:
-        """Run until asked to stop; what is in hand is finished first, within the drain time."""
+        """Run until asked to stop; finish the held snapshots first, within the drain timeout."""
         poller = zmq.Poller()
         for dealer in (self._dispatch, self._link.dealer):
             poller.register(dealer.socket, zmq.POLLIN)
@@ -108,17 +108,17 @@ class ReconstructNode:
         self._solver.start(self._wakeup.wake)
         leave_s: float | None = None
         try:
-            # Once asked to stop, what is in hand is worth finishing only while there is someone who counts it.
+            # After a stop request, held snapshots are worth finishing only while the acquire node is there.
             while leave_s is None or (self._doing and self._dispatch.connected and time.monotonic() < leave_s):
                 poller.poll(_POLL_MS)
                 self._wakeup.clear()
                 self._turn(time.monotonic())
                 needed = self._stop.gentle and self._dispatch.connected
                 if self._stop and leave_s is None and not needed:
-                    self._dispatch.introduce(dataclasses.replace(self._hello, credit=0))
+                    self._dispatch.handshake(dataclasses.replace(self._hello, credit=0))
                     leave_s = time.monotonic() + self._rig.drain.timeout_s
         finally:
-            # The goodbyes first: a solve that takes a while to end is nothing that others should wait for.
+            # Send GOODBYE first: others should not wait for the end of a long solve.
             self._dispatch.close()
             self._link.close()
             self._doors.close()
@@ -131,8 +131,8 @@ class ReconstructNode:
         messages, events = self._dispatch.receive(now_s)
         events += self._dispatch.tick(now_s)
         if PeerEvent.NEW in events:
-            # Another acquire process: it knows nothing of what this one holds, and what it sends will be new.
-            # What waits for a calibration would wait for ever: it is forgotten, and taken when it is sent again.
+            # Another acquire process: it does not know the snapshots held here and will resend them.
+            # Snapshots that wait for a calibration would never get one: drop them, they will be resent.
             for orphan in itertools.chain.from_iterable(self._orphans.values()):
                 self._doing.pop((orphan.id.series, orphan.id.seq), None)
             self._orphans.clear()
@@ -167,12 +167,12 @@ class ReconstructNode:
                 log.warning("unexpected message from the sink: %s", type(message).__name__)
 
     def _tell_sink(self) -> None:
-        """Say how snapshots are solved from now on before the first of them comes."""
+        """Announce changed solver settings before the first result that used them."""
         self._tell()
-        self._link.dealer.beat()
+        self._link.dealer.send_heartbeat()
 
     def _tell(self) -> None:
-        """Say how it goes: to the other nodes, and to whoever watches this one."""
+        """Report the status to the other nodes and to the health server."""
         status = {
             **self._counts,
             "in_hand": len(self._doing),
@@ -183,10 +183,10 @@ class ReconstructNode:
         self._dispatch.status = status
         self._link.dealer.status = {**status, **declared(self._solver.parameters())}
         wire_errors = self._dispatch.wire_errors + self._link.dealer.wire_errors
-        # Iterations, not snapshots: a solve may take longer than anyone would wait for a hanging one.
+        # Count iterations, not snapshots: one solve may take longer than the watchdog timeout.
         progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
         waits_for_sink = len(self._link.outbox) >= len(self._doing)
-        self._watched.tell(
+        self._watched.report(
             self._not_ready(),
             {**status, **self._link.dealer.clock.status()},
             reconstruct_figures(status, wire_errors),
@@ -198,10 +198,10 @@ class ReconstructNode:
         """Return why this node cannot reconstruct, ``""`` if it can."""
         network = self._rig.network
         if not self._dispatch.connected:
-            return f"the acquire node does not answer at {network.dispatch}"
+            return f"no answer from the acquire node at {network.dispatch}"
         if not self._link.dealer.connected:
-            return f"the sink does not answer at {network.results}"
-        return self._trouble if self._hello.credit else "the engine is being made ready with the calibration"
+            return f"no answer from the sink at {network.results}"
+        return self._trouble if self._hello.credit else "preparing the engine with the calibration"
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -218,7 +218,7 @@ class ReconstructNode:
     def _begin(self, snapshot: Snapshot) -> None:
         identity = (snapshot.id.series, snapshot.id.seq)
         if identity in self._done:
-            self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
+            self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
             return
         if identity in self._doing:
             return
@@ -228,7 +228,7 @@ class ReconstructNode:
             return
         waiting = self._orphans.setdefault(snapshot.calibration_hash, deque())
         if not waiting:
-            self._dispatch.say(CalibrationRequest(hash=snapshot.calibration_hash))
+            self._dispatch.send(CalibrationRequest(hash=snapshot.calibration_hash))
         waiting.append(snapshot)
 
     def _ready(self, ready: Ready) -> None:
@@ -236,8 +236,8 @@ class ReconstructNode:
             self._solver.submit(snapshot)
         self._hello = dataclasses.replace(self._hello, credit=self._rig.reconstruct.credit, device=ready.device)
         if not self._stop:
-            self._dispatch.introduce(self._hello)
-            self._link.dealer.introduce(self._hello)
+            self._dispatch.handshake(self._hello)
+            self._link.dealer.handshake(self._hello)
         freeze_gc()
 
     def _solved(self, solved: Solved, now_s: float) -> None:
@@ -279,19 +279,19 @@ class ReconstructNode:
     def _failed(self, failed: Failed) -> None:
         self._counts["failed"] += 1
         if failed.snapshot is None:
-            # Without an engine this node can do nothing: the reason is all that it has to give.
+            # Without an engine this node cannot work: end with the reason.
             raise failed.error
         about = {"series": failed.snapshot.id.series, "seq": failed.snapshot.id.seq}
         log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error, extra=about)
         if isinstance(failed.error, EnvironmentFault):
-            self._trouble = str(failed.error)  # of the device: it will be the same for the next ones
+            self._trouble = str(failed.error)  # a device failure affects the next snapshots too
         self._tell_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
 
     def _tell_failed(self, identity: Identity, reason: str) -> None:
         self._doing.pop(identity, None)
-        self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200]))
+        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200]))
 
     def _finish(self, identity: Identity) -> None:
         self._doing.pop(identity, None)
         self._done.append(identity)
-        self._dispatch.say(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
+        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=True, reason=""))

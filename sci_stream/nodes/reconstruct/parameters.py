@@ -1,4 +1,4 @@
-"""What may be set on a reconstruct node while it runs, and what comes of it."""
+"""Parameters of a reconstruct node that can be changed while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recon.settings import SolverSettings
 
 _NO_PRIOR = "identity"
-"""Denoises nothing: for tests of what is around it."""
+"""The identity denoiser, for tests."""
 
 
 _LEFT_OPEN = tuple(
@@ -20,11 +20,11 @@ _LEFT_OPEN = tuple(
     for field in dataclasses.fields(SolverSettings)
     if (known := ReconstructSection.model_fields.get(field.name)) is not None and known.default is None
 )
-"""What a rig may leave to what suits its denoiser."""
+"""Keys whose default depends on the denoiser."""
 
 
 def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:
-    """Return the denoisers that can be loaded: the rig's own, and those that came with the product."""
+    """Return the available denoisers: the rig's own and those shipped with the product."""
     own = _own_prior(given, prior)
     free = [name for name in DENOISERS if name != _NO_PRIOR]
     return tuple(sorted({own, prior, *free}))
@@ -39,14 +39,14 @@ def _own_prior(given: ReconstructSection, prior: str) -> str:
 def solver_parameters(
     given: ReconstructSection, now: ReconstructSection, prior: str, settings: SolverSettings
 ) -> list[Parameter]:
-    """Declare what may be set.
+    """Declare the adjustable parameters.
 
     Parameters
     ----------
     given, now
-        ``[reconstruct]`` as the rig file says, and as it has been changed since.
+        ``[reconstruct]`` of the rig file, and with the changes since.
     prior, settings
-        What snapshots are solved with at present.
+        Current prior and settings.
     """
     return [
         declare(ReconstructSection, "denoiser", prior, choices=offered_priors(given, prior)),
@@ -59,15 +59,15 @@ def solver_parameters(
 def changed_section(
     given: ReconstructSection, now: ReconstructSection, prior: str, changes: Mapping[str, Value]
 ) -> ReconstructSection:
-    """Return ``[reconstruct]`` with changes that fit together.
+    """Return ``[reconstruct]`` with changes applied and checked for consistency.
 
-    Another denoiser begins with the iterations that suit it, unless some are set with it; the rig's weights belong to
-    the rig's denoiser. Fewer iterations than the fewest asked for before are taken to be the fewest, too.
+    A new denoiser gets its default iterations unless iterations are set too; the rig's weights belong to the rig's
+    denoiser. Setting ``iterations`` below ``min_iterations`` lowers both.
 
     Raises
     ------
     ConfigError
-        If they do not fit.
+        If the changes are inconsistent.
     """
     new: dict[str, object] = dict(changes)
     if "denoiser" in changes and changes["denoiser"] != prior:

@@ -1,4 +1,4 @@
-"""What a reconstruct node needs of whoever computes, and what it is told by it."""
+"""The interface between a reconstruct node and its solver, with the solver's results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sci_stream.parameters import Parameter, Value
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """An engine holds this calibration on its device and has made its first, slow run."""
+    """The engine of this calibration is on its device and warmed up."""
 
     calibration_hash: str
     device: str
@@ -22,7 +22,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """A snapshot's video."""
+    """The reconstruction of a snapshot."""
 
     snapshot: Snapshot
     video: Array
@@ -32,7 +32,7 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A snapshot, or (None) an engine, that could not be made."""
+    """A snapshot that could not be reconstructed or, with None, an engine that could not be created."""
 
     snapshot: Snapshot | None
     error: Exception
@@ -40,28 +40,28 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was to be set is in force for the snapshots that follow, or (``error``) nothing was changed."""
+    """A parameter change took effect for the following snapshots or, with ``error``, changed nothing."""
 
     request: str
     error: SciStreamError | None = None
     parameters: Sequence[Parameter] = ()
-    """As they are right after it: another change may have come since."""
+    """Parameters right after the change; another change may have followed."""
 
 
 Result = Ready | Solved | Failed | Changed
 
 
 class Solver(Protocol):
-    """What a reconstruct node needs of whoever computes; all but `results` may be done in another thread."""
+    """The solver of a reconstruct node; everything but `results` may run in another thread."""
 
     device_name: str
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin; ``wake`` is called whenever there is a result to fetch."""
+        """Start; ``wake`` is called whenever a result is available."""
         ...
 
     def stop(self) -> None:
-        """Give up the job in hand and end."""
+        """Abort the current job and stop."""
         ...
 
     def has(self, calibration_hash: str) -> bool:
@@ -69,25 +69,25 @@ class Solver(Protocol):
         ...
 
     def adopt(self, calibration: Calibration) -> None:
-        """Bring a calibration onto the device; `Ready` follows."""
+        """Load a calibration to the device; `Ready` follows."""
         ...
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Have a snapshot reconstructed; `Solved` or `Failed` follows."""
+        """Queue a snapshot for reconstruction; `Solved` or `Failed` follows."""
         ...
 
     def results(self) -> Iterator[Result]:
-        """Fetch what has come out since last asked."""
+        """Return the results since the last call."""
         ...
 
     def status(self) -> dict[str, int | float | str]:
-        """Return what the node reports of its solver."""
+        """Return the solver's part of the node status."""
         ...
 
     def parameters(self) -> Sequence[Parameter]:
-        """Return what may be set while it runs; none where nothing may."""
+        """Return the adjustable parameters, if any."""
         ...
 
     def change(self, request: str, changes: Mapping[str, Value]) -> None:
-        """Set parameters, which were checked one by one, from the next snapshot on; `Changed` follows."""
+        """Set parameters, already checked one by one, from the next snapshot on; `Changed` follows."""
         ...

@@ -1,4 +1,4 @@
-"""The thread that computes: engines by calibration, one snapshot after the other."""
+"""The solver thread: one engine per calibration, one snapshot after the other."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 SOLVER_KEY = "solver."
-"""Begins the names under which a node's status says how it solves; the sink records them."""
+"""Prefix of the status keys with the solver settings, which the sink records."""
 _ID_DIGITS = 12
 _ENGINES_KEPT = 2
-"""The current calibration and the one before it, whose last snapshots may still be on their way."""
+"""The current calibration and the previous one, whose last snapshots may still be in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class _Change:
 _FROM_RIG = tuple(
     field.name for field in dataclasses.fields(SolverSettings) if field.name in ReconstructSection.model_fields
 )
-"""What a rig may say of how a snapshot is solved; the fields have the same names in both."""
+"""Solver settings of a rig; the fields have the same names in both classes."""
 
 
 def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
-    """Return the denoiser on its device, and the settings: what the rig says, and for the rest what suits the device.
+    """Return the denoiser on its device and the settings: the rig's, with device-dependent defaults.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
 
 
 def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:
-    """Return how snapshots are solved, in full, as it is recorded: what a rig leaves open is decided by now."""
+    """Return the complete solver settings for the recording, with all defaults resolved."""
     told: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
     told |= {name: value.value for name, value in told.items() if isinstance(value, StrEnum)}
     told["precision"] = section.precision
@@ -92,17 +92,17 @@ def describe_solver(section: ReconstructSection, prior: str, settings: SolverSet
 
 
 def solver_id(told: Mapping[str, int | float | str]) -> str:
-    """Return the name of settings as `describe_solver` tells them: the same wherever they are the same."""
+    """Return the id of solver settings: equal settings have equal ids."""
     return hashlib.sha256(json.dumps(dict(told), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
 
 
 class _CancelledError(Exception):
-    """The solve in hand is not wanted any more."""
+    """The current solve is aborted."""
 
 
 @dataclass(slots=True, eq=False)
 class _UnderWay:
-    """A solve that was begun."""
+    """A started solve."""
 
     snapshot: Snapshot
     pending: AsyncSolve
@@ -110,14 +110,14 @@ class _UnderWay:
 
 
 class Utilisation:
-    """The share of the last seconds in which something was done, from how long it has been done altogether."""
+    """Utilisation over the last seconds, from a running total of busy time."""
 
     def __init__(self, window_s: float = 2.0) -> None:
         self._window_s = window_s
         self._seen: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
 
     def of(self, busy_s: float, now_s: float) -> float:
-        """Return it, 0–1, and take note of how it is now."""
+        """Return the utilisation, 0–1, since the last call."""
         while len(self._seen) > 1 and now_s - self._seen[1][0] >= self._window_s:
             self._seen.popleft()
         began_s, before_s = self._seen[0]
@@ -126,19 +126,19 @@ class Utilisation:
 
 
 class SolverThread:
-    """Runs the engine beside the node's poll loop.
+    """Run the engine in parallel with the node's poll loop.
 
-    On a GPU the next snapshot is begun before the last one's video has come out, so that copies run beside the
-    computing; a video is handed on as soon as it is there.
+    On a GPU the next solve starts before the previous video has been copied out, so that copies overlap with computing;
+    a video is passed on as soon as it arrives.
 
     Parameters
     ----------
     section
         ``[reconstruct]`` of the rig.
     device
-        What to compute on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        Device to compute on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
     calibration
-        ``[calibration]`` of the rig: how to watch it.
+        ``[calibration]`` of the rig: how to monitor it.
 
     Raises
     ------
@@ -175,12 +175,12 @@ class SolverThread:
         self._utilisation = Utilisation()
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin; ``wake`` is called whenever there is a result to fetch."""
+        """Start; ``wake`` is called whenever a result is available."""
         self._wake = wake
         self._thread.start()
 
     def stop(self) -> None:
-        """Give up the job in hand and end, within an iteration."""
+        """Abort the current job and stop, within an iteration."""
         self._cancelled = True
         self._jobs.put(None)
         self._thread.join()
@@ -190,17 +190,17 @@ class SolverThread:
         return calibration_hash in self._engines or calibration_hash in self._adopting
 
     def adopt(self, calibration: Calibration) -> None:
-        """Bring a calibration onto the device; `Ready` follows."""
+        """Load a calibration to the device; `Ready` follows."""
         if not self.has(calibration.hash):
             self._adopting.add(calibration.hash)
             self._jobs.put(calibration)
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Have a snapshot reconstructed; `Solved` or `Failed` follows."""
+        """Queue a snapshot for reconstruction; `Solved` or `Failed` follows."""
         self._jobs.put(snapshot)
 
     def parameters(self) -> Sequence[Parameter]:
-        """Return what may be set while it runs."""
+        """Return the adjustable parameters."""
         return self._parameters
 
     def change(self, request: str, changes: Mapping[str, Value]) -> None:
@@ -208,13 +208,13 @@ class SolverThread:
         self._jobs.put(_Change(request, changes))
 
     def results(self) -> Iterator[Result]:
-        """Fetch what has come out since last asked."""
+        """Return the results since the last call."""
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._results.get_nowait()
 
     def status(self) -> dict[str, int | float | str]:
-        """Return what the node reports of its solver."""
+        """Return the solver's part of the node status."""
         found: dict[str, int | float | str] = {
             "denoiser": self._denoiser.name,
             "device": self.device_name,
@@ -251,18 +251,18 @@ class SolverThread:
 
     def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
         if not isinstance(error, SciStreamError):
-            log.error("the solver failed", exc_info=error)
+            log.error("solver failed", exc_info=error)
         self._put(Failed(snapshot, error))
 
     def _change(self, job: _Change) -> Changed:
-        """Go on with other settings, all of them or none."""
+        """Apply changed settings, all or none."""
         try:
             section = changed_section(self._given, self._section, self._denoiser.name, job.changes)
             denoiser, settings = make_prior(section, self._device)
             if denoiser.name == self._denoiser.name:
                 self._controller = BudgetController(settings, self._controller.iteration_s)
                 for engine in self._engines.values():
-                    engine.settings = settings  # more or fewer of the same iterations: nothing to be made anew
+                    engine.settings = settings  # only the number of iterations changes: the engines stay valid
             else:
                 made = [self._make_engine(engine.calibration, denoiser, settings) for engine in self._engines.values()]
                 self._denoiser, self._settings = denoiser, settings
@@ -277,7 +277,7 @@ class SolverThread:
         return Changed(job.request, parameters=self._parameters)
 
     def _tell(self) -> dict[str, int | float | str]:
-        """Declare what may be set, and return how snapshots are solved."""
+        """Declare the parameters and return the solver settings."""
         section, prior, settings = self._section, self._denoiser.name, self._settings
         self._parameters = solver_parameters(self._given, section, prior, settings)
         solver = describe_solver(section, prior, settings)
@@ -287,7 +287,7 @@ class SolverThread:
     def _make_engine(
         self, calibration: Calibration, denoiser: Denoiser, settings: SolverSettings
     ) -> tuple[Engine, float]:
-        """Return an engine, and the seconds that it takes for an iteration."""
+        """Return an engine and its time per iteration, s."""
         engine = Engine(
             calibration,
             denoiser,
@@ -296,7 +296,7 @@ class SolverThread:
             video_dtype=self._dtype,
             between=self._between_iterations,
         )
-        # The first run loads kernels and allocates memory: better now than on the first snapshot.
+        # The first run loads kernels and allocates memory: do it before the first snapshot.
         while (iteration_s := self._within_memory(engine, SnapshotId("", 0, 0), engine.warm_up)) is None:
             pass
         return engine, iteration_s
@@ -316,7 +316,7 @@ class SolverThread:
         return Ready(calibration.hash, self.device_name)
 
     def _begin(self, snapshot: Snapshot) -> None:
-        """Ask for a snapshot's video, and hand on the one before it."""
+        """Start the solve of a snapshot and pass on the previous result."""
         started_ns = unix_ns()
         engine = self._engines[snapshot.calibration_hash]
         if self._last_engine is not None and self._last_engine is not engine:
@@ -332,7 +332,7 @@ class SolverThread:
         self._under_way = _UnderWay(snapshot, pending, started_ns)
 
     def _within_memory(self, engine: Engine, which: SnapshotId, work: Callable[[], _T]) -> _T | None:
-        """Do some work, and hand on the video before; None if there was no memory: some is spared to try again."""
+        """Run some work and pass on the previous result; None if out of memory, after freeing some for a retry."""
         try:
             return work()
         except DeviceMemoryError as error:
@@ -341,15 +341,15 @@ class SolverThread:
         finally:
             self._deliver()
         what = f"snapshot {which.seq}" if which.series else "the first run"
-        # Only now is nothing of the attempt alive any more: the error held on to it.
+        # Only now is the memory of the attempt free: the exception referenced it.
         if not engine.spare_memory():
-            raise DeviceMemoryError(f"There is no memory for {what}, and nothing left to spare", got=short)
+            raise DeviceMemoryError(f"Out of memory for {what}, and nothing left to free", got=short)
         about = {"series": which.series, "seq": which.seq} if which.series else {}
-        log.warning("%s is begun again with less at once: %s", what, short, extra=about)
+        log.warning("%s: out of memory, solving again in smaller chunks: %s", what, short, extra=about)
         return None
 
     def _between_iterations(self) -> None:
-        """Give up if that is wanted; hand on the last video if it has come out meanwhile."""
+        """Abort if requested; pass on the previous result if it has arrived."""
         if self._cancelled:
             raise _CancelledError
         self._denoised += 1
@@ -357,7 +357,7 @@ class SolverThread:
             self._deliver()
 
     def _deliver(self) -> None:
-        """Hand on the video that is under way, if there is one; waits for it."""
+        """Wait for the pending result, if any, and pass it on."""
         done, self._under_way = self._under_way, None
         if done is None:
             return

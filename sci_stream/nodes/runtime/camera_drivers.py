@@ -1,4 +1,4 @@
-"""Finding a camera driver by its name: drivers are plug-ins, this package knows none of them."""
+"""Load camera drivers by name. Drivers are plug-ins; this package imports none of them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def load_driver(name: str) -> CameraDriver:
     Raises
     ------
     ConfigError
-        If there is none of that name, or it cannot be imported.
+        If there is none of that name, or its import fails.
     """
     for entry in importlib.metadata.entry_points(group=GROUP, name=name):
         try:
             return cast(CameraDriver, entry.load())
         except ImportError as error:
             raise ConfigError(
-                f"The camera driver {name!r} ({entry.value}) cannot be imported",
+                f"Cannot import the camera driver {name!r} ({entry.value})",
                 got=error,
-                hint="Install what it needs; for GenICam cameras: pip install 'sci-stream[genicam]'.",
+                hint="Install its dependencies; for GenICam cameras: pip install 'sci-stream[genicam]'.",
             ) from error
     known = driver_names()
     close = difflib.get_close_matches(name, known, n=1)
     raise ConfigError(
-        "[camera] driver names no installed driver",
+        "Unknown camera driver in [camera] driver",
         expected=f"one of {', '.join(known) or 'none: is the package installed (pip install -e .)?'}",
         got=repr(name),
         hint=f"Did you mean {close[0]!r}?" if close else None,
@@ -47,12 +47,12 @@ def load_driver(name: str) -> CameraDriver:
 
 
 def make_camera(rig: Rig) -> Camera:
-    """Make the rig's camera, not yet open. Paths among its options are taken from the rig file's folder.
+    """Create the rig's camera, not yet open. Relative paths in its options are relative to the rig file.
 
     Raises
     ------
     ConfigError
-        If the driver is unknown or does not like its options.
+        If the driver is unknown or rejects its options.
     """
     driver = load_driver(rig.camera.driver)
     where = f"{rig.source}: [camera.options]" if rig.source else "[camera.options]"
@@ -61,7 +61,7 @@ def make_camera(rig: Rig) -> Camera:
 
 
 def _resolved(rig: Rig) -> dict[str, Any]:
-    """Make relative paths absolute where a file of that name lies beside the rig file."""
+    """Resolve relative paths of files next to the rig file."""
     folder = rig.source.parent if rig.source else Path()
 
     def resolved(value: Any) -> Any:

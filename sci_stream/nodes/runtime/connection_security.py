@@ -1,4 +1,4 @@
-"""From the rig to the encryption of a node's connections."""
+"""Encryption of a node's connections, as configured by the rig."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Host = Literal["acquire", "sink"]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSecurity:
-    """How one node's sockets serve and reach others; without encryption they do nothing."""
+    """Security of the sockets of one node; without encryption its functions do nothing."""
 
     serve: SocketConfig
     _rig: Rig
     _doors: CurveServer | None
 
     def reach(self, host: Host) -> SocketConfig:
-        """Return what prepares a socket that connects to the host of a node."""
+        """Return the configuration of a socket that connects to a node's host."""
         return plain if self._doors is None else self._doors.reach(self._rig.security.key_of(host))
 
     @property
     def strangers(self) -> int:
-        """How many connections were refused for their key."""
+        """Number of connections refused because of their key."""
         return 0 if self._doors is None else self._doors.allow_list.refused
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Refuse all further connections."""
         if self._doors is not None:
             self._doors.close()
 
 
 def setup_security(rig: Rig, context: zmq.Context[zmq.Socket[bytes]]) -> ConnectionSecurity:
-    """Prepare the encryption that a rig asks for; to be closed before the context ends.
+    """Set up the encryption of a rig; close it before the ZeroMQ context ends.
 
     Raises
     ------
@@ -52,5 +52,5 @@ def setup_security(rig: Rig, context: zmq.Context[zmq.Socket[bytes]]) -> Connect
 
 
 def reach_taps(rig: Rig) -> SocketConfig:
-    """Return what prepares a socket that listens to the sink's taps."""
+    """Return the configuration of a socket that subscribes to the sink's taps."""
     return present(read_key_pair(rig.security.key), rig.security.key_of("sink")) if rig.encrypted else plain

@@ -1,4 +1,4 @@
-"""A node's side of control: what the sink asks for is checked, done in its own time, and answered once."""
+"""Control requests at a node: check each request from the sink, execute it and answer once."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from sci_stream.wire import Control, ControlResult
 log = logging.getLogger(__name__)
 
 MOST_UNDER_WAY = 16
-"""Requests that a node works on at a time: more are refused, since each may take as long as a snapshot."""
+"""Maximum number of concurrent requests: each may take as long as a snapshot."""
 
 
 class ControlHandler:
-    """Takes `Control` messages and answers each with a `ControlResult`. Used from the node's loop.
+    """Execute `Control` messages and answer each with a `ControlResult`. Used from the node's loop.
 
     Parameters
     ----------
     node
-        Whose requests these are.
+        Name of the node.
     say
         Sends an answer.
     change
-        Begins to set parameters, checked one by one against their declarations; `done` follows, now or later.
+        Starts to set parameters, already checked one by one against their declarations; `done` follows, now or later.
     actions
-        By name, what else can be asked for; each returns what to answer, or raises a `SciStreamError`.
+        Other actions by name; each returns the answer or raises a `SciStreamError`.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class ControlHandler:
         self._under_way: dict[str, tuple[Control, dict[str, Value]]] = {}
 
     def take(self, control: Control, parameters: Iterable[Parameter], offered: Iterable[str] = ()) -> None:
-        """Begin to do what is asked for; ``parameters`` and ``offered`` actions are what the node declares now."""
+        """Start a request; ``parameters`` and ``offered`` actions are those that the node declares now."""
         try:
             if control.node != self._node:
-                raise InputError(f"This is {self._node}", got=f"a request for {control.node}")
+                raise InputError(f"Control request for the wrong node {control.node}", expected=self._node)
             if control.request in self._under_way:
-                return  # said twice: the answer to the first is the answer
+                return  # duplicate request: the answer to the first one counts
             if control.action == "set":
                 self._begin(control, checked_changes(parameters, control.parameters, self._node))
             else:
@@ -60,7 +60,7 @@ class ControlHandler:
     def _begin(self, control: Control, changes: dict[str, Value]) -> None:
         if len(self._under_way) >= MOST_UNDER_WAY:
             raise InputError(
-                f"{self._node} has {len(self._under_way)} requests under way", hint="Wait until they are done."
+                f"{self._node} has {len(self._under_way)} pending requests", hint="Wait until they are finished."
             )
         self._under_way[control.request] = (control, changes)
         self._change(control.request, changes)
@@ -68,12 +68,12 @@ class ControlHandler:
     def _act(self, control: Control, offered: list[str]) -> None:
         if control.action not in offered or control.action not in self._actions:
             expected = f"one of {', '.join(['set', *offered])}"
-            raise InputError(f"{self._node} cannot {control.action!r} now", expected=expected)
-        log.info("%s: asked for by %s", control.action, control.who or "nobody")
+            raise InputError(f"Action {control.action!r} is not available at {self._node} now", expected=expected)
+        log.info("%s: requested by %s", control.action, control.who or "nobody")
         self._say(ControlResult(request=control.request, ok=True, text=self._actions[control.action]()))
 
     def done(self, request: str, parameters: Iterable[Parameter] = (), error: SciStreamError | None = None) -> None:
-        """Answer: the parameters are set, and are now as declared, or none of them is."""
+        """Answer a request: all parameters are set and redeclared, or none is."""
         control, changes = self._under_way.pop(request)
         if error is not None:
             self._refuse(control, error)
@@ -83,5 +83,5 @@ class ControlHandler:
         self._say(ControlResult(request=request, ok=True, values=values))
 
     def _refuse(self, control: Control, error: SciStreamError) -> None:
-        log.info("refused to %s %s for %s: %s", control.action, dict(control.parameters), control.who, error)
+        log.info("control request refused (%s, from %s): %s", control.action, control.who, error)
         self._say(ControlResult(request=control.request, ok=False, text=str(error)))

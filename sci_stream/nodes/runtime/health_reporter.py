@@ -1,4 +1,4 @@
-"""What acquire, reconstruct and sink nodes tell whoever watches them, from what they know of themselves."""
+"""Health reporting of acquire, reconstruct and sink nodes: health server, service manager and metrics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PERIOD_S = 0.2
 
 
 class HealthReporter:
-    """A node's health and the server that tells it, if the rig wants one.
+    """The health of a node and, if the rig enables it, the server that publishes it.
 
     Parameters
     ----------
     node, kind_of_node, index
-        Who this is; the index tells reconstruct nodes apart.
+        Identity of the node; the index distinguishes reconstruct nodes.
     """
 
     def __init__(self, rig: Rig, node: str, kind_of_node: str, index: int = 0) -> None:
@@ -37,21 +37,21 @@ class HealthReporter:
         self._server: HealthServer | None = None
         self._next_s = float("-inf")
         self.page_refused: Counter[str] | None = None
-        """Requests that the live page refused, by reason, where this node serves one."""
+        """Requests refused by the live page, by reason, if this node serves it."""
         if section.enabled:
             port = section.port(kind_of_node, index)
             expires_s = expiry_s(section.token_expires)
             self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
             if section.token and host_s() >= expires_s:
-                log.error("the token of [health] has expired (token_expires): nobody can read status and metrics")
+                log.error("[health] token has expired (token_expires): status and metrics are not accessible")
 
     @property
     def url(self) -> str:
-        """Where it is served, ``""`` if it is not."""
+        """Address of the health server, ``""`` if disabled."""
         return "" if self._server is None else self._server.url
 
     def due(self, now_s: float) -> bool:
-        """Note that the loop turns; return whether it is time to `tell` again."""
+        """Record that the loop is alive; return whether the next `report` is due."""
         self._health.turn()
         if now_s < self._next_s:
             return False
@@ -59,17 +59,17 @@ class HealthReporter:
         return True
 
     def tell_soon(self) -> None:
-        """Have `due` say so at the next turn: something changed that others wait to see."""
+        """Make the next `report` due at once, because something visible changed."""
         self._next_s = float("-inf")
 
-    def tell(
+    def report(
         self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value], *, progress: int, idle: bool
     ) -> None:
-        """Publish; see `Health.tell` and `SystemdNotifier.tell`."""
+        """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
         refused = Counter({} if self._server is None else self._server.refused)
         refused.update(Counter({} if self.page_refused is None else self.page_refused))
-        self._health.tell(not_ready, status, {"http_refused": dict(refused), **figures})
-        self._manager.tell(not_ready or "ready", progress=progress, idle=idle)
+        self._health.report(not_ready, status, {"http_refused": dict(refused), **figures})
+        self._manager.report(not_ready or "ready", progress=progress, idle=idle)
 
     def close(self) -> None:
         """Stop serving."""

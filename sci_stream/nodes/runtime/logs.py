@@ -1,4 +1,4 @@
-"""What nodes say while they run: a line a message, for people or, one JSON object each, for programs."""
+"""Logging of nodes: one line per message, as text or as JSON objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from sci_stream.errors import ConfigError
 
 FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
-"""``json`` for a JSON object a line; else lines for people. Nodes inherit it from whoever starts them."""
+"""``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
 
 _FORMATS = ("people", "json")
 _KEYS = ("series", "seq")
@@ -21,16 +21,16 @@ _current = {"series": ""}
 
 
 def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] = os.environ) -> None:
-    """Log to standard error, a line a message, with the node's name.
+    """Log to standard error, one line per message, with the node's name.
 
     Raises
     ------
     ConfigError
-        If the environment asks for a format that there is not.
+        If the environment names an unknown format.
     """
     wanted = environment.get(FORMAT_VARIABLE) or _FORMATS[0]
     if wanted not in _FORMATS:
-        raise ConfigError(f"{FORMAT_VARIABLE} is unknown", expected=" or ".join(_FORMATS), got=repr(wanted))
+        raise ConfigError(f"Unknown log format in {FORMAT_VARIABLE}", expected=" or ".join(_FORMATS), got=repr(wanted))
     for_people = logging.Formatter(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(node) if wanted == "json" else for_people)
@@ -38,20 +38,20 @@ def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] =
 
 
 def logs_json() -> bool:
-    """Return whether this process logs for programs."""
+    """Return whether this process logs JSON."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 
 def log_for_series(series: str) -> None:
-    """Have all that is logged from here on, and says nothing else, said to be of this series."""
+    """Attribute all further log records without a series of their own to this series."""
     _current["series"] = series
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a JSON object: ``time`` (UTC), ``level``, ``node``, ``logger``, ``message``.
+    """Format a record as a JSON object: ``time`` (UTC), ``level``, ``node``, ``logger``, ``message``.
 
-    With ``series`` and ``seq`` where it is about one: from ``extra`` of the call, the series else from
-    `log_for_series`; with ``error``, a traceback, where there is one.
+    ``series`` and ``seq`` come from ``extra`` of the call, the series otherwise from `log_for_series`; ``error`` holds
+    the traceback, if any.
     """
 
     def __init__(self, node: str) -> None:
@@ -76,7 +76,7 @@ class JsonLines(logging.Formatter):
 
 
 def as_line(node: str, message: str) -> str:
-    """Return something that a process says itself, and does not log, as its log would have it."""
+    """Return a line of direct output in the format of the log."""
     if not logs_json() or message.startswith("{"):
         return message
     record = logging.LogRecord("sci_stream", logging.WARNING, "", 0, message, None, None)

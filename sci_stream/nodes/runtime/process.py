@@ -1,4 +1,4 @@
-"""What every node process shares: who it is, how it is told to stop, how it speaks."""
+"""Common parts of node processes: versions, instance ids, threads, stop requests and signals."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import time
 from collections.abc import Callable, Iterator
 
 PARENT_VARIABLE = "SCI_STREAM_SUPERVISOR_PID"
-"""Set by a supervisor for its nodes: a node whose supervisor is gone stops by itself."""
+"""Set by a supervisor for its nodes: a node stops by itself when its supervisor has ended."""
 
 CLOSE_VARIABLE = "SCI_STREAM_CLOSE_SERIES"
-"""Set by a supervisor that is stopping: the acquire node closes the series that was left open, and begins none."""
+"""Set by a stopping supervisor: the acquire node closes the interrupted series and starts none."""
 
 EXIT_AT_ONCE = 130
 _STEP_S = 0.02
 
 NEXT_SERIES = signal.SIGUSR1
-"""Has the acquire node end the series that runs, in order, and begin another."""
+"""Makes the acquire node end the running series cleanly and start another."""
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
+    """Return the versions that results depend on."""
     found = {"python": platform.python_version()}
     for name in ("sci-stream", "numpy", "torch", "pyzmq", "h5py", "opencv-python"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -38,37 +38,37 @@ def versions() -> dict[str, str]:
 
 
 def freeze_gc() -> None:
-    """Take what was loaded so far out of garbage collection: call when a node is set up, before its loop.
+    """Exclude all loaded objects from garbage collection: call after the set-up of a node, before its loop.
 
-    A full collection goes through all objects of all imported modules, a tenth of a second and more with torch, in the
-    middle of some snapshot's way. What was there before the loop stays for as long as the process does.
+    A full collection visits all objects of all imported modules, 0.1 s and more with torch, and delays the snapshots in
+    flight. Objects created before the loop live as long as the process anyway.
     """
     gc.collect()
     gc.freeze()
 
 
 def new_instance_id() -> str:
-    """Return a token that tells this process from an earlier one of the same name."""
+    """Return a token that distinguishes this process from earlier ones of the same name."""
     return secrets.token_hex(4)
 
 
 def limit_threads() -> None:
-    """Have OpenMP threads sleep while they wait for each other. Call before torch is imported.
+    """Make OpenMP threads sleep, not spin, while they wait for each other. Call before torch is imported.
 
-    By default they spin, which assumes the cores to themselves; here camera, sockets and recorder want them too, and a
-    thread that spins for one that was put aside halves the speed (docs/decisions/0009).
+    Spinning assumes exclusive cores; here camera, sockets and recorder need them too, and a thread that spins for a
+    preempted one halves the speed (docs/decisions/0009).
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class StopRequest:
-    """Set once a node is asked to drain and stop.
+    """A request to drain and stop a node.
 
-    A request is ``gentle`` when nobody is left to stop the nodes in order: then the acquire node drains first, and the
-    others stay as long as it needs them.
+    A request is ``gentle`` when no supervisor is left to stop the nodes in order: the acquire node then drains first,
+    and the others stay as long as it needs them.
 
-    It takes no lock, and so can be set from a signal handler whatever that interrupts: a `threading.Event` that is
-    waited for in the same thread holds its lock at times, and whoever sets it then waits for itself.
+    It takes no lock, so any signal handler can set it. A `threading.Event` could deadlock: a wait in the same thread
+    may hold its lock when the handler sets it.
     """
 
     def __init__(self) -> None:
@@ -81,20 +81,20 @@ class StopRequest:
         return self._is_set
 
     def call_on_stop(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called (from a signal handler or another thread) when the request comes; now, if it has.
+        """Call ``callback`` (from a signal handler or another thread) when the request arrives; at once if it has.
 
-        It may be called twice, where the request comes meanwhile.
+        It may be called twice if the request arrives meanwhile.
         """
         self._on_stop.append(callback)
         if self._is_set:
             callback()
 
     def call_at_once(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when a second signal is about to end the process: what must not be left behind."""
+        """Call ``callback`` when a second signal is about to end the process, to clean up."""
         self._at_once.append(callback)
 
-    def insist(self) -> None:
-        """Do what must be done before the process ends at once."""
+    def force_stop(self) -> None:
+        """Run the clean-up of an immediate end."""
         for callback in self._at_once:
             callback()
 
@@ -106,7 +106,7 @@ class StopRequest:
             callback()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the request; return whether it came."""
+        """Wait for the request; return whether it arrived."""
         deadline_s = time.monotonic() + timeout_s
         while not self._is_set and (left_s := deadline_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _STEP_S))
@@ -120,8 +120,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
     def handle(number: int, _frame: object) -> None:
         if request:
-            request.insist()
-            sys.stderr.write("stopped at once\n")
+            request.force_stop()
+            sys.stderr.write("stopped immediately\n")
             sys.stderr.flush()
             os._exit(EXIT_AT_ONCE)
         logging.getLogger(__name__).info("%s: draining", signal.Signals(number).name)
@@ -137,7 +137,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 
 def _stop_with_parent(request: StopRequest) -> None:
-    """Stop when the supervisor that started this process is gone: nobody would ever stop it otherwise."""
+    """Stop when the supervisor of this process has ended: nothing else would stop it."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None:
         return
@@ -145,7 +145,7 @@ def _stop_with_parent(request: StopRequest) -> None:
     def watch() -> None:
         while not request:
             if os.getppid() != int(parent):
-                logging.getLogger(__name__).warning("the supervisor is gone: draining")
+                logging.getLogger(__name__).warning("supervisor has ended: draining and stopping")
                 request.set(gentle=True)
             time.sleep(0.5)
 

@@ -1,4 +1,4 @@
-"""What a node tells the service manager that started it (systemd): ready, how it goes, that frames make progress."""
+"""Notifications to systemd: ready, status text and watchdog."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from collections.abc import Mapping
 
 
 class SystemdNotifier:
-    """The manager's socket, if there is one; without it, nothing is told.
+    """Client of the service manager's notification socket; does nothing without one.
 
-    The watchdog is fed by progress, not by a timer: a node that hangs with work before it is started again, one that
-    has nothing to do is left alone.
+    The watchdog is fed by progress, not by a timer: systemd restarts a node that hangs with work pending, but not an
+    idle one.
 
     Parameters
     ----------
     environment
-        Where ``NOTIFY_SOCKET`` is. See sd_notify(3).
+        Environment with ``NOTIFY_SOCKET``. See sd_notify(3).
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
-        # An @ stands for the null byte of an abstract name.
+        # A leading @ denotes an abstract socket name.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
         self._ready = False
         self._told = ""
         self._progress: int | None = None
 
-    def tell(self, words: str, *, progress: int, idle: bool) -> None:
-        """Say how it goes.
+    def report(self, words: str, *, progress: int, idle: bool) -> None:
+        """Send the status.
 
         Parameters
         ----------
         words
-            For people: ``systemctl status`` shows them.
+            Text shown by ``systemctl status``.
         progress
-            Grows whenever a frame comes on its way.
+            Counter that grows with every step of a frame.
         idle
-            Whether there is nothing to make progress with.
+            Whether there is no work.
         """
         if self._socket is None:
             return
@@ -56,18 +56,18 @@ class SystemdNotifier:
         self._send(lines)
 
     def stopping(self) -> None:
-        """Say that the end has begun: it may take as long as draining does."""
+        """Announce the stop, which may take as long as draining."""
         self._send(["STOPPING=1"])
 
     def _send(self, lines: list[str]) -> None:
         if self._socket is None or not lines:
             return
-        # A manager that does not listen is no reason for a node to fail.
+        # A node must not fail because the manager does not listen.
         with contextlib.suppress(OSError):
             self._socket.sendto("\n".join(lines).encode(), self._address)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

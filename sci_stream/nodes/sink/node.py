@@ -283,7 +283,7 @@ class SinkNode:
         series = self._series
         for peer in self._server.peers.values():
             if series is not None and peer.status.get("series") == series.name:
-                series.hear(peer.status, now_s)
+                series.update_from_acquire(peer.status, now_s)
         if series is not None:
             series.learn_solvers(solvers(self._server.peers.values()))
             series.checkpoint()
@@ -301,7 +301,7 @@ class SinkNode:
         self._taps.publish(Heartbeat(node="sink", status={**flat(status), "preview": self._preview_url}))
         if self._watched.due(now_s):
             figures = sink_figures(status, self._wire_errors)
-            self._watched.tell(
+            self._watched.report(
                 self._not_ready(status),
                 {**status, "preview": self._preview_url},
                 figures,

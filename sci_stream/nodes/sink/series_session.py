@@ -205,7 +205,7 @@ class SeriesSession:
         if self._movie is not None:
             self._movie.publish(reconstruction)
 
-    def hear(self, report: Mapping[str, int | float | str], now_s: float) -> None:
+    def update_from_acquire(self, report: Mapping[str, int | float | str], now_s: float) -> None:
         """Take note of what the acquire node says of the series while it runs."""
         acquired = int(report.get("acquired", 0))
         self.book.ledger.announce(acquired)

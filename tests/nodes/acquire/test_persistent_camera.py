@@ -112,7 +112,7 @@ def test_what_was_set_outlives_the_process_while_its_series_goes_on(tmp_path: Pa
         killed = PersistentCamera(simulated(), memory)  # nothing of it is ended in order
         killed.open()
         killed.set("exposure", 0.5)
-    with kept_open(simulated(), memory, goes_on=True) as kept:
+    with kept_open(simulated(), memory, resume=True) as kept:
         kept.open()
         assert exposure(kept) == 0.5
     assert list(tmp_path.iterdir()) == [], "it ended in order"
@@ -130,6 +130,6 @@ def test_what_was_set_for_a_series_that_is_over_is_forgotten(tmp_path: Path) -> 
 def test_a_memory_that_makes_no_sense_does_not_keep_the_camera_from_being_opened(tmp_path: Path, content: str) -> None:
     memory = tmp_path / "rig.settings"
     memory.write_text(content)
-    with kept_open(simulated(), memory, goes_on=True) as kept:
+    with kept_open(simulated(), memory, resume=True) as kept:
         kept.open()
         assert exposure(kept) == 0.9

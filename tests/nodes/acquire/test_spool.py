@@ -78,7 +78,7 @@ def test_what_was_kept_is_found_again_bit_for_bit(tmp_path: Path, truth: bool) -
     spool.close(over=False)
     left = taken_up(tmp_path / "rig.spool")
     assert left.info == info()
-    assert (left.next_seq, left.camera_missed, left.torn, left.ending) == (4, 3, 0, "")
+    assert (left.next_seq, left.camera_missed, left.corrupt_slots, left.ending) == (4, 3, 0, "")
     assert all(same(kept.snapshot, each) for kept, each in zip(left.kept, made, strict=True))
 
 
@@ -196,7 +196,7 @@ def test_no_damage_makes_a_snapshot_that_never_was(tmp_path: Path, damage: list[
     left = taken_up(path)
     for kept in left.kept:
         assert same(kept.snapshot, made[kept.snapshot.id.seq])
-    assert len(left.kept) + left.torn <= 3
+    assert len(left.kept) + left.corrupt_slots <= 3
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -52,10 +52,10 @@ def starts_of_acquire(folder: Path, *leaves: str) -> tuple[int, str]:
 def test_it_is_started_again_to_go_on(tmp_path: Path, leaves: tuple[str, ...]) -> None:
     starts, said = starts_of_acquire(tmp_path, *leaves)
     assert starts == 2
-    assert f"acquire ended by {signal.SIGKILL.name}: starting it again" in said
+    assert f"acquire ended by {signal.SIGKILL.name}: restarting" in said
 
 
 def test_not_once_its_last_series_is_over(tmp_path: Path) -> None:
     starts, said = starts_of_acquire(tmp_path, "done")
     assert starts == 1, "it would acquire a series that nobody asked for"
-    assert "starting it again" not in said
+    assert "restarting" not in said

@@ -44,28 +44,28 @@ Ends = tuple[Manager, SystemdNotifier]
 
 def test_readiness_is_told_once_and_words_when_they_change(ends: Ends) -> None:
     manager, node = ends
-    node.tell("the camera is being opened", progress=0, idle=True)
+    node.report("the camera is being opened", progress=0, idle=True)
     assert manager.heard() == ["READY=1", "STATUS=the camera is being opened", "WATCHDOG=1"]
-    node.tell("ready", progress=0, idle=True)
+    node.report("ready", progress=0, idle=True)
     assert manager.heard() == ["STATUS=ready", "WATCHDOG=1"]
 
 
 def test_the_watchdog_is_fed_by_progress_and_when_there_is_nothing_to_do_but_not_by_time(ends: Ends) -> None:
     manager, node = ends
-    node.tell("ready", progress=5, idle=False)
+    node.report("ready", progress=5, idle=False)
     assert "WATCHDOG=1" in manager.heard()
     for _ in range(3):
-        node.tell("ready", progress=5, idle=False)
+        node.report("ready", progress=5, idle=False)
         assert manager.heard() == []
-    node.tell("ready", progress=6, idle=False)
+    node.report("ready", progress=6, idle=False)
     assert manager.heard() == ["WATCHDOG=1"]
-    node.tell("ready", progress=6, idle=True)
+    node.report("ready", progress=6, idle=True)
     assert manager.heard() == ["WATCHDOG=1"]
 
 
 def test_a_line_break_in_a_reason_cannot_forge_another_message(ends: Ends) -> None:
     manager, node = ends
-    node.tell("lost\nSTOPPING=1", progress=0, idle=False)
+    node.report("lost\nSTOPPING=1", progress=0, idle=False)
     assert "STATUS=lost STOPPING=1" in manager.heard()
 
 
@@ -78,8 +78,8 @@ def test_the_beginning_of_the_end_is_told(ends: Ends) -> None:
 def test_a_manager_that_is_gone_and_none_at_all_are_survived(ends: Ends) -> None:
     manager, node = ends
     manager.close()
-    node.tell("ready", progress=1, idle=False)
+    node.report("ready", progress=1, idle=False)
     alone = SystemdNotifier({})
-    alone.tell("ready", progress=1, idle=False)
+    alone.report("ready", progress=1, idle=False)
     alone.stopping()
     alone.close()

@@ -1,4 +1,4 @@
-"""The file of a spool: its beginning, which says whose it is, and the locks and errors around it."""
+"""The spool file: its header with the owning series, its locking and its errors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ log = logging.getLogger(__name__)
 
 _MAGIC = b"SCISPOOL"
 _VERSION = 1
-_HEAD = struct.Struct("<8sIIQIII")  # magic, version, slots, bytes a slot, begin of slots, length and crc of the info
+# magic, version, number of slots, bytes per slot, offset of the slots, length and CRC of the info
+_HEAD = struct.Struct("<8sIIQIII")
 _INFO_AT = 512
-"""Between the head and this lies what changes while the series runs: see `sci_stream.nodes.acquire.spool.spool`."""
+"""The mutable fields lie between the header and this offset: see `sci_stream.nodes.acquire.spool.spool`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A spool's open and locked file, and how it is laid out."""
+    """An open, locked spool file and its layout."""
 
     path: Path
     number: int
@@ -38,17 +39,17 @@ class SpoolFile:
 
     @property
     def nbytes(self) -> int:
-        """Its length; most of it takes no room until it is used."""
+        """File length; the file is sparse."""
         return self.begin + self.slots * self.slot_bytes
 
 
 def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> SpoolFile:
-    """Make a spool's file in place of one that may be there.
+    """Create a spool file, replacing an existing one.
 
     Raises
     ------
     StorageError
-        If it cannot be made.
+        If it cannot be created.
     """
     told = bytes(encode(info)[1])
     begin, slot_bytes = pages(_INFO_AT + len(told)), pages(slot_bytes)
@@ -72,7 +73,7 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
 
 
 def open_file(path: Path) -> tuple[SpoolFile, SeriesInfo] | None:
-    """Open a spool that was left, and say of which series; None if there is none, or it had to be moved aside.
+    """Open an existing spool and return its series; None if there is none or it had to be quarantined.
 
     Raises
     ------
@@ -88,34 +89,34 @@ def open_file(path: Path) -> tuple[SpoolFile, SeriesInfo] | None:
             return _read_head(path, number)
         except (ValueError, WireError) as error:
             os.close(number)
-            set_aside(path, str(error))
+            quarantine(path, str(error))
             return None
         except (OSError, StorageError):
             os.close(number)
             raise
 
 
-def set_aside(path: Path, why: str) -> Path:
-    """Move a spool that cannot be taken up out of the way: it is the only copy of what is in it. Return where to."""
+def quarantine(path: Path, why: str) -> Path:
+    """Rename a spool that cannot be resumed, because it is the only copy of its snapshots. Return the new path."""
     aside = path.with_name(f"{path.stem}-{path.stat().st_mtime_ns}.aside")
     path.rename(aside)
-    log.error("what a series that was not ended left behind cannot be taken up (%s); it is kept as %s", why, aside)
+    log.error("cannot resume the interrupted series (%s); its spool is kept as %s", why, aside)
     return aside
 
 
 def pages(nbytes: int) -> int:
-    """Return the next multiple of what can be mapped."""
+    """Round up to a multiple of the page size."""
     return -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
 @contextlib.contextmanager
 def said_of(path: Path) -> Iterator[None]:
-    """Turn the system's errors into ours."""
+    """Convert OSError to StorageError."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"The spool {path} cannot be used",
+            f"Cannot use the spool {path}",
             got=error.strerror,
             hint="Name a folder on a memory file system in [policy] spool that this user can write to.",
         ) from None
@@ -124,14 +125,14 @@ def said_of(path: Path) -> Iterator[None]:
 def _read_head(path: Path, number: int) -> tuple[SpoolFile, SeriesInfo]:
     head = os.pread(number, _HEAD.size, 0)
     if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-        raise ValueError("it is not a spool")
+        raise ValueError("not a spool file")
     _, version, slots, slot_bytes, begin, told_bytes, crc = _HEAD.unpack(head)
     if version != _VERSION:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     file = SpoolFile(path, number, slots, slot_bytes, begin)
     told = os.pread(number, min(told_bytes, Limits().max_header_bytes), _INFO_AT)
     if zlib.crc32(told) != crc or file.nbytes != os.fstat(number).st_size:
-        raise ValueError("its beginning is damaged")
+        raise ValueError("corrupt header")
     info = decode([b"series_start", told])
     if not isinstance(info, SeriesInfo):
         raise ValueError("it names no series")
@@ -144,7 +145,7 @@ def _lock(file: SpoolFile) -> None:
     except BlockingIOError:
         raise StorageError(
             f"The spool {file.path} is in use",
-            expected="one acquire node for a rig",
+            expected="one acquire node per rig",
             got="another process that has it open",
             hint="Stop the other acquire node, or give this rig another name or [policy] spool.",
         ) from None

@@ -1,4 +1,4 @@
-"""One slot of a spool: a snapshot as the message that goes over the wire, and a state that is written last."""
+"""One spool slot: a snapshot encoded as its wire message, and a state that is written last."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from sci_stream.wire import Limits, decode, encode
 log = logging.getLogger(__name__)
 
 FREE, HELD, DELIVERED = 0, 0x48454C44, 0x44454C56
-"""States: no snapshot; one; one of which only the raw counts are not known to be safe."""
+"""Slot states: empty; a snapshot; a delivered snapshot whose raw counts are not yet confirmed."""
 
-_SLOT = struct.Struct("<IIQIIQQ")  # state, crc of what follows, seq, length of the header, payloads, their lengths
+_SLOT = struct.Struct("<IIQIIQQ")  # state, CRC of the rest, seq, header length, number of payloads, their lengths
 _STATE = struct.Struct("<I")
 _MOST_HEADER = 16 << 10
 _MOST_PAYLOADS = 2
 
 
 def slot_size(array_bytes: int) -> int:
-    """Return the most that a snapshot with so many bytes of arrays takes."""
+    """Return the slot size for a snapshot with this many array bytes."""
     return _SLOT.size + _MOST_HEADER + array_bytes
 
 
 def snapshot_bytes(height_px: int, width_px: int, truth_frames: int) -> int:
-    """Return the most that the arrays of a snapshot can take: counts and truth as float32."""
+    """Return the maximum size of a snapshot's arrays: counts, and ground truth as float32."""
     return 4 * height_px * width_px * (1 + truth_frames)
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A snapshot as it lies in a slot; its payloads share the snapshot's memory."""
+    """An encoded snapshot; its payloads share the snapshot's memory."""
 
     seq: int
     parts: Sequence[bytes | memoryview]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Packed:
-        """Pack a snapshot."""
+        """Encode a snapshot."""
         return cls(snapshot.id.seq, encode(snapshot)[1:])
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Encoded size in bytes."""
         return _SLOT.size + sum(memoryview(part).nbytes for part in self.parts)
 
     def write(self, mapped: mmap.mmap, at: int, through: Array) -> None:
-        """Write it to a slot that is free; ``through`` is the whole mapping as bytes."""
+        """Write the snapshot to a free slot; ``through`` is the whole mapping as bytes."""
         header, *payloads = self.parts
         sizes = [memoryview(payload).nbytes for payload in payloads]
         padded = sizes + [0] * (_MOST_PAYLOADS - len(sizes))
@@ -70,18 +70,18 @@ class Packed:
 
 
 def set_state(mapped: mmap.mmap, at: int, state: int) -> None:
-    """Say what is in a slot."""
+    """Set the state of a slot."""
     _STATE.pack_into(mapped, at, state)
 
 
 def state_of(mapped: mmap.mmap, at: int) -> int:
-    """Return what is in a slot."""
+    """Return the state of a slot."""
     state: int = _STATE.unpack_from(mapped, at)[0]
     return state
 
 
 def read_slot(mapped: mmap.mmap, at: int, slot_bytes: int, series: str) -> Snapshot | None:
-    """Return a copy of the snapshot in a slot; None if it is torn, or not of the series."""
+    """Return a copy of the snapshot in a slot; None if it is corrupt or of another series."""
     prefix = mapped[at : at + _SLOT.size]
     _, crc, seq, header_bytes, n_payloads, *sizes = _SLOT.unpack(prefix)
     end = _SLOT.size + header_bytes + sum(sizes[:n_payloads])
@@ -99,7 +99,7 @@ def read_slot(mapped: mmap.mmap, at: int, slot_bytes: int, series: str) -> Snaps
     try:
         snapshot = decode(frames, Limits(max_payload_bytes=slot_bytes))
     except WireError as error:
-        log.warning("a slot of the spool holds no whole snapshot: %s", error)
+        log.warning("corrupt spool slot ignored: %s", error)
         return None
     whole = isinstance(snapshot, Snapshot) and (snapshot.id.series, snapshot.id.seq) == (series, seq)
     return snapshot if isinstance(snapshot, Snapshot) and whole else None

@@ -1,10 +1,10 @@
-"""Snapshots that are not yet safe, in a file that outlives the acquire node: the next one takes up what a crash leaves.
+"""The spool: a file of unacknowledged snapshots that survives a crash of the acquire node.
 
-The file is mapped into memory. What is written to the mapping belongs to the kernel from then on: it survives the
-process, however it ends (not the machine). On a memory file system it costs one copy of a snapshot and no disk.
+The file is memory-mapped. Data written to the mapping belong to the kernel: they survive a crash of the process, but
+not of the machine. On a memory file system the cost is one copy of a snapshot and no disk access.
 
-It begins with what is known of the series, then come slots, one a snapshot. A slot's state is written last, so that a
-slot in which a process died while writing it is not taken for a snapshot; checksums find what else may befall it.
+The series information comes first, then slots of one snapshot each. The state of a slot is written last, so that a
+partially written slot does not count as a snapshot; checksums detect other corruption.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from sci_stream.nodes.runtime.process import PARENT_VARIABLE
 log = logging.getLogger(__name__)
 
 SPOOL_VARIABLE = "SCI_STREAM_SPOOL"
-"""Set by a supervisor for its acquire node: a folder that lives as long as the run."""
+"""Set by a supervisor for its acquire node: a folder that exists for the duration of the run."""
 
 _GIVEN_AT = 64
-_GIVEN = struct.Struct("<QQQ")  # next seq, epoch, missed by the camera so far: the camera's thread writes these
+_GIVEN = struct.Struct("<QQQ")  # next seq, epoch, frames missed by the camera: written by the camera thread
 _EPOCH_AT = _GIVEN_AT + 8
 _CONFIRMED_AT, _RUNNING_AT, _TOUCHED_AT, _ENDING_AT = 96, 104, 112, 128
 _NUMBER = struct.Struct("<Q")
-_ENDING = struct.Struct("<I252s")  # whether the series is being ended, and why
+_ENDING = struct.Struct("<I252s")  # whether the series is ending, and why
 _MOST_SLOTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSnapshot:
-    """A snapshot found in a spool; ``delivered``: only its raw counts were not known to be safe."""
+    """A snapshot recovered from a spool; ``delivered``: only its raw counts were unconfirmed."""
 
     snapshot: Snapshot
     delivered: bool
@@ -51,11 +51,11 @@ class RecoveredSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """What an acquire node that died left behind.
+    """State recovered from the spool of a crashed acquire node.
 
-    ``next_seq`` is the first number that was not given out; ``confirmed`` the number below which the sink has confirmed
-    every outcome; ``running_ns`` when the camera was first started, monotonic time, 0 if it was not; ``ending`` why the
-    series was being ended, ``""`` if it was not; ``torn`` slots hold no snapshot any more.
+    ``next_seq`` is the first unused number; the sink has confirmed every outcome below ``confirmed``; ``running_ns``
+    is the monotonic time of the camera's first start, 0 if it was not started; ``ending`` is the end reason of a series
+    that was ending, otherwise ``""``; ``corrupt_slots`` counts slots without a readable snapshot.
     """
 
     info: SeriesInfo
@@ -66,35 +66,35 @@ class RecoveredState:
     running_ns: int
     ending: str
     kept: tuple[RecoveredSnapshot, ...]
-    torn: int
+    corrupt_slots: int
 
     @property
     def lost(self) -> Iterator[int]:
-        """Numbers given out whose outcome may not be known to the sink, and that cannot be sent out again."""
+        """Numbers whose outcome may be unknown to the sink and whose snapshots cannot be recovered."""
         here = {kept.snapshot.id.seq for kept in self.kept if not kept.delivered}
         return (seq for seq in range(self.confirmed, self.next_seq) if seq not in here)
 
 
 def spool_path(folder: Path | None, rig: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file of a rig's spool, in the folder that the rig names or in its supervisor's; None without one."""
+    """Return the spool file of a rig, in the rig's or the supervisor's folder; None without a folder."""
     place = folder or environment.get(SPOOL_VARIABLE)
     return Path(place) / f"{rig}.spool" if place else None
 
 
 def done_path(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file by which an acquire node tells its supervisor that all is done; None without a supervisor.
+    """Return the marker file of a completed acquire node; None without a supervisor.
 
-    It is there from just before the spool of the last series goes. A node that is killed between that and its end is
-    not started again: it would begin a series that nobody asked for.
+    It is created just before the spool of the last series is deleted. The supervisor does not restart a node that is
+    killed after that: it would start an unrequested series.
     """
     place = environment.get(SPOOL_VARIABLE) if PARENT_VARIABLE in environment else None
     return Path(place) / "done" if place else None
 
 
 class Spool:
-    """One series' spool. `keep` and `number` are for the camera's thread, the rest for the node's loop.
+    """The spool of one series. The camera thread calls `keep` and `number`, the node's loop the rest.
 
-    Made by `create` or `reopen`; its file is locked as long as it is open.
+    Created by `create` or `reopen`; the file is locked while it is open.
     """
 
     def __init__(self, file: SpoolFile) -> None:
@@ -109,23 +109,23 @@ class Spool:
         self._touched = 0
         self._complained = False
         self.unspooled = 0
-        """Snapshots for which there was no room: they are delivered as ever, but a crash would cost them."""
+        """Snapshots that did not fit: they are delivered as usual, but a crash would lose them."""
 
     @classmethod
     def create(cls, path: Path, info: SeriesInfo, *, most_bytes: int, limit_bytes: int) -> Spool:
-        """Begin the spool of a series; one that is there is replaced.
+        """Create the spool of a series, replacing an existing one.
 
         Parameters
         ----------
         most_bytes
-            Of the arrays of one snapshot.
+            Maximum array bytes of one snapshot.
         limit_bytes
-            Of all snapshots together: there are slots for as many as fit in, at a byte a pixel.
+            Limit for all snapshots together, which sets the number of slots at one byte per pixel.
 
         Raises
         ------
         StorageError
-            If the file cannot be made.
+            If the file cannot be created.
         """
         slots = min(_MOST_SLOTS, 1 + max(1, limit_bytes // (info.height_px * info.width_px)))
         file = make_file(path, info, slots=slots, slot_bytes=slot_size(most_bytes))
@@ -134,9 +134,9 @@ class Spool:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Spool, RecoveredState] | None:
-        """Take up the spool of a series that was not ended; None if there is none.
+        """Reopen the spool of an interrupted series; None if there is none.
 
-        One that cannot be read, as of another release, is moved aside and named in the log.
+        An unreadable spool, e.g. of another release, is quarantined and named in the log.
 
         Raises
         ------
@@ -151,10 +151,10 @@ class Spool:
             spool = cls(file)
         return spool, spool._take_up(info)
 
-    # --- the camera's thread
+    # --- camera thread
 
     def keep(self, snapshot: Snapshot, missed: int) -> bool:
-        """Copy a snapshot into a slot and give out its number; False, counted, if there is no room."""
+        """Copy a snapshot into a slot and use up its number; False, counted, if there is no room."""
         packed = Packed.of(snapshot)
         slot = self._take_slot(packed.nbytes)
         if slot is None:
@@ -166,44 +166,44 @@ class Spool:
         return slot is not None
 
     def number(self, seq: int, epoch: int, missed: int) -> None:
-        """Note that a number was given out, and how many frames the camera has missed so far."""
+        """Record the next number and the frames missed by the camera so far."""
         _GIVEN.pack_into(self._map, _GIVEN_AT, seq + 1, epoch, missed)
 
-    # --- the node's loop
+    # --- node loop
 
     def resume(self, epoch: int) -> None:
-        """Note in which epoch the series goes on."""
+        """Record the epoch in which the series resumes."""
         self._put(_EPOCH_AT, epoch)
 
     def run_since(self, monotonic_ns: int) -> None:
-        """Note when the camera was started, by the clock that all processes since the host's start share."""
+        """Record the camera's start in monotonic time, which all processes of the host share."""
         self._put(_RUNNING_AT, monotonic_ns)
 
     def confirmed(self, below: int) -> None:
-        """Note that the sink has confirmed the outcome of every snapshot below a number."""
+        """Record that the sink has confirmed every outcome below a number."""
         if below > self._confirmed:
             self._put(_CONFIRMED_AT, below)
             self._confirmed = below
 
     def delivered(self, seq: int) -> None:
-        """Note that of a snapshot only the raw counts are not safe yet."""
+        """Mark a snapshot as delivered: only its raw counts are unconfirmed."""
         slot = self._used.get(seq)
         if slot is not None:
             set_state(self._map, self._at(slot), DELIVERED)
 
     def release(self, seq: int) -> None:
-        """Let go of a snapshot."""
+        """Release a snapshot."""
         slot = self._used.pop(seq, None)
         if slot is not None:
             set_state(self._map, self._at(slot), FREE)
             self._give_back(slot)
 
     def end(self, reason: str) -> None:
-        """Note that the series is being ended: whoever takes it up acquires nothing more for it."""
+        """Record that the series is ending: a process that resumes it acquires nothing more."""
         _ENDING.pack_into(self._map, _ENDING_AT, 1, reason.encode(errors="replace"))
 
     def close(self, *, over: bool) -> None:
-        """Close it; if the series is ``over`` in order, the file goes."""
+        """Close the spool; delete the file if the series is ``over``."""
         if over:
             self._file.path.unlink(missing_ok=True)
         del self._bytes
@@ -239,7 +239,7 @@ class Spool:
             self._complain("all slots are in use")
         elif need > self._allocated[slot]:
             try:
-                # Beyond what the file system has, writing to the mapping would be the end of this process.
+                # Writing to a mapping beyond the free space of the file system raises SIGBUS.
                 os.posix_fallocate(self._file.number, self._at(slot), need)
             except OSError as error:
                 self._complain(os.strerror(error.errno or 0))
@@ -255,23 +255,23 @@ class Spool:
         if not self._complained:
             self._complained = True
             log.warning(
-                "%s is full (%s): a crash of this node would now cost the snapshots beyond it", self._file.path, why
+                "spool %s is full (%s): further snapshots would be lost if this node crashed", self._file.path, why
             )
 
     def _take_up(self, info: SeriesInfo) -> RecoveredState:
         next_seq, epoch, missed = _GIVEN.unpack_from(self._map, _GIVEN_AT)
         self._confirmed = self._get(_CONFIRMED_AT)
-        # The lowest free slot is always taken: those beyond have never been written, and looking would fill them in.
+        # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
         self._touched = min(self._get(_TOUCHED_AT), self._file.slots)
         is_ending, words = _ENDING.unpack_from(self._map, _ENDING_AT)
         kept: dict[int, RecoveredSnapshot] = {}
-        torn = 0
+        corrupt = 0
         self._free = list(range(self._touched, self._file.slots))
         for slot in range(self._touched):
             state = state_of(self._map, self._at(slot))
             found = None if state == FREE else read_slot(self._map, self._at(slot), self._file.slot_bytes, info.series)
             if found is None or found.id.seq in kept:
-                torn += state != FREE
+                corrupt += state != FREE
                 self._give_back(slot)
             else:
                 kept[found.id.seq] = RecoveredSnapshot(found, delivered=state == DELIVERED)
@@ -285,5 +285,5 @@ class Spool:
             running_ns=self._get(_RUNNING_AT),
             ending=words.rstrip(b"\0").decode(errors="replace") if is_ending else "",
             kept=tuple(kept[seq] for seq in sorted(kept)),
-            torn=torn,
+            corrupt_slots=corrupt,
         )
