@@ -229,7 +229,7 @@ class SolveReport:
     ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection;
     ``health`` tells of the calibration, on those snapshots on which it was looked at; ``solver`` names the settings it
     was solved with, which its node tells in full, ``""`` if it does not; ``masks_at`` where the masks were taken to be,
-    as `sci_stream.optics.mask_shift.Displacement.told` says it, ``""`` for where they were calibrated.
+    as `sci_stream.optics.mask_shift.Displacement.to_text` says it, ``""`` for where they were calibrated.
     """
 
     iterations: int

@@ -1,4 +1,4 @@
-"""The command line, and the composition root: here the parts of the instrument are put together."""
+"""The command line, which is also the composition root of the instrument."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def main() -> None:
-    """Run the command line; every error this project raises becomes one message and its exit status."""
+    """Run the command line; turn every error of this project into one message and its exit status."""
     try:
         app()
     except SciStreamError as error:

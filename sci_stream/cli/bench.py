@@ -27,13 +27,13 @@ def bench_stream(
     snapshots: Annotated[int, typer.Option(min=10, help="Snapshots in each part.")] = 1000,
     height: Annotated[int, typer.Option(min=2, help="Rows of a snapshot.")] = 512,
     width: Annotated[int, typer.Option(min=2, help="Columns of a snapshot.")] = 512,
-    tcp: Annotated[bool, typer.Option("--tcp", help="Connect by TCP, as nodes on several hosts do.")] = False,
-    record: Annotated[bool, typer.Option("--record", help="Measure recording of raw snapshots, too.")] = False,
+    tcp: Annotated[bool, typer.Option("--tcp", help="Connect over TCP, as between hosts.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Also measure the recording of raw snapshots.")] = False,
     folder: Annotated[Path, typer.Option(help="With --record: a folder on the disk to measure.")] = Path(),
-    rate: Annotated[float, typer.Option(min=0.1, help="With --record: snapshots a second of the paced part.")] = 250.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="With --record: snapshot rate of the paced part, Hz.")] = 250.0,
     json_path: JsonPath = None,
 ) -> None:
-    """Measure the pipeline apart from reconstruction: camera, worker that only copies, sink."""
+    """Measure the pipeline without reconstruction: camera, copying worker, sink."""
     from sci_stream.bench.stream import bench, print_figures
 
     figures = bench(snapshots=snapshots, height_px=height, width_px=width, tcp=tcp)
@@ -46,7 +46,7 @@ def bench_stream(
 
 @bench_app.command("quality")
 def bench_quality(
-    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched through.")],
+    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched recursively.")],
     denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
@@ -59,9 +59,11 @@ def bench_quality(
     ] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw PSNR over iterations and frames into this picture.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot PSNR over iterations, with example frames, to this file.")
+    ] = None,
 ) -> None:
-    """Measure PSNR and SSIM on published sets, beside the paper's figures."""
+    """Measure PSNR and SSIM on published sets, next to the paper's figures."""
     from sci_stream.bench.quality import bench, print_figures
 
     if not data.is_dir():
@@ -74,7 +76,7 @@ def bench_quality(
 
 @bench_app.command("colour")
 def bench_colour(
-    folder: Annotated[Path, typer.Argument(help="Folder of photographs, searched through.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Folder of photographs, searched recursively.", show_default=False)],
     denoiser: Annotated[str, typer.Option(help="Prior that reconstructs the colour chart.")] = "tv",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     device: Device = "auto",
@@ -95,13 +97,13 @@ def bench_colour(
 def reconstruct_section(
     denoiser: str, weights: Path | None, iterations: int | None, solver: str | None, assignments: list[str]
 ) -> ReconstructSection:
-    """Return ``[reconstruct]`` as a rig file with these options would give it, checked in the same way."""
+    """Return the ``[reconstruct]`` section of a rig file with these options, validated in the same way."""
     from sci_stream.config import parse_rig
     from sci_stream.config.toml_text import value_text
 
     given = {"denoiser": denoiser, "weights": weights and str(weights), "iterations": iterations, "solver": solver}
     if not any(assignment.partition("=")[0].strip() == "warm_start" for assignment in assignments):
-        # Each shot for itself, as the paper's figures are; `bench warm` measures the other way.
+        # Each shot separately, as in the paper; `bench warm` measures warm starts.
         given["warm_start"] = False
     lines = [f"{key} = {value_text(value)}" for key, value in given.items() if value is not None]
     lines += [_toml_line(assignment) for assignment in assignments]
@@ -109,14 +111,14 @@ def reconstruct_section(
 
 
 def _toml_line(assignment: str) -> str:
-    """Bring ``key=value`` into TOML, where the value may stand without quotes."""
+    """Convert ``key=value`` to TOML; quotes around the value are optional."""
     import tomllib
 
     from sci_stream.config.toml_text import key_text, value_text
 
     key, is_one, text = assignment.partition("=")
     if not is_one:
-        raise ConfigError("--set is not understood", expected="KEY=VALUE, such as gamma=0.1", got=repr(assignment))
+        raise ConfigError("Invalid --set", expected="KEY=VALUE, such as gamma=0.1", got=repr(assignment))
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -132,25 +134,23 @@ def bench_speed(
     ] = None,
     denoiser: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite or tv.")] = "ffdnet",
     weights: Annotated[
-        Path | None, typer.Option(help="Checkpoint; without one ffdnet has random weights, which are as fast.")
+        Path | None, typer.Option(help="Checkpoint; without one ffdnet uses random weights, which take the same time.")
     ] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or half.")] = "auto",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations of a snapshot.")] = 8,
     against: Annotated[
         Path | None,
-        typer.Option(help="Published .mat file on which to time the published loop, and how soon it is matched."),
+        typer.Option(help="Published .mat file for timing the published loop and the instrument against it."),
     ] = None,
-    shots: Annotated[int, typer.Option(min=1, help="Shots of that file to take.")] = 1,
-    chunks: Annotated[
-        bool, typer.Option("--chunks", help="Also try how much goes through the network at once.")
-    ] = False,
+    shots: Annotated[int, typer.Option(min=1, help="Number of shots of that file.")] = 1,
+    chunks: Annotated[bool, typer.Option("--chunks", help="Also time several chunk sizes.")] = False,
     most_seconds: Annotated[float, typer.Option(min=0, help="Skip sizes expected to take longer than this.")] = 120.0,
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
     json_path: JsonPath = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw a picture into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot to this file.")] = None,
 ) -> None:
-    """Measure what an iteration and a snapshot cost, by size, and how soon the published result is reached."""
+    """Measure the time per iteration and snapshot by size, and the time to the published result."""
     import torch
 
     from sci_stream.bench import speed, time_to_quality
@@ -191,7 +191,7 @@ def bench_speed(
 
 
 def _denoisers(name: str, weights: Path | None, device: Any, precision: Any) -> tuple[Any, Any]:
-    """Return the network, None if the prior is none, and a maker of the denoiser by pixels per chunk."""
+    """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
     from sci_stream.bench.time_to_quality import read_weights
     from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
     from sci_stream.recon.denoisers.registry import make_denoiser
@@ -216,13 +216,13 @@ if TYPE_CHECKING:
 
 @bench_app.command("warm")
 def bench_warm(
-    data: Annotated[Path | None, typer.Option(help="Folder of published .mat files, searched through.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of published .mat files, searched recursively.")] = None,
     video: Annotated[list[Path] | None, typer.Option(help="Video to film through the simulated optics.")] = None,
     snapshots: Annotated[int, typer.Option(min=2, help="Snapshots of each video.")] = 56,
     size: Annotated[int, typer.Option(min=16, help="Height and width of a video's snapshots, pixels.")] = 256,
-    speed: Annotated[float, typer.Option(min=0.0, help="Pictures of the video per reconstructed frame.")] = 1.0,
-    iterations: Annotated[list[int] | None, typer.Option(min=1, help="Compare at so many; may be repeated.")] = None,
-    reference: Annotated[int, typer.Option(min=0, help="Cold iterations to measure by; 0 for none.")] = 40,
+    speed: Annotated[float, typer.Option(min=0.0, help="Video frames per reconstructed frame.")] = 1.0,
+    iterations: Annotated[list[int] | None, typer.Option(min=1, help="Iterations to compare at; repeatable.")] = None,
+    reference: Annotated[int, typer.Option(min=0, help="Cold iterations of the reference; 0 for none.")] = 40,
     denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     set_: Annotated[
@@ -231,9 +231,9 @@ def bench_warm(
     ] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot", help="Draw PSNR over snapshots to this file.")] = None,
+    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot PSNR over snapshots to this file.")] = None,
 ) -> None:
-    """Compare warm starts with cold ones at equal iterations and at equal time; at 4, 8 and 12 if not given."""
+    """Compare warm starts with cold ones at equal iterations and at equal time; by default at 4, 8 and 12."""
     from sci_stream.bench import datasets, warm
 
     if data is not None and not data.is_dir():
@@ -264,7 +264,7 @@ def bench_warm(
         warm.plot(figures, plot_path)
 
 
-Folder = Annotated[Path | None, typer.Option(help="Where to record meanwhile; a temporary folder if not given.")]
+Folder = Annotated[Path | None, typer.Option(help="Where to record; a temporary folder by default.")]
 
 
 def _from_checkout(module: str) -> Any:
@@ -284,15 +284,13 @@ def _from_checkout(module: str) -> Any:
 
 @bench_app.command("faults")
 def bench_faults(
-    only: Annotated[
-        list[str] | None, typer.Argument(help="Which faults, as the table calls them; all of them.")
-    ] = None,
-    kills: Annotated[int, typer.Option(min=1, help="How many nodes to kill at random moments.")] = 20,
-    seed: Annotated[int, typer.Option(help="From which nodes and moments are drawn.")] = 0,
+    only: Annotated[list[str] | None, typer.Argument(help="Faults by name; all by default.")] = None,
+    kills: Annotated[int, typer.Option(min=1, help="Number of nodes to kill at random times.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the random nodes and times.")] = 0,
     folder: Folder = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Have a running rig befallen by one fault after the other; say what became of every snapshot."""
+    """Inject faults into a running rig one at a time and report the outcome of every snapshot."""
     chaos = _from_checkout("faults")
     _check(folder)
     console = Console(stderr=True)
@@ -306,22 +304,22 @@ def bench_faults(
     chaos.print_figures(figures, table_console(), json_path)
     wrong = {name: row["wrong"] for name, row in figures["faults"].items() if row["wrong"]}
     if wrong:
-        raise LedgerError("Not everything is as it should be after these faults", got=wrong)
+        raise LedgerError("These faults had an unexpected outcome", got=wrong)
 
 
 @bench_app.command("kills")
 def bench_kills(
-    kills: Annotated[int, typer.Option(min=1, help="How many nodes to kill, one after the other.")] = 20,
-    seed: Annotated[int, typer.Option(help="From which nodes and moments are drawn.")] = 0,
+    kills: Annotated[int, typer.Option(min=1, help="Number of nodes to kill.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the random nodes and times.")] = 0,
     policy: Annotated[Policy, typer.Option(help="live or record.")] = Policy.RECORD,
-    rate: Annotated[float, typer.Option(min=0.1, help="Snapshots a second.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Snapshot rate, Hz.")] = 20.0,
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Reconstruct nodes.")] = 2,
     pause: Annotated[float, typer.Option(min=0.01, help="Mean time between two kills, s.")] = 2.0,
     freeze: Annotated[float, typer.Option(min=0.0, max=1.0, help="Fraction to stop and continue, not kill.")] = 0.0,
     folder: Folder = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Kill nodes of a running rig at random moments; say what became of every snapshot."""
+    """Kill nodes of a running rig at random times and report the outcome of every snapshot."""
     chaos = _from_checkout("random_kills")
     _check(folder)
     console = Console(stderr=True)
@@ -339,7 +337,7 @@ def bench_kills(
     chaos.print_figures(figures, table_console(), json_path)
     wrong = {name: figures[name] for name in ("lost", "twice", "missing_raw", "missing_video") if figures[name]}
     if wrong or not figures["ledger"]["closed"]:
-        raise LedgerError("Snapshots do not add up after the kills", got=wrong or "a ledger that is not closed")
+        raise LedgerError("The snapshots do not add up after the kills", got=wrong or "a ledger that is not closed")
 
 
 @bench_app.command("soak")
@@ -347,21 +345,21 @@ def bench_soak(
     snapshots: Annotated[int, typer.Option(min=100, help="How many snapshots.")] = 50_000,
     rate: Annotated[
         float | None,
-        typer.Option(min=1.0, help="Snapshots a second; else what this machine keeps up with."),
+        typer.Option(min=1.0, help="Snapshot rate, Hz; by default what this machine sustains."),
     ] = None,
     denoiser: Annotated[str, typer.Option(help="identity, or tv (one iteration).")] = "identity",
-    record: Annotated[bool, typer.Option(help="Record meanwhile.")] = True,
+    record: Annotated[bool, typer.Option(help="Record during the run.")] = True,
     folder: Folder = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png, .svg, .pdf).")] = None,
+    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file (.png, .svg, .pdf).")] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Run a rig with small frames for long; say whether memory, threads, handles and latency stay flat."""
+    """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""
     from sci_stream.bench.soak import bench, plot, print_figures
     from sci_stream.optional import need
 
     _check(folder)
     if plot_path is not None:
-        need("matplotlib", "plot", "--plot")  # rather now than after the run
+        need("matplotlib", "plot", "--plot")  # fail before the run, not after it
     console = Console(stderr=True)
     figures = bench(
         snapshots=snapshots,
@@ -381,12 +379,12 @@ def bench_soak(
 @bench_app.command("scale")
 def bench_scale(
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Reconstruct nodes; they join one after the other.")] = 2,
-    snapshots: Annotated[int, typer.Option(min=20, help="For each node, before the next one joins.")] = 200,
-    solve_ms: Annotated[float, typer.Option(min=1.0, help="What a snapshot takes a node, ms: it sleeps.")] = 100.0,
+    snapshots: Annotated[int, typer.Option(min=20, help="Snapshots per node before the next one joins.")] = 200,
+    solve_ms: Annotated[float, typer.Option(min=1.0, help="Time per snapshot of a node, ms; it sleeps.")] = 100.0,
     folder: Folder = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Let reconstruct nodes join a running rig; say what each more is worth and how soon it takes its share."""
+    """Let reconstruct nodes join a running rig; report the gain of each and its time to contribute."""
     from sci_stream.bench.scale import bench, print_figures
 
     _check(folder)

@@ -1,4 +1,4 @@
-"""``sci-stream calibrate`` and ``sci-stream calibration …``: masks measured, brought in, judged and shown."""
+"""``sci-stream calibrate`` and ``sci-stream calibration …``: measure, import, check and show calibrations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from sci_stream.calibration.quality import Figure
     from sci_stream.optics.calibration import Calibration
 
-calibration_app = typer.Typer(help="Calibration files: brought in, judged, shown.", no_args_is_help=True)
+calibration_app = typer.Typer(help="Import, check and show calibration files.", no_args_is_help=True)
 app.add_typer(calibration_app, name="calibration")
 
 CalibrationPath = Annotated[Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")]
 OutPath = Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where to write the calibration.")]
 Force = Annotated[bool, typer.Option(help="Overwrite existing files.")]
-ReportPath = Annotated[
-    Path | None, typer.Option(help="Where to draw the picture; beside the calibration if not given.")
-]
+ReportPath = Annotated[Path | None, typer.Option(help="Picture file; by default next to the calibration.")]
 
 _INTERRUPTED = 130
 
@@ -37,22 +35,26 @@ def calibrate(
     rig: RigPath,
     output: OutPath,
     frames: Annotated[int, typer.Option(min=1, max=10_000, help="Frames averaged for each pattern.")] = 32,
-    settle: Annotated[int, typer.Option(min=0, help="Frames thrown away after each change of pattern.")] = 2,
-    masks: Annotated[int, typer.Option(min=0, help="Number of masks B; 0 for what the camera says.")] = 0,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Never ask: the camera must show patterns itself.")] = False,
-    manual: Annotated[bool, typer.Option(help="Ask for each pattern, even if the camera could show it.")] = False,
+    settle: Annotated[int, typer.Option(min=0, help="Frames discarded after each change of pattern.")] = 2,
+    masks: Annotated[int, typer.Option(min=0, help="Number of masks B; 0 for the camera's value.")] = 0,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Unattended: the camera must show the patterns itself.")
+    ] = False,
+    manual: Annotated[bool, typer.Option(help="Ask for each pattern, even if the camera can show it.")] = False,
     white_field: Annotated[str, typer.Option(help="even: an integrating sphere; uneven: anything else.")] = "even",
     brightness: Annotated[
-        float, typer.Option(min=0.0, help="Of the white field, 1 = what is to be white; 0 for what the camera says.")
+        float, typer.Option(min=0.0, help="Brightness of the white field, 1 = white; 0 for the camera's value.")
     ] = 0.0,
-    held: Annotated[bool, typer.Option(help="Patterns are held for whole exposures, not for 1/B of one.")] = True,
-    reverse: Annotated[bool, typer.Option(help="Patterns are asked for from the last exposed to the first.")] = False,
-    exposure_us: Annotated[float, typer.Option(min=0.0, help="Exposure time, µs; unset: what the camera says.")] = 0.0,
-    gain_db: Annotated[float | None, typer.Option(help="Gain, dB; unset: what the camera says.")] = None,
+    held: Annotated[bool, typer.Option(help="Patterns are shown for whole exposures, not for 1/B of one.")] = True,
+    reverse: Annotated[bool, typer.Option(help="Request the patterns from last to first.")] = False,
+    exposure_us: Annotated[
+        float, typer.Option(min=0.0, help="Exposure time, µs; by default the camera's value.")
+    ] = 0.0,
+    gain_db: Annotated[float | None, typer.Option(help="Gain, dB; by default the camera's value.")] = None,
     report: ReportPath = None,
     force: Force = False,
 ) -> None:
-    """Measure the masks of a rig: darkness, white, and each pattern in turn."""
+    """Measure the masks of a rig: dark, white and each pattern in turn."""
     from sci_stream.calibration.measurement import Field
     from sci_stream.calibration.quality import judge
     from sci_stream.config import load_rig
@@ -72,7 +74,7 @@ def calibrate(
         raise ConfigError(
             "--yes needs a camera that shows patterns by itself",
             got=f"--manual or the driver of {rig}, which cannot",
-            hint="Without --yes you are asked to set up each pattern.",
+            hint="Without --yes you are prompted for each pattern.",
         )
     plan = Plan(
         frames=frames,
@@ -92,7 +94,7 @@ def calibrate(
             calibration, measured = take(camera, plan, operator.ask, operator.progress)
         except (KeyboardInterrupt, EOFError):
             operator.stop()
-            console.print("stopped; the camera is closed and nothing was written")
+            console.print("stopped: the camera is closed, nothing was written")
             raise typer.Exit(_INTERRUPTED) from None
     save_calibration(output, calibration, measured, overwrite=force)
     figures = judge(calibration, measured)
@@ -100,7 +102,7 @@ def calibrate(
 
 
 class _Operator:
-    """Asks on the terminal, and shows there how far the camera is."""
+    """Prompts and progress on the terminal."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -119,13 +121,13 @@ class _Operator:
         self.stop()
 
     def ask(self, words: str) -> None:
-        """Wait for someone to set something up."""
+        """Prompt and wait for Enter."""
         self.stop()
         self._console.print(f"[bold]{escape(words)}[/], then press Enter (Ctrl-C to stop) ", end="", highlight=False)
         self._console.input()
 
     def progress(self, words: str, done: int, total: int) -> None:
-        """Move the bar."""
+        """Advance the progress bar."""
         if not self._running:
             self._bar.start()
             self._running = True
@@ -133,7 +135,7 @@ class _Operator:
         self._bar.update(self._task, description=escape(name), completed=done, total=total, visible=True)
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._running:
             self._bar.stop()
             self._running = False
@@ -144,9 +146,7 @@ def calibration_import(
     source: Annotated[Path, typer.Argument(help=".mat, .npy, multi-page TIFF, or a folder of images.")],
     output: OutPath,
     variable: Annotated[str, typer.Option(help="Name of the array in a .mat file.")] = "mask",
-    axis: Annotated[
-        int | None, typer.Option(min=0, max=2, help="Axis that counts the masks; else the shortest.")
-    ] = None,
+    axis: Annotated[int | None, typer.Option(min=0, max=2, help="Axis of the masks; by default the shortest.")] = None,
     reverse: Annotated[bool, typer.Option(help="The last mask is exposed first.")] = False,
     dark: Annotated[Path | None, typer.Option(help="Dark frame to subtract: .npy, image, folder.")] = None,
     white: Annotated[Path | None, typer.Option(help="All-open frame to divide by; else the maximum is 1.")] = None,
@@ -154,16 +154,16 @@ def calibration_import(
         float,
         typer.Option(min=0.0, help="DN of a frame of brightness 1 through an open mask; 0: white fills the range."),
     ] = 0.0,
-    black_level_dn: Annotated[float | None, typer.Option(help="Of snapshots; else the dark frame, or 0, DN.")] = None,
-    read_noise_dn: Annotated[float | None, typer.Option(help="Noise of counts without light, DN.")] = None,
-    gain_e_per_dn: Annotated[float | None, typer.Option(help="Electrons per DN: how strong the shot noise is.")] = None,
-    bit_depth: Annotated[int, typer.Option(min=0, max=32, help="Of the snapshots, bits; 0 if unknown.")] = 0,
+    black_level_dn: Annotated[float | None, typer.Option(help="Black level, DN; else the dark frame, or 0.")] = None,
+    read_noise_dn: Annotated[float | None, typer.Option(help="Read noise, DN.")] = None,
+    gain_e_per_dn: Annotated[float | None, typer.Option(help="Electrons per DN, which sets the shot noise.")] = None,
+    bit_depth: Annotated[int, typer.Option(min=0, max=32, help="Bit depth of the snapshots; 0 if unknown.")] = 0,
     bayer: Annotated[str, typer.Option(help="RGGB, GRBG, GBRG, BGGR or none.")] = "none",
     serial: Annotated[str, typer.Option(help="Serial number of the camera it belongs to.")] = "",
     report: ReportPath = None,
     force: Force = False,
 ) -> None:
-    """Make a calibration of masks that were published, or measured otherwise."""
+    """Import masks that were published or measured otherwise."""
     from sci_stream.calibration.quality import judge
     from sci_stream.storage.calibration_file import save_calibration
     from sci_stream.storage.calibration_import import ImportOptions, import_masks
@@ -196,7 +196,7 @@ def calibration_check(
     strict: Annotated[bool, typer.Option(help="Fail on warnings too.")] = False,
     json_path: JsonPath = None,
 ) -> None:
-    """Judge a calibration; exit status 2 if it is not fit for use."""
+    """Check a calibration; exit status 2 if it is not fit for use."""
     from sci_stream.calibration.quality import Verdict, judge, worst
 
     calibration, measured = _load(path)
@@ -217,7 +217,7 @@ def calibration_check(
 
 @calibration_app.command("show")
 def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
-    """Print what a calibration is, and draw it."""
+    """Print the properties of a calibration and plot it."""
     from rich.table import Table
 
     from sci_stream.calibration.quality import judge
@@ -252,11 +252,11 @@ def _load(path: Path) -> tuple[Calibration, Measured | None]:
 
 
 def _must_be_new(path: Path, *, force: bool) -> None:
-    """Refuse before an operator has spent half an hour."""
+    """Check the output paths before the operator spends half an hour."""
     if path.exists() and not force:
         raise StorageError(f"{path} exists", hint="Choose another name, or use --force to overwrite it.")
     if not path.parent.is_dir():
-        raise StorageError(f"{path} cannot be written", expected="an existing folder", got=path.parent)
+        raise StorageError(f"Cannot write {path}", expected="an existing folder", got=path.parent)
 
 
 def _finish(
@@ -268,7 +268,7 @@ def _finish(
     *,
     wrote: bool = True,
 ) -> None:
-    """Say how good it is, and draw it."""
+    """Print the quality of a calibration and plot it."""
     from sci_stream.tools.calibration_report import write_report
 
     _print(figures)
@@ -292,4 +292,4 @@ def _write_json(path: Path, content: object) -> None:
     try:
         path.write_text(json.dumps(content, indent=2) + "\n")
     except OSError as error:
-        raise StorageError(f"{path} cannot be written", got=error.strerror) from error
+        raise StorageError(f"Cannot write {path}", got=error.strerror) from error

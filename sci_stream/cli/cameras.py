@@ -1,4 +1,4 @@
-"""Commands about cameras themselves: ``cameras list``, ``cameras features``, ``cameras grab``."""
+"""Camera commands: ``cameras list``, ``cameras features``, ``cameras grab``."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from sci_stream.tools.discovery import Found
     from sci_stream.tools.grab import ChunkValues, GrabReport, Intervals
 
-cameras_app = typer.Typer(help="Cameras: which there are, what can be set on them, how their frames come.")
+cameras_app = typer.Typer(help="List cameras and their features, and test their frames.")
 app.add_typer(cameras_app, name="cameras")
 
 Cti = Annotated[
     list[Path] | None,
-    typer.Option(help="GenTL producer: a .cti file or a folder of them; may be repeated. Else GENICAM_GENTL64_PATH."),
+    typer.Option(help="GenTL producer: a .cti file or a folder of them; repeatable. Default: GENICAM_GENTL64_PATH."),
 ]
-Driver = Annotated[str, typer.Option(help="Ask this driver only.")]
+Driver = Annotated[str, typer.Option(help="Use only this driver.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
 Called = Annotated[
     str, typer.Argument(metavar="[SERIAL]", help="Serial number, user-defined name or id of the camera.")
 ]
 Rig = Annotated[
     Path | None,
-    typer.Option(help="The camera of this rig, configured as it says, instead of SERIAL.", metavar="RIG.toml"),
+    typer.Option(help="Use the camera of this rig, with its configuration, instead of SERIAL.", metavar="RIG.toml"),
 ]
 _LONGEST_VALUE = 40
 
@@ -51,7 +51,7 @@ def _cameras(context: typer.Context, cti: Cti = None, driver: Driver = "", as_js
 
 @cameras_app.command("list")
 def list_cameras(cti: Cti = None, driver: Driver = "", as_json: AsJson = False) -> None:
-    """List the cameras there are, with the interfaces and the producers through which they are reached."""
+    """List the available cameras with their interfaces and producers."""
     from sci_stream.tools.discovery import find_cameras
 
     _set_up()
@@ -68,16 +68,16 @@ def features(
     rig: Rig = None,
     cti: Cti = None,
     driver: Driver = "",
-    save: Annotated[Path | None, typer.Option(help="Write the present state as part of a rig file.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the current state as part of a rig file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what can be read and set on a camera: name, type, access, value, range, unit."""
+    """Show the features of a camera: name, type, access, value, range, unit."""
     from sci_stream.ports import FeatureLister
 
     _set_up()
     name, made = _camera(camera, rig, cti, driver)
     if not isinstance(made, FeatureLister):
-        raise CameraError(f"The driver {name} cannot tell the features of its cameras")
+        raise CameraError(f"The driver {name} cannot list camera features")
     inspection = made.inspect()
     if save is not None:
         _save(save, name, inspection.options)
@@ -90,22 +90,22 @@ def features(
 @cameras_app.command()
 def grab(
     camera: Called = "",
-    count: Annotated[int, typer.Option("-n", "--frames", min=1, help="How many frames.")] = 100,
+    count: Annotated[int, typer.Option("-n", "--frames", min=1, help="Number of frames.")] = 100,
     rig: Rig = None,
     cti: Cti = None,
     driver: Driver = "",
-    out: Annotated[Path | None, typer.Option(help="Write the frames, and when each came, to this folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the frames and their timestamps to this folder.")] = None,
     form: Annotated[str, typer.Option("--format", help="npy, tiff or png.")] = "npy",
-    timeout: Annotated[float, typer.Option(min=0.01, help="Longest wait for a frame, s.")] = 5.0,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Timeout for a frame, s.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Take frames from a camera by itself, and say how they come: rate, gaps, incomplete ones, jitter."""
+    """Grab frames from a camera and report rate, gaps, incomplete frames and jitter."""
     from sci_stream.storage.frame_files import write_frames
     from sci_stream.tools.grab import grab as take
 
     _set_up()
     if form not in ("npy", "tiff", "png"):
-        raise ConfigError("--format is wrong", expected="npy, tiff or png", got=form)
+        raise ConfigError("Unknown --format", expected="npy, tiff or png", got=form)
     _, made = _camera(camera, rig, cti, driver)
     console = Console(stderr=True)
 
@@ -134,14 +134,14 @@ def _set_up() -> None:
 
 
 def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) -> tuple[str, Camera]:
-    """Return the camera that is meant, not yet open, and its driver's name."""
+    """Return the selected camera, not yet open, and its driver's name."""
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.camera_drivers import make_camera
     from sci_stream.tools.discovery import choose, find_cameras, make_found
 
     if (rig is None) == (not called):
         raise ConfigError(
-            "Which camera is meant", expected="either its serial number, user-defined name or id, or --rig",
+            "No camera selected", expected="either its serial number, user-defined name or id, or --rig",
             hint="sci-stream cameras lists them.",
         )  # fmt: skip
     if rig is not None:
@@ -159,7 +159,7 @@ def _save(path: Path, driver: str, options: Any) -> None:
     try:
         path.write_text(text.replace("]]\n", "],\n]\n"))
     except OSError as error:
-        raise StorageError(f"{path} cannot be written", got=error.strerror) from None
+        raise StorageError(f"Cannot write {path}", got=error.strerror) from None
     Console(stderr=True).print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: the application, its options, where tables go."""
+"""Shared parts of all commands: the application, common options, table output."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ app = typer.Typer(
 RigPath = Annotated[Path, typer.Argument(metavar="RIG.toml", help="The rig file.", show_default=False)]
 Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
 Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
-Summary = Annotated[Path | None, typer.Option(help="Write an account of the run to this JSON file.")]
-Window = Annotated[bool, typer.Option("--window", help="Show the video in a window on this machine's screen, too.")]
+Summary = Annotated[Path | None, typer.Option(help="Write a summary of the run to this JSON file.")]
+Window = Annotated[bool, typer.Option("--window", help="Also show the video in a window on this machine's screen.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 
@@ -28,15 +28,13 @@ state = {"verbose": False}
 
 
 def table_console() -> Console:
-    """Return where tables go: as wide as the terminal, and wide enough for them where there is none."""
+    """Return the console for tables: as wide as the terminal, or wide enough for tables without one."""
     console = Console()
     return console if console.is_terminal else Console(width=120)
 
 
 @app.callback()
 def _root(
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say what goes on, not only what goes wrong.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
 ) -> None:
     state["verbose"] = verbose

@@ -1,4 +1,4 @@
-"""``sci-stream control``: what may be set on a running rig, and setting it."""
+"""``sci-stream control``: list and change the parameters of a running rig."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[list | set NODE.NAME VALUE | do NODE ACTION]", help="What to do; list, if nothing is said."
-    ),
+    typer.Argument(metavar="[list | set NODE.NAME VALUE | do NODE ACTION]", help="Command; list by default."),
 ]
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -31,12 +29,12 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 def control(
     rig: RigPath,
     words: Words = None,
-    url: Annotated[str, typer.Option(help="Address of the live page, if it is not where the rig file says.")] = "",
-    who: Annotated[str, typer.Option(help="Who asks, for the log and the recording; else this user.")] = "",
+    url: Annotated[str, typer.Option(help="Address of the live page, if different from the rig file.")] = "",
+    who: Annotated[str, typer.Option(help="Operator name for the log and the recording; by default this user.")] = "",
 ) -> None:
-    """See and change what may be set on a running rig: iterations, denoiser, exposure, recording, the next series.
+    """List and change parameters of a running rig: iterations, denoiser, exposure, recording, the next series.
 
-    NODE is a name, or a kind such as reconstruct for all nodes of it. It goes by way of the live page.
+    NODE is a node name, or a kind such as reconstruct for all its nodes. Requests go through the live page.
     """
     from sci_stream.config import load_rig
     from sci_stream.control_client import RigControl
@@ -55,7 +53,7 @@ def control(
             Console().print(escape(running.do(node, action) or "done"), highlight=False)
         case others:
             expected = "list, set NODE.NAME VALUE, or do NODE ACTION"
-            raise InputError("This is nothing to control a rig by", expected=expected, got=" ".join(others))
+            raise InputError("Unknown control command", expected=expected, got=" ".join(others))
 
 
 def page_address(rig: Rig) -> str:
@@ -64,44 +62,44 @@ def page_address(rig: Rig) -> str:
     Raises
     ------
     ConfigError
-        If it has none, or one that the rig file does not tell.
+        If it has none, or its address is not in the rig file.
     """
     section = rig.preview
     if not section.enabled:
         raise ConfigError(
-            "The rig has no live page, and is controlled through it",
+            "The rig has no live page, which control needs",
             expected="[preview] enabled = true",
             got="false",
-            hint="kill -USR1 of the run still begins another series.",
+            hint="kill -USR1 of the run still starts the next series.",
         )
     if not section.port:
         raise ConfigError(
-            "The rig file does not say where the live page is: [preview] port is 0",
-            hint="Give --url as the sink prints it, or set a port.",
+            "The rig file has no address of the live page: [preview] port is 0",
+            hint="Use --url with the address that the sink prints, or set a port.",
         )
     host = _EVERYWHERE.get(section.host, section.host)
     return f"http://[{host}]:{section.port}/" if ":" in host else f"http://{host}:{section.port}/"
 
 
 def wanted(nodes: Mapping[str, Controllable], target: str, text: str) -> tuple[str, str, Value]:
-    """Return node, name and value of what is to be set, the value as the declared type.
+    """Return node, name and value to set, with the value in the declared type.
 
     Raises
     ------
     InputError
-        If there is nothing of this name, or the value is none for it.
+        If the name is unknown or the value invalid.
     """
     node, _, name = target.partition(".")
     meant = [entry for entry in nodes.values() if node in {entry.node, entry.kind}]
     if not name or not meant:
         raise InputError(
-            f"There is nothing called {target} to be set",
+            f"Unknown parameter {target}",
             expected="NODE.NAME, with one of the nodes " + ", ".join(nodes),
             hint="sci-stream control RIG.toml list shows all.",
         )
     known = meant[0].parameters
     if name not in known:
-        expected = f"one of {', '.join(known)}" if known else "no parameter: nothing can be set on it now"
+        expected = f"one of {', '.join(known)}" if known else "none: it offers no parameters now"
         raise InputError(f"{node} has no parameter {name!r}", expected=expected)
     return node, name, known[name].parsed(text)
 

@@ -1,4 +1,4 @@
-"""``sci-stream keys``: the keys by which the hosts of a rig know each other."""
+"""``sci-stream keys``: the CURVE keys of a rig's hosts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.markup import escape
 
 from sci_stream.cli.common import app
 
-keys_app = typer.Typer(help="Keys by which the hosts of a rig know each other.", no_args_is_help=True)
+keys_app = typer.Typer(help="CURVE keys of a rig's hosts.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
-KeyFile = Annotated[Path | None, typer.Option("--file", help="Where this host's key is; \\[security] key of the rig.")]
+KeyFile = Annotated[Path | None, typer.Option("--file", help="This host's key file; \\[security] key of the rig.")]
 
 
 def _key_file(given: Path | None) -> Path:
@@ -25,13 +25,13 @@ def _key_file(given: Path | None) -> Path:
 
 @keys_app.command("new")
 def new(file: KeyFile = None) -> None:
-    """Make this host's key pair and print the public key."""
+    """Create this host's key pair and print the public key."""
     from sci_stream.security.keys import make_key_pair
 
     path = _key_file(file)
     public = make_key_pair(path)
     Console(stderr=True).print(
-        f"secret key: {escape(str(path))}, for this user only. The public key, to be told to the other hosts:",
+        f"secret key: {escape(str(path))}, readable by this user only. Public key, for the other hosts:",
         highlight=False,
     )
     typer.echo(public)
@@ -47,16 +47,16 @@ def show(file: KeyFile = None) -> None:
 
 @keys_app.command("allow")
 def allow(
-    key: Annotated[str, typer.Argument(help="Public key of another host, as its `keys show` prints it.")],
-    name: Annotated[str, typer.Argument(help="Whose it is, for people.")],
+    key: Annotated[str, typer.Argument(help="Public key of another host, as printed by its `keys show`.")],
+    name: Annotated[str, typer.Argument(help="Name of the host, as a comment.")],
     allowed: Annotated[
         Path | None, typer.Option("--list", help="The list of allowed keys; \\[security] allowed of the rig.")
     ] = None,
 ) -> None:
-    """Let the nodes of another host connect to this one's. Takes effect at once, without a restart."""
+    """Allow the nodes of another host to connect. Takes effect immediately, without a restart."""
     from sci_stream.config.network_sections import SecuritySection
     from sci_stream.security.keys import allow_key
 
     path = (allowed or SecuritySection().allowed).expanduser()
-    words = "may connect" if allow_key(path, key, name) else "was on the list already"
+    words = "may connect" if allow_key(path, key, name) else "was already on the list"
     Console(stderr=True).print(f"{escape(name)} {words}: {escape(str(path))}", highlight=False)

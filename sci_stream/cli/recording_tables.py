@@ -57,7 +57,7 @@ def describe(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if found["health"]:
         yield "masks", _health(found["health"])
     if found["chunks"]:
-        yield "chunk data", ", ".join(_chunk(name, told) for name, told in found["chunks"].items())
+        yield "chunk data", ", ".join(_chunk(name, report) for name, report in found["chunks"].items())
     if found["parent"]:
         yield "made from", f"{found['parent'].get('file')}, series {found['parent'].get('series')}"
 
@@ -102,9 +102,9 @@ def _solving(solving: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "solve", f"{solve['median']:.1f} ms median, {solve['max']:.1f} ms longest; by {', '.join(solving['nodes'])}"
     yield "starts", ", ".join(f"{count} {start}" for start, count in solving["starts"].items())
     several = len(solving["solvers"]) > 1
-    for name, told in solving["solvers"].items():
+    for name, report in solving["solvers"].items():
         whose = f"{solving['by_solver'].get(name, 0)} of them with " if several else ""
-        yield "solver", whose + ", ".join(f"{key} = {value}" for key, value in told.items())
+        yield "solver", whose + ", ".join(f"{key} = {value}" for key, value in report.items())
     if solving["psnr_db"] is not None:
         yield "PSNR", f"{solving['psnr_db']['mean']:.2f} dB mean, {solving['psnr_db']['min']:.2f} lowest"
 
@@ -127,12 +127,12 @@ def _health(health: dict[str, Any]) -> str:
     return ", ".join([*texts, "order " + ", ".join(health["orders"])])
 
 
-def _chunk(name: str, told: dict[str, Any]) -> str:
-    values = told["values"]
+def _chunk(name: str, report: dict[str, Any]) -> str:
+    values = report["values"]
     if values is None:
         return f"{name} never"
     spread = f"{values['min']:.10g}" if values["min"] == values["max"] else f"{values['min']:.10g}–{values['max']:.10g}"
-    return f"{name} {spread} {told['unit']}".rstrip() + f" ({told['frames']} frames)"
+    return f"{name} {spread} {report['unit']}".rstrip() + f" ({report['frames']} frames)"
 
 
 def _calibration(calibration: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a node says of itself to whoever watches it: alive, ready, status, figures."""
+"""Health of a node: liveness, readiness, status and metrics, served over HTTP."""
 
 from sci_stream.health.metrics import CATALOGUE, Figure, Figures, Kind
 from sci_stream.health.report import Health

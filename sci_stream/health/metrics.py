@@ -1,4 +1,4 @@
-"""The figures that nodes publish for Prometheus: one catalogue, and what a node puts into it."""
+"""Prometheus metrics: the catalogue, and the values of a node."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _ITERATIONS = (1, 2, 4, 6, 8, 12, 16, 20, 30, 40, 60, 100)
 
 
 class Kind(enum.Enum):
-    """What a figure does over time."""
+    """Kinds of metrics."""
 
     COUNTER = "counter"
-    """Only grows; starts again at 0 with a new process or series."""
+    """Only grows; restarts at 0 with a new process or series."""
     GAUGE = "gauge"
     """Goes up and down."""
     HISTOGRAM = "histogram"
-    """How values are spread, in buckets."""
+    """Distribution of values in buckets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One published figure: its kind, the label that splits it (if any), its unit where it has one, what it says."""
+    """One metric: kind, label (if any), unit (if any) and help text."""
 
     kind: Kind
     help: str
@@ -40,60 +40,60 @@ class Figure:
 
 
 CATALOGUE: Final[Mapping[str, Figure]] = {
-    # What every node has.
-    "ready": Figure(Kind.GAUGE, "1 if the node is able to do its work; /readyz says why not."),
+    # Every node.
+    "ready": Figure(Kind.GAUGE, "1 if the node is ready; /readyz has the reason if not."),
     "wire_errors": Figure(Kind.COUNTER, "Messages refused, by reason.", "reason"),
     "http_refused": Figure(Kind.COUNTER, "Requests to health and live page refused, by reason.", "reason"),
-    "resent": Figure(Kind.COUNTER, "Messages to the sink that were sent again."),
+    "resent": Figure(Kind.COUNTER, "Messages resent to the sink."),
     # Acquire.
     "acquired": Figure(Kind.COUNTER, "Snapshots that the camera delivered."),
-    "camera_events": Figure(Kind.COUNTER, "What the camera counts: missed, incomplete, timeouts and more.", "event"),
-    "camera_epoch": Figure(Kind.GAUGE, "Starts of the camera within the series, less one."),
-    "queue_depth": Figure(Kind.GAUGE, "Snapshots that wait for a reconstruct node."),
-    "in_flight": Figure(Kind.GAUGE, "Snapshots that reconstruct nodes hold."),
-    "credit": Figure(Kind.GAUGE, "Snapshots that reconstruct nodes would take beyond those they hold."),
+    "camera_events": Figure(Kind.COUNTER, "Camera events: missed, incomplete, timeouts and more.", "event"),
+    "camera_epoch": Figure(Kind.GAUGE, "Restarts of the camera within the series."),
+    "queue_depth": Figure(Kind.GAUGE, "Snapshots queued for a reconstruct node."),
+    "in_flight": Figure(Kind.GAUGE, "Snapshots held by reconstruct nodes."),
+    "credit": Figure(Kind.GAUGE, "Free credits of the reconstruct nodes."),
     "held": Figure(Kind.GAUGE, "Snapshots kept in memory until they are safe."),
     "ring_bytes": Figure(Kind.GAUGE, "Memory for snapshots that are not yet safe, in use, bytes."),
-    "unconfirmed": Figure(Kind.GAUGE, "Messages that the sink has not yet confirmed."),
+    "unconfirmed": Figure(Kind.GAUGE, "Messages not yet acknowledged by the sink."),
     "reconstruct_nodes": Figure(Kind.GAUGE, "Reconstruct nodes that are ready."),
-    "redelivered": Figure(Kind.COUNTER, "Snapshots taken back from a node and handed out again."),
+    "redelivered": Figure(Kind.COUNTER, "Snapshots redelivered to another node."),
     # Reconstruct.
     "reconstructed": Figure(Kind.COUNTER, "Snapshots reconstructed by this node."),
     "failed": Figure(Kind.COUNTER, "Snapshots that this node could not reconstruct."),
-    "budget_limited": Figure(Kind.COUNTER, "Snapshots given fewer iterations than asked for because time was short."),
+    "budget_limited": Figure(Kind.COUNTER, "Snapshots solved with fewer iterations than configured, for lack of time."),
     "starts": Figure(Kind.COUNTER, "Solves by how they started: warm or cold.", "start"),
     "in_hand": Figure(Kind.GAUGE, "Snapshots that this node holds."),
     "solve_seconds": Figure(Kind.HISTOGRAM, "Time to solve a snapshot, s.", buckets=_SECONDS),
     "iterations": Figure(Kind.HISTOGRAM, "Iterations spent on a snapshot.", buckets=_ITERATIONS),
     "solver_busy_seconds": Figure(Kind.COUNTER, "Time that the solver computed, s: its rate is the utilisation."),
     "device_utilisation": Figure(Kind.GAUGE, "Share of the last seconds in which the device solved, 0 to 1."),
-    "out_of_memory": Figure(Kind.COUNTER, "Times that the device had too little memory for a solve."),
+    "out_of_memory": Figure(Kind.COUNTER, "Solves that ran out of device memory."),
     "device_memory_bytes": Figure(Kind.GAUGE, "Memory of the device, by use, bytes.", "use"),
     # Sink.
     "snapshots": Figure(Kind.COUNTER, "Snapshots of this series by outcome: the ledger.", "outcome"),
-    "ledger_acquired": Figure(Kind.COUNTER, "Snapshots of this series that were acquired, as the sink knows."),
+    "ledger_acquired": Figure(Kind.COUNTER, "Snapshots acquired in this series, as known to the sink."),
     "ledger_in_flight": Figure(Kind.GAUGE, "Snapshots of this series without an outcome yet."),
-    "duplicates": Figure(Kind.COUNTER, "Results that came twice and were let go."),
+    "duplicates": Figure(Kind.COUNTER, "Duplicate results, discarded."),
     "latency_seconds": Figure(Kind.HISTOGRAM, "Time a snapshot spent, by stage, s.", "stage", _SECONDS),
-    "disk_free_bytes": Figure(Kind.GAUGE, "Free on the disk of the recordings, bytes."),
+    "disk_free_bytes": Figure(Kind.GAUGE, "Free disk space for recordings, bytes."),
     "recorded_bytes": Figure(Kind.COUNTER, "Written to this recording, bytes."),
     "recorded_bytes_per_second": Figure(Kind.GAUGE, "Written to this recording in the last second, bytes."),
-    "recorder_state": Figure(Kind.GAUGE, "1 for the state that the recorder is in.", "state"),
+    "recorder_state": Figure(Kind.GAUGE, "1 for the current state of the recorder.", "state"),
     "nodes": Figure(Kind.GAUGE, "Nodes that report to the sink, by state.", "state"),
     "calibration_shift_px": Figure(Kind.GAUGE, "Estimated shift of the masks on the sensor, by axis, px.", "axis"),
 }
-"""Every figure by its name, without the prefix ``sci_stream_`` and without the ``_total`` of counters."""
+"""Every metric by its name, without the prefix ``sci_stream_`` and without the ``_total`` of counters."""
 
 Value = float | Mapping[str, float]
 
 
 class Figures(Collector):
-    """The figures of one node. `report` and `observe` from the node's thread, the rest from any.
+    """The metrics of one node. `report` and `observe` from the node's thread, the rest from any.
 
     Parameters
     ----------
     node, kind_of_node
-        Who this is: on the figure ``sci_stream_node_info``.
+        Identity of the node, published as ``sci_stream_node_info``.
     """
 
     def __init__(self, node: str, kind_of_node: str, versions: Mapping[str, str] | None = None) -> None:
@@ -105,12 +105,12 @@ class Figures(Collector):
         self._histograms: dict[str, Histogram] = {}
 
     def report(self, figures: Mapping[str, Value]) -> None:
-        """Replace what is published, at once: a number, or a number by label value.
+        """Replace the published values: a number, or numbers by label value.
 
         Raises
         ------
         KeyError
-            If a figure is not in the catalogue.
+            If a metric is not in the catalogue.
         """
         for name in figures:
             if CATALOGUE[name].kind is Kind.HISTOGRAM:
@@ -123,11 +123,11 @@ class Figures(Collector):
         Raises
         ------
         KeyError
-            If there is no such histogram.
+            If the histogram is not in the catalogue.
         """
         figure = CATALOGUE[name]
         if figure.kind is not Kind.HISTOGRAM:
-            raise KeyError(f"{name} is no histogram: tell it")
+            raise KeyError(f"{name} is not a histogram: report it")
         if name not in self._histograms:
             labels = (figure.label,) if figure.label else ()
             self._histograms[name] = Histogram(
@@ -137,8 +137,8 @@ class Figures(Collector):
         (histogram.labels(label) if figure.label else histogram).observe(value)
 
     def collect(self) -> Iterable[Metric]:
-        """Yield what `report` was told last, as Prometheus wants it."""
-        yield InfoMetricFamily(PREFIX + "node", "Which node this is.", value=self._info)
+        """Yield the last reported values in Prometheus' form."""
+        yield InfoMetricFamily(PREFIX + "node", "Identity of the node.", value=self._info)
         yield from self._families()
 
     def _families(self) -> Iterator[Metric]:
@@ -155,5 +155,5 @@ class Figures(Collector):
             yield family
 
     def exposition(self) -> bytes:
-        """Return all figures in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

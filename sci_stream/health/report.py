@@ -1,4 +1,4 @@
-"""Whether a node lives, whether it is ready, what it has to say: written by its loop, read by the server's threads."""
+"""Health state of a node: written by its loop, read by the threads of the health server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sci_stream.health.metrics import Figures, Value
 
 ALIVE_WITHIN_S = 5.0
-"""A node whose loop has not turned for so long hangs: it turns tens of times a second."""
+"""A loop without an iteration for this long hangs; normally it runs tens of times per second."""
 
 
 class Health:
@@ -18,7 +18,7 @@ class Health:
     Parameters
     ----------
     figures
-        Where the node's figures go.
+        The node's metrics.
     clock
         Monotonic seconds.
     """
@@ -27,24 +27,24 @@ class Health:
         self.figures = figures
         self._clock = clock
         self._turned_s = clock()
-        self._not_ready = "it is starting"
+        self._not_ready = "starting"
         self._status: Mapping[str, Any] = {}
 
     def turn(self) -> None:
-        """Note that the node's loop turns."""
+        """Record that the node's loop is alive."""
         self._turned_s = self._clock()
 
     def report(self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value]) -> None:
-        """Publish what there is to say now.
+        """Publish the current state.
 
         Parameters
         ----------
         not_ready
-            Why the node cannot do its work, ``""`` if it can.
+            Why the node is not ready, ``""`` if it is.
         status
-            In full, of JSON types; not changed afterwards.
+            The complete status, of JSON types; not changed afterwards.
         figures
-            For `Figures.tell`.
+            For `Figures.report`.
         """
         self._not_ready = not_ready
         self._status = status
@@ -52,18 +52,18 @@ class Health:
 
     @property
     def hangs_for_s(self) -> float:
-        """Seconds since the loop last turned, 0 if that is no reason for concern."""
+        """Seconds since the last loop iteration, 0 if within limits."""
         silent_s = self._clock() - self._turned_s
         return silent_s if silent_s > ALIVE_WITHIN_S else 0.0
 
     @property
     def not_ready(self) -> str:
-        """Why the node cannot do its work now, ``""`` if it can."""
+        """Why the node is not ready now, ``""`` if it is."""
         if self.hangs_for_s:
-            return f"its loop has not turned for {self.hangs_for_s:.1f} s"
+            return f"event loop blocked for {self.hangs_for_s:.1f} s"
         return self._not_ready
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the node says of itself."""
+        """The node's status."""
         return {**self._status, "ready": not self.not_ready, "not_ready": self.not_ready}

@@ -1,4 +1,4 @@
-"""A small HTTP server beside the node's loop: ``/healthz``, ``/readyz``, ``/status``, ``/metrics``. Read only."""
+"""The health server of a node: ``/healthz``, ``/readyz``, ``/status``, ``/metrics``. Read only."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ log = logging.getLogger(__name__)
 
 _REQUESTS_AT_ONCE = 8
 _VISITS_PER_S, _VISITS_BURST = 50.0, 200
-"""Requests of one address: Prometheus, a supervisor and `sci-stream top` together ask a few times a second."""
+"""Request limit per address: Prometheus, a supervisor and `sci-stream top` together send a few per second."""
 _PATIENCE_S = 5.0
-"""For a client to say what it wants and to take the answer."""
+"""Timeout of a client for its request and the answer."""
 
 
 class HealthServer:
-    """Serves a node's health from threads of its own.
+    """Serve a node's health from separate threads.
 
     Parameters
     ----------
     host, port
-        Where to listen; port 0 for any that is free.
+        Where to listen; port 0 for a free one.
     token
-        What ``Authorization: Bearer …`` must say; None for nothing. ``/healthz`` and ``/readyz`` without their reasons
-        are open to all: a supervisor of containers asks without one.
+        Token required in ``Authorization: Bearer …``; None for none. ``/healthz`` and ``/readyz`` without their
+        reasons are public, because container supervisors send no token.
     expires_s
-        Unix time at which the token is worth nothing any more.
+        Unix time at which the token expires.
 
     Raises
     ------
@@ -59,9 +59,9 @@ class HealthServer:
             self._server = _Server((host, port), _handler(health, self._turnstile, needs_token=token is not None))
         except OSError as error:
             raise TransportError(
-                f"The health address http://{host}:{port} cannot be used",
+                f"Cannot listen on the health address http://{host}:{port}",
                 got=error.strerror or str(error),
-                hint="Another rig may run on this machine: set other ports under [health], or 0 for any that is free.",
+                hint="Another rig may run on this machine: set other ports under [health], or 0 for a free one.",
             ) from None
         address = self._server.server_address
         self.url = f"http://[{host}]:{address[1]}" if ":" in host else f"http://{host}:{address[1]}"
@@ -70,7 +70,7 @@ class HealthServer:
 
     @property
     def refused(self) -> Counter[str]:
-        """Requests refused so far, by reason."""
+        """Refused requests by reason."""
         return self._turnstile.refused
 
     def close(self) -> None:
@@ -86,12 +86,12 @@ _REFUSALS = {
         HTTPStatus.UNAUTHORIZED,
         "the token of [health] has expired: the rig needs a new one ([health] token, token_expires)\n",
     ),
-    Admission.RATE: (HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens from this address: wait a little\n"),
+    Admission.RATE: (HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens from this address: try again later\n"),
 }
 
 
 class _Server(socketserver.ThreadingMixIn, HTTPServer):
-    """Answers a few clients at once; who comes when all are busy waits."""
+    """Serve a few clients at once; further ones wait."""
 
     daemon_threads = True
     block_on_close = False
@@ -104,12 +104,12 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # HTTPServer would look up the name of this host, which takes seconds where no name server answers.
+        # HTTPServer would resolve the host name, which takes seconds without a name server.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Wait for a free place; each client's is free again within its time-out."""
+        """Wait for a free slot; each client releases its slot within the timeout."""
         self._free.acquire()
         super().process_request(request, client_address)
 
@@ -120,15 +120,15 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         finally:
             self._free.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class calls it so
-        """Clients come and go as they like: that is no error of ours."""
-        log.debug("health request from %s broke off", client_address, exc_info=True)
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - signature of the base class
+        """Ignore disconnects of clients."""
+        log.debug("health request from %s aborted", client_address, exc_info=True)
 
 
 def _handler(health: Health, turnstile: HttpAccessControl, *, needs_token: bool) -> type[BaseHTTPRequestHandler]:
     """Return the handler class of one node."""
     lines = TokenBucket(0.1, 5)
-    lock = threading.Lock()  # several clients are served at once, and the rules know no threads
+    lock = threading.Lock()  # several threads serve clients, and the rules are not thread-safe
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE_S
@@ -140,13 +140,13 @@ def _handler(health: Health, turnstile: HttpAccessControl, *, needs_token: bool)
             with lock:
                 rate = turnstile.visit(address, now_s)
             if rate is Admission.RATE:
-                self._answer(HTTPStatus.TOO_MANY_REQUESTS, "too many requests from this address: wait a little\n")
+                self._answer(HTTPStatus.TOO_MANY_REQUESTS, "too many requests from this address: try again later\n")
                 return
             if not needs_token and not is_loopback(_name(self.headers.get("Host", ""))):
-                # A web page elsewhere whose name resolves to this machine must not read what is said here.
+                # DNS rebinding: a foreign page whose name resolves to this machine must not read the status.
                 with lock:
                     turnstile.count("host")
-                self._answer(HTTPStatus.FORBIDDEN, "ask by the address of this machine, such as 127.0.0.1\n")
+                self._answer(HTTPStatus.FORBIDDEN, "use the address of this machine, such as 127.0.0.1\n")
                 return
             path = self.path.partition("?")[0]
             word = _borne(self.headers.get("Authorization", ""))
@@ -156,17 +156,17 @@ def _handler(health: Health, turnstile: HttpAccessControl, *, needs_token: bool)
             known = admission is Admission.OPEN or not needs_token
             if path == "/healthz":
                 hangs_s = health.hangs_for_s
-                self._verdict(f"the loop has not turned for {hangs_s:.1f} s" if hangs_s else "", known=known)
+                self._verdict(f"event loop blocked for {hangs_s:.1f} s" if hangs_s else "", known=known)
             elif path == "/readyz":
                 self._verdict(health.not_ready, known=known)
             elif path not in {"/status", "/metrics"}:
-                self._answer(HTTPStatus.NOT_FOUND, "there are /healthz, /readyz, /status and /metrics\n")
+                self._answer(HTTPStatus.NOT_FOUND, "available: /healthz, /readyz, /status and /metrics\n")
             elif not known:
                 refusal = _REFUSALS[admission or Admission.TOKEN]
                 with lock:
                     said = lines.take(now_s)
                 if said:
-                    log.warning("a request for %s from %s was refused: %s", path, address, refusal[1].rstrip())
+                    log.warning("request for %s from %s refused: %s", path, address, refusal[1].rstrip())
                 self._answer(*refusal)
             elif path == "/status":
                 self._answer(HTTPStatus.OK, json.dumps(health.status) + "\n", "application/json")

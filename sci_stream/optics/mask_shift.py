@@ -22,9 +22,9 @@ _UNITS = 10_000
 """Weights are told in ten-thousandths: finer than any of them is known."""
 _MOST_BASE_PX, _MOST_UNITS = 9_999, 99_999
 _AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
-TOLD_PATTERN = rf"({_AXIS};{_AXIS})?"
-"""What `Displacement.told` returns, as a regular expression."""
-TOLD_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
+TEXT_PATTERN = rf"({_AXIS};{_AXIS})?"
+"""What `Displacement.to_text` returns, as a regular expression."""
+TEXT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
 """No longer than this."""
 
 _SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
@@ -61,12 +61,12 @@ class Displacement:
         return self == NO_DISPLACEMENT
 
     @property
-    def told(self) -> str:
+    def to_text(self) -> str:
         """The displacement in a short text, for messages and recordings; ``""`` where there is none.
 
         For x, a semicolon, and y: the base, then the weights but the middle one, in ten-thousandths.
 
-        >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).told
+        >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).to_text
         '1,0,0,2500,0;0,0,0,0,0'
         """
         rounded = self.rounded()
@@ -76,7 +76,7 @@ class Displacement:
         return ";".join(",".join(map(str, [base, *_in_units(weights)])) for base, weights in axes)
 
     @classmethod
-    def from_told(cls, text: str) -> Displacement:
+    def from_text(cls, text: str) -> Displacement:
         """Return the displacement that was `told`.
 
         Raises
@@ -84,7 +84,7 @@ class Displacement:
         FileFormatError
             If it is none.
         """
-        if re.fullmatch(TOLD_PATTERN, text, re.ASCII) is None:
+        if re.fullmatch(TEXT_PATTERN, text, re.ASCII) is None:
             raise FileFormatError(
                 "A displacement of the masks cannot be read",
                 expected="base and weights of x and y, as in '1,0,0,2500,0;0,0,0,0,0'",

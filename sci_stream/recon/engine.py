@@ -160,7 +160,7 @@ class Engine:
                 good &= torch.from_numpy(~calibration.bad_pixels)
             self._r_inv = inverse_gram(gram_diag(self._phi), self._planes(good.to(self.device)))
             self._linear = LinearStart(self._phi, self._r_inv)
-            self._masks_at = displacement.told
+            self._masks_at = displacement.to_text
 
     def spare_memory(self) -> bool:
         """Give back what the next solve can do without, and have it take less at once, if more slowly.

@@ -105,9 +105,9 @@ def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple
         check_white(dark, white)
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
-        told = shower.field_brightness if shower is not None else 1.0
+        report = shower.field_brightness if shower is not None else 1.0
         plan = told_by(camera, plan)
-        setting = _setting(plan, capabilities, saturation_dn, told if plan.brightness is None else plan.brightness)
+        setting = _setting(plan, capabilities, saturation_dn, report if plan.brightness is None else plan.brightness)
         return measure(dark, white, patterns, replace(setting, mask_order=tuple(shown)))
 
 

@@ -1,4 +1,4 @@
-"""Take frames from a camera by itself, and judge how they come."""
+"""Grab frames from a camera and evaluate their timing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.ports import Camera
 
 _MOST_BYTES = 4 << 30
-"""Frames are kept in memory, so that writing them does not disturb what is measured."""
+"""Frames stay in memory, so that writing them does not disturb the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Distances between frames on one clock, s: their median, standard deviation and longest."""
+    """Frame intervals on one clock, s: median, standard deviation and maximum."""
 
     median_s: float
     deviation_s: float
@@ -27,7 +27,7 @@ class Intervals:
 
     @classmethod
     def of(cls, times_ns: Sequence[int | None]) -> Intervals | None:
-        """Return the distances between time stamps; None if there are fewer than two."""
+        """Return the intervals between timestamps; None if there are fewer than two."""
         known = np.array([stamp for stamp in times_ns if stamp is not None], np.int64)
         if known.size < 2:
             return None
@@ -37,7 +37,7 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class ChunkValues:
-    """What came as one kind of chunk data: with how many frames, first and last, and least and greatest of numbers."""
+    """Summary of one kind of chunk data: number of frames, first and last value, minimum and maximum."""
 
     frames: int
     first: bool | int | float | str
@@ -48,7 +48,7 @@ class ChunkValues:
 
     @classmethod
     def of(cls, values: Sequence[bool | int | float | str], unit: str) -> ChunkValues:
-        """Return a summary of values, one a frame."""
+        """Summarise values, one per frame."""
         numbers = [value for value in values if isinstance(value, bool | int | float)]
         least, greatest = (min(numbers), max(numbers)) if numbers else (None, None)
         return cls(len(values), values[0], values[-1], least, greatest, unit)
@@ -56,11 +56,11 @@ class ChunkValues:
 
 @dataclass(frozen=True, slots=True)
 class GrabReport:
-    """How frames came.
+    """Result of a grab.
 
     ``rate_hz`` counts frames against the host's clock from the first to the last; ``missed`` frames were numbered by
-    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own; ``chunks`` what the camera
-    added to its frames.
+    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own; ``chunks`` the chunk
+    data.
     """
 
     frames: int
@@ -89,20 +89,20 @@ def grab(
     Parameters
     ----------
     count
-        How many frames; fewer from a camera that ends.
+        Number of frames; fewer if the camera ends.
     timeout_s
-        Longest wait for a frame.
+        Timeout for a frame.
     keep
         Return the frames too.
     opened, progress
-        Told what the camera delivers, then with each frame how many have come.
+        Called with the camera's capabilities, then with the number of frames so far.
 
     Raises
     ------
     CameraError
-        If the camera cannot be used, is lost, or no frame comes in time.
+        If the camera cannot be used, is lost, or no frame arrives in time.
     InputError
-        If there are more frames to keep than memory should be used for.
+        If the frames to keep exceed the memory limit.
     """
     frames: list[CameraFrame] = []
     seen: list[tuple[int | None, int | None, int]] = []
@@ -128,8 +128,8 @@ def grab(
     finally:
         camera.stop()
         camera.close()
-    told = {name: ChunkValues.of(values, capabilities.chunks.get(name, "")) for name, values in chunks.items()}
-    return _report(capabilities, seen, counters, told), frames
+    report = {name: ChunkValues.of(values, capabilities.chunks.get(name, "")) for name, values in chunks.items()}
+    return _report(capabilities, seen, counters, report), frames
 
 
 def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None:
@@ -140,9 +140,9 @@ def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None
             return frame
         if time.monotonic() >= deadline_s:
             raise CameraError(
-                f"No frame came for {timeout_s:g} s after {received}",
+                f"No frame within {timeout_s:g} s after {received} frames",
                 got=", ".join(f"{count} {name}" for name, count in camera.counters().items()) or None,
-                hint="Is the camera waiting for a trigger? Its TriggerMode says; --timeout waits longer.",
+                hint="The camera may wait for a trigger (check TriggerMode); --timeout waits longer.",
             )
 
 
@@ -150,10 +150,10 @@ def _check_memory(capabilities: CameraCapabilities, count: int) -> None:
     needed = count * capabilities.height_px * capabilities.width_px * (1 if capabilities.bit_depth == 8 else 2)
     if needed > _MOST_BYTES:
         raise InputError(
-            "So many frames are too much to keep",
+            "Too many frames to keep in memory",
             expected=f"at most {_MOST_BYTES >> 30} GiB",
             got=f"{needed / 2**30:.1f} GiB",
-            hint="Take fewer, or record a series: sci-stream run.",
+            hint="Grab fewer, or record a series: sci-stream run.",
         )
 
 

@@ -1,4 +1,4 @@
-"""``sci-stream check``: everything that a rig needs, tried one by one, and said in words."""
+"""``sci-stream check``: test each component of a rig and explain failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sci_stream.web.preview import WebPreview
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one check; ``exit_status`` 0 if it is well."""
+    """Result of one check; ``exit_status`` is 0 if it passed."""
 
     what: str
     text: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 def check_rig(path: Path) -> list[Finding]:
-    """Check a rig as far as this machine can; everything is tried, even after a failure."""
+    """Check a rig as far as possible on this machine; continue after failures."""
     try:
         rig = load_rig(path)
     except SciStreamError as error:
@@ -101,7 +101,7 @@ def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | 
     if found is not None:
         calibration = fit_calibration(*found, calibration, file, other_camera=rig.calibration.other_camera)
     if calibration is None:
-        return "the camera's own: not known without the camera"
+        return "the camera's own: unknown until the camera can be opened"
     blind = int((calibration.gram_diag == 0).sum())
     words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
     return f"{words}; {blind} pixels that no mask opens" if blind else words
@@ -131,7 +131,7 @@ def _check_recording(rig: Rig) -> str:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise StorageError(f"[record] folder {folder} cannot be written", got=error.strerror) from None
+        raise StorageError(f"Cannot write to the [record] folder {folder}", got=error.strerror) from None
     free_mib = free_bytes(folder / "x") >> 20
     if free_mib < rig.record.min_free_mib:
         raise StorageError(
@@ -144,7 +144,7 @@ def _check_recording(rig: Rig) -> str:
 
 
 def print_findings(findings: list[Finding], console: Console) -> None:
-    """Print one line a finding."""
+    """Print one line per finding."""
     for finding in findings:
         mark = "[green]ok  [/]" if finding.exit_status == 0 else "[bold red]no  [/]"
         console.print(f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True)

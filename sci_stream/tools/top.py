@@ -1,4 +1,4 @@
-"""``sci-stream top``: the whole rig in a terminal, live, from what its sink tells by HTTP."""
+"""``sci-stream top``: live status of a rig in the terminal, from the sink's health server."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sci_stream.errors import ConfigError, EnvironmentFault
 _PERIOD_S = 0.5
 _PATIENCE_S = 2.0
 _LEAST = {"node": 13, "state": 7, "done": 6, "clock ms": 10}
-"""Characters that columns need whatever is in them now."""
+"""Minimum column widths, so that the table does not jump."""
 
 
 def status_url(rig: Rig) -> str:
-    """Return where the rig's sink tells its status.
+    """Return the URL of the sink's status.
 
     Raises
     ------
     ConfigError
-        If it does not, or at a port that nobody knows beforehand.
+        If the health server is disabled or its port is not fixed.
     """
     section = rig.health
     if not section.enabled or not section.sink_port:
         raise ConfigError(
-            "This rig's sink does not tell its status at a known address",
+            "The sink's status has no fixed address",
             expected="[health] enabled = true and a sink_port other than 0",
             got=f"enabled = {str(section.enabled).lower()}, sink_port = {section.sink_port}",
         )
@@ -49,7 +49,7 @@ def read_status(url: str, token: str = "") -> dict[str, Any]:
     Raises
     ------
     EnvironmentFault
-        If nobody answers, or not with a status.
+        If there is no answer, or the answer is not a status.
     """
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
@@ -58,7 +58,9 @@ def read_status(url: str, token: str = "") -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         with error:
             raise EnvironmentFault(
-                f"{url} refuses", got=error.read(200).decode(errors="replace").strip(), hint="Set [health] token."
+                f"Access denied by {url}",
+                got=error.read(200).decode(errors="replace").strip(),
+                hint="Set [health] token.",
             ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -66,17 +68,17 @@ def read_status(url: str, token: str = "") -> dict[str, Any]:
             f"No sink answers at {url}", got=str(reason), hint="Is the rig running? Start it: sci-stream run RIG.toml"
         ) from None
     if not isinstance(status, dict):
-        raise EnvironmentFault(f"{url} gives no status", expected="a JSON object", got=type(status).__name__)
+        raise EnvironmentFault(f"Invalid status from {url}", expected="a JSON object", got=type(status).__name__)
     return status
 
 
 def watch(rig: Rig, console: Console, *, once: bool = False) -> None:
-    """Show the rig until interrupted; or, ``once``, as it is now.
+    """Show the rig until interrupted, or once.
 
     Raises
     ------
     ConfigError, EnvironmentFault
-        If there is no address to ask, or, at the start, nobody there. Later it is shown that nobody is.
+        If there is no address or, at the start, no answer. Later losses are displayed.
     """
     url, token = status_url(rig), rig.health.token
     status = read_status(url, token)
@@ -109,7 +111,7 @@ def picture(status: Mapping[str, Any], *, stale: bool = False) -> RenderableType
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        # In a narrow terminal the device's name gives way, and no figure.
+        # In a narrow terminal, drop the device name, not the figures.
         least = None if column == "device" else max(len(column), _LEAST.get(column, 0))
         left = column in {"node", "state", "device"}
         table.add_column(column, justify="left" if left else "right", no_wrap=True, min_width=least)

@@ -1,4 +1,4 @@
-"""A window on the screen of this machine: the newest video, played over the time until the next."""
+"""A window on this machine's screen that plays the newest video until the next one arrives."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _TICK_MS = 15
 _LEAST_DWELL_S, _MOST_DWELL_S = 1 / 60, 1 / 8
 _STOPS = 0.5
 _LEFT, _RIGHT = {81, 2}, {83, 3}
-"""Key codes of the arrows under GTK and Qt, and as Cocoa has them."""
+"""Key codes of the arrow keys under GTK, Qt and Cocoa."""
 
 U8 = npt.NDArray[np.uint8]
 
 
 def require_screen(environment: Mapping[str, str] = os.environ) -> None:
-    """Make sure that there is a screen to open a window on.
+    """Check that a screen is available.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def require_screen(environment: Mapping[str, str] = os.environ) -> None:
     """
     if not (environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY")):
         raise EnvironmentFault(
-            "There is no screen for a window",
+            "No screen available for a window",
             expected="DISPLAY or WAYLAND_DISPLAY to name one",
             got="neither",
             hint="Leave out --window and open the live page in a browser, from this or another machine; "
@@ -56,7 +56,7 @@ def require_screen(environment: Mapping[str, str] = os.environ) -> None:
 
 
 class FrameClock:
-    """Which of a snapshot's frames to show when: all of them, over the time in which the next is expected."""
+    """Playback clock: show all frames of a snapshot in the time until the next one is expected."""
 
     def __init__(self) -> None:
         self._n = 0
@@ -64,30 +64,30 @@ class FrameClock:
         self.paused_at: int | None = None
 
     def arrived(self, n_frames: int, now_s: float) -> None:
-        """Take note that the next snapshot's frames are there."""
+        """Start the frames of the next snapshot."""
         if self._n:
             gap_s = min(now_s - self._arrived_s, 10.0)
             self._interval_s = gap_s if not self._interval_s else self._interval_s + 0.3 * (gap_s - self._interval_s)
         self._n, self._arrived_s = n_frames, now_s
 
     def index(self, now_s: float) -> int:
-        """Return the frame to show now; the last one stays until the next snapshot comes."""
+        """Return the frame to show now; the last one stays until the next snapshot arrives."""
         if self.paused_at is not None:
             return min(self.paused_at, max(0, self._n - 1))
         dwell_s = min(max(self._interval_s / max(1, self._n), _LEAST_DWELL_S), _MOST_DWELL_S)
         return max(0, min(int((now_s - self._arrived_s) / dwell_s), self._n - 1))
 
     def toggle_pause(self, now_s: float) -> None:
-        """Stay at the frame shown now, or go on."""
+        """Pause at the current frame, or resume."""
         self.paused_at = self.index(now_s) if self.paused_at is None else None
 
     def step(self, by: int, now_s: float) -> None:
-        """Pause, and go some frames on or back."""
+        """Pause and step forward or back."""
         self.paused_at = max(0, min(self.index(now_s) + by, self._n - 1))
 
 
 def compose(frame: U8, coded: U8 | None, words: str, alarm: str = "") -> U8:
-    """Return what the window shows, (…, …, 3) uint8 BGR: the frame, the coded snapshot beside it, a line below.
+    """Return what the window shows, (…, …, 3) uint8 BGR: the frame, the coded snapshot next to it, a line below.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def compose(frame: U8, coded: U8 | None, words: str, alarm: str = "") -> U8:
     words
         Shown below.
     alarm
-        Written across the dimmed picture: what is seen is not live.
+        Text across the dimmed picture, because it is not live.
     """
     parts = [_bgr(frame), *([] if coded is None else [_bgr(coded)])]
     picture = np.concatenate(parts, axis=1)
@@ -125,16 +125,16 @@ def _write(image: U8, text: str, centre: tuple[int, int], scale: float, colour: 
 
 
 class Window:
-    """The window itself; made and used on one thread, the main one where the system asks for that.
+    """The window; created and used in one thread, the main thread where the system requires it.
 
     Parameters
     ----------
     title
         Of the window.
     tone
-        How the video looks at first.
+        Initial tone.
     stale_s
-        Without new video for longer, it says NO DATA.
+        Without new video for longer, it shows NO DATA.
 
     Raises
     ------
@@ -164,7 +164,7 @@ class Window:
         self._sized = False
 
     def show(self, reconstruction: Reconstruction) -> None:
-        """Show this from now on, unless the viewer has paused."""
+        """Show this reconstruction, unless the viewer has paused."""
         now_s = self._came_s = time.monotonic()
         if self._clock.paused_at is not None and self._frames is not None:
             return
@@ -180,7 +180,7 @@ class Window:
         self._coded = None if reconstruction.counts is None else render_counts(reconstruction.counts, self.tone.gamma)
 
     def tick(self) -> bool:
-        """Draw what is due and obey the keyboard; return False once the window is closed."""
+        """Draw the current frame and handle keys; return False once the window is closed."""
         now_s = time.monotonic()
         image = self._image(now_s)
         if not self._sized:
@@ -238,14 +238,14 @@ class Window:
         try:
             cv2.destroyWindow(self._title)
         except cv2.error:
-            return  # the viewer has closed it
+            return  # closed by the viewer
 
 
 _JOIN_S = 5.0
 
 
 def run_window(rig: Rig, stop: StopRequest) -> None:
-    """Show what comes until the viewer closes the window or a stop is asked for.
+    """Show reconstructions until the viewer closes the window or a stop is requested.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def run_window(rig: Rig, stop: StopRequest) -> None:
 
 @contextlib.contextmanager
 def window_process(rig_path: Path, *, wanted: bool) -> Iterator[None]:
-    """Have a window in a process of its own while something runs; it may be closed before.
+    """Run a window in its own process during a run; it may be closed earlier.
 
     Raises
     ------

@@ -164,10 +164,10 @@ class ReceivedMessage:
     def process(self) -> int:
         """Process id of the peer of a local socket, from the kernel; 0 for other sockets."""
         try:
-            told = _LOCAL_PEER.fullmatch(str(self._origin.get("Peer-Address")))
+            report = _LOCAL_PEER.fullmatch(str(self._origin.get("Peer-Address")))
         except zmq.ZMQError:
             return 0
-        return int(told[1]) if told is not None else 0
+        return int(report[1]) if report is not None else 0
 
 
 def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
@@ -229,10 +229,10 @@ class Monitor:
         connected = disconnected = False
         refused = ""
         while readable(self.socket):
-            told = recv_monitor_message(self.socket)
-            event = zmq.Event(told["event"])
+            report = recv_monitor_message(self.socket)
+            event = zmq.Event(report["event"])
             if event == zmq.EVENT_CONNECTED:
-                self.line.opened(int(told["value"]))
+                self.line.opened(int(report["value"]))
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 connected = self.open = True
             elif event == zmq.EVENT_DISCONNECTED:

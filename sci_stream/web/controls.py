@@ -71,14 +71,14 @@ async def obey(request: Request, controls: Controls) -> Response:
     name = request.path_params["name"]
     try:
         body = await _body(request)
-        told = await asyncio.wait_for(_do(name, body, controls, _who(request, body)), _PATIENCE_S)
+        report = await asyncio.wait_for(_do(name, body, controls, _who(request, body)), _PATIENCE_S)
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
     except SciStreamError as error:
         status = 503 if isinstance(error, EnvironmentFault) else 400
         return JSONResponse({"ok": False, "error": str(error)}, status_code=status)
     _LOG.info("the page asked for %s %s", name, body)
-    return JSONResponse({"ok": True, **told})
+    return JSONResponse({"ok": True, **report})
 
 
 def _who(request: Request, body: dict[str, Any]) -> str:

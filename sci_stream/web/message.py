@@ -52,10 +52,10 @@ def encode_picture(
     images = list(frames)
     if reconstruction.counts is not None:
         images.append(encode_jpeg(shrink(render_counts(reconstruction.counts, tone.gamma), most_px), quality))
-    told = {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}
-    told["levels"] = levels_histogram(video)
-    told["counts"] = None if reconstruction.counts is None else counts_histogram(reconstruction.counts, bit_depth)
-    header = json.dumps(told, separators=(",", ":")).encode()
+    result = {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}
+    result["levels"] = levels_histogram(video)
+    result["counts"] = None if reconstruction.counts is None else counts_histogram(reconstruction.counts, bit_depth)
+    header = json.dumps(result, separators=(",", ":")).encode()
     return Picture(number, published_ns, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
 
 

@@ -21,7 +21,7 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import TOLD_LENGTH, TOLD_PATTERN
+from sci_stream.optics.mask_shift import TEXT_LENGTH, TEXT_PATTERN
 from sci_stream.wire.message_spec import (
     BAYER,
     CHUNKS,
@@ -138,7 +138,7 @@ _REPORT = Record(
         "psnr_db": FiniteOrNil(),
         "health": Maybe(_HEALTH),
         "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),
-        "masks_at": Text(TOLD_LENGTH, TOLD_PATTERN, "a displacement of the masks"),
+        "masks_at": Text(TEXT_LENGTH, TEXT_PATTERN, "a displacement of the masks"),
     },
 )
 _TIMES = Record(

@@ -132,14 +132,14 @@ def test_any_rig_s_camera_can_be_grabbed_from(cameras: Cameras, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["grab"], 2, "Which camera is meant"),
+        (["grab"], 2, "No camera selected"),
         (["grab", "9", "--cti", "PRODUCER"], 3, "There is no camera '9'. Found:"),
         (["grab", "1", "--cti", "PRODUCER"], 3, "RGBa8, which is not supported; expected one of Mono8"),
         (["grab", "1", "--cti", "none.cti"], 2, "There is no GenTL producer none.cti"),
         (["grab", "1", "--format", "bmp"], 2, "expected npy, tiff or png; got bmp"),
         (["list", "--driver", "simulated"], 2, "The driver simulated cannot look for cameras"),
         (["list", "--driver", "harvester"], 2, "Did you mean 'harvesters'?"),
-        (["features", "1", "--cti", "PRODUCER", "--save", "no/such/folder.toml"], 3, "cannot be written"),
+        (["features", "1", "--cti", "PRODUCER", "--save", "no/such/folder.toml"], 3, "Cannot write"),
         (["--json", "list"], 2, "Put the options after list"),
     ],
 )

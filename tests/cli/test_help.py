@@ -29,8 +29,8 @@ ALL = dict(commands(ROOT))
 def test_help_shows_names_in_brackets(path: tuple[str, ...]) -> None:
     """Sections of a rig, ``[reconstruct]``: the library that prints help takes words in brackets for styles."""
     command = ALL[path]
-    told = [getattr(parameter, "help", None) or "" for parameter in command.params]
-    written = " ".join((command.help or "", *told)).replace("\\[", "[")
+    report = [getattr(parameter, "help", None) or "" for parameter in command.params]
+    written = " ".join((command.help or "", *report)).replace("\\[", "[")
     shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "400"})
     assert shown.exit_code == 0, shown.output
     assert set(re.findall(r"\[[a-z_]+\]", written)) <= set(re.findall(r"\[[a-z_]+\]", shown.output))

@@ -45,7 +45,7 @@ def node() -> Iterator[Node]:
 def test_a_node_is_alive_while_its_loop_turns_and_ready_when_it_says_so(node: Node) -> None:
     assert node.get("/healthz").status_code == 200
     starting = node.get("/readyz")
-    assert (starting.status_code, starting.text) == (503, "it is starting\n")
+    assert (starting.status_code, starting.text) == (503, "starting\n")
     node.health.report("", {"state": "running"}, {"acquired": 3})
     assert node.get("/readyz").status_code == 200
     assert node.get("/status").json() == {"state": "running", "ready": True, "not_ready": ""}
@@ -60,7 +60,7 @@ def test_a_node_whose_loop_hangs_is_neither_alive_nor_ready(node: Node) -> None:
     for path in ("/healthz", "/readyz"):
         answer = node.get(path)
         assert answer.status_code == 503
-        assert "has not turned for 7.0 s" in answer.text
+        assert "event loop blocked for 7.0 s" in answer.text
     node.health.turn()
     assert node.get("/healthz").status_code == 200
 

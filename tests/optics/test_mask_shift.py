@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.errors import FileFormatError
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TOLD_LENGTH, Displacement, displace, unknown
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TEXT_LENGTH, Displacement, displace, unknown
 
 WHOLE = st.integers(-3, 3)
 WEIGHTS = st.lists(st.floats(-0.2, 0.4), min_size=4, max_size=4).map(lambda w: (w[0], w[1], 1.0 - sum(w), w[2], w[3]))
@@ -67,28 +67,28 @@ def test_what_is_told_of_a_displacement_is_the_displacement(
     x: tuple[float, ...], y: tuple[float, ...], base: int
 ) -> None:
     displacement = Displacement((base, -base), x, y)
-    told = displacement.rounded().told
-    assert Displacement.from_told(told) == displacement.rounded()
-    assert told == displacement.told
+    report = displacement.rounded().to_text
+    assert Displacement.from_text(report) == displacement.rounded()
+    assert report == displacement.to_text
     assert displacement.rounded().shift_px == pytest.approx(displacement.shift_px, abs=4e-4)
     assert sum(displacement.rounded().x) == pytest.approx(1.0)
 
 
 def test_what_is_told_is_short_whatever_came_of_a_fit() -> None:
     wild = Displacement((-(10**6), 10**6), x=(-1e9, 1e9, 1, -1e9, 1e9), y=(-77.0, -77.0, 1, -77.0, -77.0))
-    assert len(wild.told) <= TOLD_LENGTH
-    assert Displacement.from_told(wild.told) == wild.rounded()
+    assert len(wild.to_text) <= TEXT_LENGTH
+    assert Displacement.from_text(wild.to_text) == wild.rounded()
 
 
 def test_masks_where_they_were_calibrated_are_told_by_nothing() -> None:
-    assert NO_DISPLACEMENT.told == Displacement(x=(0, 1e-6, 1 - 1e-6, 0, 0)).told == ""
-    assert Displacement.from_told("") is NO_DISPLACEMENT
+    assert NO_DISPLACEMENT.to_text == Displacement(x=(0, 1e-6, 1 - 1e-6, 0, 0)).to_text == ""
+    assert Displacement.from_text("") is NO_DISPLACEMENT
 
 
 @pytest.mark.parametrize("text", ["1,0", "1,0,0,0,0;", "0,0,0,0,0;0,0,0,0,0.5", "a,0,0,0,0;0,0,0,0,0", " "])
 def test_a_text_that_tells_no_displacement_is_refused(text: str) -> None:
     with pytest.raises(FileFormatError, match="as in '1,0,0,2500,0;0,0,0,0,0'"):
-        Displacement.from_told(text)
+        Displacement.from_text(text)
 
 
 def test_displacements_of_the_same_base_can_be_averaged() -> None:

@@ -481,8 +481,8 @@ def test_masks_that_are_displaced_during_a_solve_move_with_the_next(
     expected, _ = moved.reconstruct(snapshot)
 
     engine = Engine(calibration, TvDenoiser(), CPU, TV, between=lambda: engine.displace_masks(Displacement((1, 0))))
-    for video, told in ((plain, ""), (expected, "1,0,0,0,0;0,0,0,0,0")):
+    for video, result in ((plain, ""), (expected, "1,0,0,0,0;0,0,0,0,0")):
         found, report = engine.reconstruct(snapshot)
         np.testing.assert_array_equal(found, video)
-        assert report.masks_at == told
+        assert report.masks_at == result
     assert not np.array_equal(plain, expected)

@@ -96,5 +96,5 @@ def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser()
 def test_settings_that_were_recorded_are_read_back_as_they_were() -> None:
     section = ReconstructSection(lambda_rule=LambdaRule.ADAPTIVE, sigma_shape=Shape.STEPWISE, solver="admm", gamma=0.5)
     _, settings = make_prior(section, torch.device("cpu"))
-    told = json.loads(json.dumps(describe_solver(section, "tv", settings)))
-    assert as_settings(told) == settings
+    report = json.loads(json.dumps(describe_solver(section, "tv", settings)))
+    assert as_settings(report) == settings

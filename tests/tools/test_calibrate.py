@@ -151,10 +151,10 @@ def test_the_camera_is_closed_when_the_operator_gives_up() -> None:
 
 
 def test_too_much_light_is_said_before_all_patterns_are_taken() -> None:
-    told: list[str] = []
+    report: list[str] = []
     with pytest.raises(CalibrationError, match="saturates"):
-        calibrate(camera(calibration_light=2.0), PLAN, nobody, lambda words, *_: told.append(words))
-    assert not any(words.startswith("Pattern") for words in told)
+        calibrate(camera(calibration_light=2.0), PLAN, nobody, lambda words, *_: report.append(words))
+    assert not any(words.startswith("Pattern") for words in report)
 
 
 def test_without_a_number_of_patterns_it_asks_for_one() -> None:

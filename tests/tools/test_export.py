@@ -102,11 +102,11 @@ def test_coded_snapshots_are_exported_where_they_are_recorded(recorded: Path, se
 
 
 def test_a_range_is_inclusive_and_progress_is_told(recorded: Path) -> None:
-    told: list[tuple[int, int]] = []
+    report: list[tuple[int, int]] = []
     options = ExportOptions(form=Form.PNG, first=1, last=3)
-    done = export(recorded, recorded.with_name("folder"), options, lambda i, n: told.append((i, n)))
+    done = export(recorded, recorded.with_name("folder"), options, lambda i, n: report.append((i, n)))
     assert done.frames == 6
-    assert told == [(1, 2), (2, 2)]
+    assert report == [(1, 2), (2, 2)]
 
 
 def test_nothing_that_exists_is_replaced_unless_asked(recorded: Path) -> None:

@@ -92,9 +92,9 @@ class Live:
                         engine, prior_name = Engine(c, prior, CPU, settings), prior.name
                     engine.settings = settings
                     if self.notes:
-                        told = describe_solver(section, prior.name, settings)
-                        name = solver_id(told)
-                        writer.notes["solvers"] = {**writer.notes.get("solvers", {}), name: told}
+                        result = describe_solver(section, prior.name, settings)
+                        name = solver_id(result)
+                        writer.notes["solvers"] = {**writer.notes.get("solvers", {}), name: result}
                 snapshot = self.snapshot(seq)
                 writer.write_raw(snapshot)
                 if seq in self.moves:
@@ -167,7 +167,7 @@ def test_what_was_set_in_mid_series_holds_from_there_on_in_a_replay_too(
         assert again.parent["replayed_with"]["solvers"] == again.notes["solvers"]
     one_way = replay(recorded, ReplayPlan(out=tmp_path / "more.h5", solver=SolverChanges(iterations=9)))
     with sci_stream.open(one_way.path) as again:
-        assert {told["iterations"] for told in again.notes["solvers"].values()} == {9}
+        assert {result["iterations"] for result in again.notes["solvers"].values()} == {9}
         assert again.table["iterations"].tolist() == [9] * 7
 
 
@@ -182,10 +182,10 @@ def test_masks_that_were_moved_in_mid_series_are_moved_in_a_replay_too(
     as_calibrated = Live(calibration, SECTION).record(tmp_path / "still.h5")
     assert compare_recordings(recorded, as_calibrated).snapshots[3].most_difference > 0.01, "a test of anything at all"
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
-        told = [b"", b"", near.told.encode(), far.told.encode(), far.told.encode(), b""]
-        assert live.table["masks_at"].tolist() == [*told, b""]
+        result = [b"", b"", near.to_text.encode(), far.to_text.encode(), far.to_text.encode(), b""]
+        assert live.table["masks_at"].tolist() == [*result, b""]
         assert live.table["masks_corrected"].tolist() == [0, 0, 1, 1, 1, 0, 0]
-        assert again.table["masks_at"].tolist() == [*told, b""]
+        assert again.table["masks_at"].tolist() == [*result, b""]
 
     shifted = dataclasses.replace(calibration, phi=np.roll(calibration.phi, 1, axis=2))
     save_calibration(tmp_path / "later.h5", shifted)
@@ -209,7 +209,7 @@ def test_settings_that_are_named_but_not_told_are_said(recorded: Path, caplog: p
         names[4:6] = b"0123456789ab"
         file["rows/solver"][:] = names
     done = replay(recorded, ReplayPlan())
-    assert "how 2 snapshots were solved is not known in full" in caplog.text
+    assert "solver settings of 2 snapshots are unknown" in caplog.text
     assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
@@ -229,10 +229,10 @@ def test_the_result_names_its_parent_and_how_it_was_made(recorded: Path) -> None
         assert again.parent is not None
         assert (again.parent["file"], again.parent["series"]) == ("run.h5", "run")
         made = again.parent["replayed_with"]
-        (told,) = made["solvers"].values()
-        assert told["denoiser"] == "tv"
-        assert told["iterations"] == 9
-        assert told["sigma_first"] == 0.3
+        (result,) = made["solvers"].values()
+        assert result["denoiser"] == "tv"
+        assert result["iterations"] == 9
+        assert result["sigma_first"] == 0.3
         assert not made["iterations_as_recorded"]
         assert set(again.table["iterations"].tolist()) == {9}
     with sci_stream.open(recorded) as live:
@@ -250,7 +250,7 @@ def test_a_better_prior_makes_it_better(recorded: Path) -> None:
     other = replay(recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite")))
     assert quality_db(other.path) > quality_db(recorded) + 0.5
     with sci_stream.open(other.path) as again:
-        assert [told["denoiser"] for told in again.notes["solvers"].values()] == ["ffdnet-lite"]
+        assert [result["denoiser"] for result in again.notes["solvers"].values()] == ["ffdnet-lite"]
         assert set(again.table["iterations"].tolist()) == {20}, "what suits the prior, not what suited the other"
 
 
@@ -281,20 +281,20 @@ def test_a_recording_without_noted_settings_is_solved_by_its_rig(tmp_path: Path,
 
 def test_a_stopped_replay_is_resumed_to_the_same_result(recorded: Path) -> None:
     whole = replay(recorded, ReplayPlan(out=recorded.with_name("whole.h5")))
-    told: list[int] = []
+    result: list[int] = []
 
     def note(done: int, total: int, _report: SolveReport) -> None:
         assert total == 7
-        told.append(done)
+        result.append(done)
 
     parts = recorded.with_name("parts.h5")
-    first = replay(recorded, ReplayPlan(out=parts), progress=note, stop=lambda: len(told) >= 3)
+    first = replay(recorded, ReplayPlan(out=parts), progress=note, stop=lambda: len(result) >= 3)
     assert (first.done, first.complete) == (3, False)
     with sci_stream.open(parts) as part:
         assert not part.finished
     second = replay(recorded, ReplayPlan(out=parts, resume=True), progress=note)
     assert (second.before, second.done, second.complete) == (3, 7, True)
-    assert told == list(range(1, 8))
+    assert result == list(range(1, 8))
     found = compare_recordings(whole.path, parts)
     assert len(found.snapshots) == 7
     assert all(one.most_difference == 0 for one in found.snapshots)
@@ -364,10 +364,10 @@ def test_weights_that_are_gone_or_others_by_now_are_not_used_silently(tmp_path: 
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(WeightsError, match=r"mine\.safetensors is not what it was.*SHA-256.*--weights"):
+    with pytest.raises(WeightsError, match=r"mine\.safetensors has changed.*SHA-256.*--weights"):
         replay(recorded, ReplayPlan(out=tmp_path / "again.h5"))
     weights.unlink()
-    with pytest.raises(WeightsError, match=r"not at .*mine\.safetensors"):
+    with pytest.raises(WeightsError, match=r"not found: .*mine\.safetensors"):
         replay(recorded, ReplayPlan(out=tmp_path / "again.h5"))
 
 

@@ -141,8 +141,8 @@ def test_a_snapshot_is_saved_with_pictures_numbers_and_its_story(preview: WebPre
         assert np.array_equal(data["video"], series.video(7))
         assert np.array_equal(data["counts"], series.counts(7))
     assert np.array_equal(cv2.imread(str(saved / "coded.png"), cv2.IMREAD_UNCHANGED), series.counts(7))
-    told = json.loads((saved / "snapshot.json").read_text())
-    assert (told["seq"], told["calibration_hash"]) == (7, series.calibration.hash)
+    report = json.loads((saved / "snapshot.json").read_text())
+    assert (report["seq"], report["calibration_hash"]) == (7, series.calibration.hash)
     again = Path(post(url, "snapshot", {}).json()["saved"])
     assert again.name == "run-1_000007_1", "nothing is overwritten"
     assert not list((tmp_path / "stills").glob(".*")), "nothing half-made is left"

@@ -34,18 +34,18 @@ def test_every_sampled_pixel_is_in_one_bin() -> None:
 def test_the_histogram_of_counts_reaches_to_the_top_of_the_converter(dtype, brightest, depth, top) -> None:
     counts = np.zeros((30, 30), dtype)
     counts[0, 0] = brightest
-    told = counts_histogram(counts, depth)
-    assert (told["top_dn"], told["max_dn"]) == (top, brightest)
-    assert sum(told["bins"]) == 100
-    assert told["bins"][int(brightest * BINS / (top + 1))] == 1
+    report = counts_histogram(counts, depth)
+    assert (report["top_dn"], report["max_dn"]) == (top, brightest)
+    assert sum(report["bins"]) == 100
+    assert report["bins"][int(brightest * BINS / (top + 1))] == 1
 
 
 def test_floating_point_counts_with_bad_pixels_have_a_histogram_too() -> None:
     counts = np.full((12, 12), 5.0, np.float32)
     counts[0, 0] = np.nan
-    told = counts_histogram(counts, None)
-    assert sum(told["bins"]) == 16
-    assert told["top_dn"] == 5.0
+    report = counts_histogram(counts, None)
+    assert sum(report["bins"]) == 16
+    assert report["top_dn"] == 5.0
 
 
 def test_history_keeps_the_slowest_and_the_losses_of_each_second(series: Series) -> None:

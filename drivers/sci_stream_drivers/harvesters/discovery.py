@@ -12,7 +12,7 @@ from sci_stream.errors import CameraError
 from sci_stream.model import FoundCamera, FoundInterface, FoundProducer
 from sci_stream_drivers.harvesters.library import attribute, library, words
 from sci_stream_drivers.harvesters.producers import open_system, producer_files
-from sci_stream_drivers.harvesters.selection import access_of, told
+from sci_stream_drivers.harvesters.selection import access_of, text_of
 
 
 def find_cameras(places: Sequence[Path], timeout_s: float = 1.0) -> list[FoundProducer]:
@@ -67,7 +67,7 @@ def _interfaces(system: Any, timeout_ms: int) -> Iterable[FoundInterface]:
 
 
 def _camera(info: Any) -> FoundCamera:
-    known = {key: told(info, key) for key in ("id", "vendor", "model", "serial", "user_defined_name")}
+    known = {key: text_of(info, key) for key in ("id", "vendor", "model", "serial", "user_defined_name")}
     return FoundCamera(**known, access=access_of(info), options={})
 
 

@@ -21,7 +21,7 @@ _ATTRIBUTES = {
 _ACCESS = {1: "free", 2: "read only", 3: "no access", 4: "in use", 5: "open", 6: "open, read only"}
 
 
-def told(info: Any, key: str) -> str:
+def text_of(info: Any, key: str) -> str:
     """Return what a device's description says under a key of the selector; empty where the producer has no answer."""
     return str(attribute(info, _ATTRIBUTES[key]) or "")
 
@@ -33,12 +33,12 @@ def access_of(info: Any) -> str:
 
 def describe(info: Any) -> str:
     """Return a line that tells a camera from others."""
-    name = told(info, "user_defined_name")
+    name = text_of(info, "user_defined_name")
     parts = [
-        f"{told(info, 'vendor')} {told(info, 'model')}".strip(),
-        f"serial {told(info, 'serial')!r}",
+        f"{text_of(info, 'vendor')} {text_of(info, 'model')}".strip(),
+        f"serial {text_of(info, 'serial')!r}",
         f"named {name!r}" if name else "",
-        f"id {told(info, 'id')!r}",
+        f"id {text_of(info, 'id')!r}",
         access_of(info),
     ]
     return ", ".join(part for part in parts if part)
@@ -63,7 +63,7 @@ def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) 
             got=f"none from {', '.join(path.name for path in producers)}",
             hint="Is it connected, powered, and in reach of this network? Its maker's viewer must find it too.",
         )
-    fitting = [info for info in found if all(told(info, key) == value for key, value in selector.given.items())]
+    fitting = [info for info in found if all(text_of(info, key) == value for key, value in selector.given.items())]
     if len(fitting) == 1:
         return fitting[0]
     listed = "Found:" + "".join(f"\n  {describe(info)}" for info in fitting or found)

@@ -13,7 +13,7 @@ from typing import Any
 from sci_stream.errors import CameraError
 from sci_stream_drivers.harvesters.library import QUIET, library, words
 from sci_stream_drivers.harvesters.options import Selector
-from sci_stream_drivers.harvesters.selection import access_of, describe, select, told
+from sci_stream_drivers.harvesters.selection import access_of, describe, text_of, select
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Session:
                 self._harvester.add_file(str(path))
             self._harvester.update()
             info = select(self._harvester.device_info_list, selector, files)
-            self.vendor, self.model, self.serial = (told(info, key) for key in ("vendor", "model", "serial"))
+            self.vendor, self.model, self.serial = (text_of(info, key) for key in ("vendor", "model", "serial"))
             self.name = f"{self.vendor} {self.model} {self.serial}".strip()
             interface = info.parent
             self._chain = [interface, interface.parent, interface.parent.parent]

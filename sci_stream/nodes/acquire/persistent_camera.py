@@ -129,11 +129,11 @@ def _remembered(memory: Path | None) -> dict[str, Value]:
     if memory is None or not memory.exists():
         return {}
     try:
-        told = json.loads(memory.read_text())
+        report = json.loads(memory.read_text())
     except (OSError, ValueError) as error:
         log.warning("cannot read the saved camera settings from %s: %s", memory, error)
         return {}
-    entries = told.items() if isinstance(told, dict) else ()
+    entries = report.items() if isinstance(report, dict) else ()
     found = {str(name): value for name, value in entries if isinstance(value, bool | int | float | str)}
     log.warning("camera settings restored: %s", ", ".join(f"{name} = {found[name]}" for name in found))
     return found

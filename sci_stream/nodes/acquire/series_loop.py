@@ -200,8 +200,8 @@ def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[
             if watched.due(now_s):
                 status: dict[str, int | float | str] = {"phase": "standby", "health": watched.url}
                 dealer.status = {**status, **declared((), actions)}
-                told = {**status, **dealer.clock.status()}
-                watched.report("waiting for a request to start a series", told, {}, progress=0, idle=True)
+                result = {**status, **dealer.clock.status()}
+                watched.report("waiting for a request to start a series", result, {}, progress=0, idle=True)
     finally:
         dealer.close()
         watched.close()

@@ -54,10 +54,10 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
             signal.signal(NEXT_SERIES, before)
             line.stop()
         if account.exists():
-            told = json.loads(account.read_text())
-            told["restarts"] = supervisor.restarts
-            account.write_text(json.dumps(told, indent=2) + "\n")
-            for words in last_words(told):
+            result = json.loads(account.read_text())
+            result["restarts"] = supervisor.restarts
+            account.write_text(json.dumps(result, indent=2) + "\n")
+            for words in last_words(result):
                 console.print(words, highlight=False, markup=False, soft_wrap=True)
     return status
 

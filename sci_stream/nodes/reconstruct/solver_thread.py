@@ -82,18 +82,18 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
 
 def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:
     """Return the complete solver settings for the recording, with all defaults resolved."""
-    told: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
-    told |= {name: value.value for name, value in told.items() if isinstance(value, StrEnum)}
-    told["precision"] = section.precision
+    output: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
+    output |= {name: value.value for name, value in output.items() if isinstance(value, StrEnum)}
+    output["precision"] = section.precision
     if section.weights is not None:
-        told["weights"] = section.weights.name
-        told["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
-    return told
+        output["weights"] = section.weights.name
+        output["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
+    return output
 
 
-def solver_id(told: Mapping[str, int | float | str]) -> str:
+def solver_id(output: Mapping[str, int | float | str]) -> str:
     """Return the id of solver settings: equal settings have equal ids."""
-    return hashlib.sha256(json.dumps(dict(told), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
+    return hashlib.sha256(json.dumps(dict(output), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
 
 
 class _CancelledError(Exception):

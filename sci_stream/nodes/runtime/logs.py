@@ -60,7 +60,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "node": self._node,
@@ -68,11 +68,11 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
         }
         if _current["series"]:
-            told["series"] = _current["series"]
-        told |= {key: getattr(record, key) for key in _KEYS if hasattr(record, key)}
+            report["series"] = _current["series"]
+        report |= {key: getattr(record, key) for key in _KEYS if hasattr(record, key)}
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str, ensure_ascii=False)
+            report["error"] = self.formatException(record.exc_info)
+        return json.dumps(report, default=str, ensure_ascii=False)
 
 
 def as_line(node: str, message: str) -> str:

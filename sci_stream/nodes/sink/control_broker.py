@@ -1,4 +1,4 @@
-"""The sink's side of control: requests go to the nodes, answers come back, and who changed what is kept."""
+"""Control at the sink: route requests to nodes, collect their answers, and record every change."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from sci_stream.wire import Control, ControlResult, Message
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 64
-"""Requests that may be under way: an operator has one, a program that asks for more than this is refused."""
+"""Maximum number of pending requests: an operator has one; programs over the limit are refused."""
 PATIENCE_S = 60.0
-"""After so long without an answer a request is given up: who asked was told long before that it is late."""
+"""Pending requests expire after this time; the caller has timed out long before."""
 SINK = "sink"
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """What an operator changed: a parameter from ``old`` to ``new``, or, with neither, something that was done."""
+    """A change by an operator: a parameter from ``old`` to ``new`` or, with neither, an action."""
 
     time_ns: int
     who: str
@@ -40,13 +40,13 @@ class SettingChange:
     new: Value | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for the journal, the recording and the summary."""
+        """Return the change as plain values, for journal, recording and summary."""
         return asdict(self)
 
 
 @dataclass(slots=True)
 class _Asked:
-    """One request: for one node, or for all of a kind; its answer is there when all of them have answered."""
+    """One request to one node or to all nodes of a kind; answered once all of them have answered."""
 
     node: str
     action: str
@@ -61,31 +61,31 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Sent:
-    """What was asked of one node."""
+    """A request sent to one node."""
 
     asked: _Asked
     identity: bytes
     node: str
     sent_s: float
     before: dict[str, Value]
-    """What will have been in force before it is done, by name."""
+    """Values before the change, by name."""
 
 
 class ControlBroker:
-    """Between the page's threads, which `ask`, and the nodes, which are asked one message each.
+    """Route requests from the page's threads (`ask`) to the nodes, one message per node.
 
     Parameters
     ----------
     peers
         Nodes that report to the sink, by identity.
     send
-        Sends a message to one of them; False if it cannot go.
+        Sends a message to one of them; False if it cannot be sent.
     own
-        What the sink itself does.
+        Parameters and actions of the sink itself.
     note
-        Takes each `SettingChange`, in the sink's loop.
+        Receives each `SettingChange`, in the sink's loop.
     wake
-        Makes the sink's loop turn; from any thread.
+        Wakes the sink's loop; thread-safe.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ControlBroker:
         self._sent: dict[str, _Sent] = {}
 
     def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
-        """Ask for something, from any thread.
+        """Send a request, from any thread, and wait for the answer.
 
         Parameters
         ----------
@@ -114,16 +114,16 @@ class ControlBroker:
         action
             ``set``, with ``parameters`` to set, or one that the node lists.
         who
-            Whoever asks, as it will be logged and recorded.
+            Name of the operator, logged and recorded.
 
         Returns
         -------
-        ``values`` as they are now, by node, and ``text``; or the error why not.
+        Current ``values`` by node and ``text``, or the error.
         """
         asked = _Asked(node, action, parameters, who, Future())
         if self._inbox.qsize() + len(self._sent) >= MOST_WAITING:
             asked.answer.set_exception(
-                EnvironmentFault(f"{MOST_WAITING} requests are under way", hint="Ask again when they are answered.")
+                EnvironmentFault(f"{MOST_WAITING} requests are pending", hint="Try again when they are answered.")
             )
         else:
             self._inbox.put(asked)
@@ -131,11 +131,11 @@ class ControlBroker:
         return asked.answer
 
     def turn(self, now_s: float) -> None:
-        """Pass on what was asked for, and give up what will not be answered. Never blocks."""
+        """Forward new requests and expire those that will not be answered. Never blocks."""
         while not self._inbox.empty():
             asked = self._inbox.get()
             if not asked.answer.set_running_or_notify_cancel():
-                continue  # who asked has given up, and was told so
+                continue  # the caller has timed out and was notified
             try:
                 self._pass_on(asked, now_s)
             except SciStreamError as error:
@@ -145,11 +145,13 @@ class ControlBroker:
             peer = self._peers.get(sent.identity)
             if peer is None or peer.lost or now_s - sent.sent_s > PATIENCE_S:
                 why = "has not answered" if peer is not None and not peer.lost else "was lost before it answered"
-                problem = EnvironmentFault(f"{sent.node} {why}", hint="Look whether it was done before asking again.")
+                problem = EnvironmentFault(
+                    f"{sent.node} {why}", hint="Check whether it took effect before trying again."
+                )
                 self._settle(request, problem)
 
     def take(self, identity: bytes, result: ControlResult) -> bool:
-        """Take a node's answer; return whether it belongs to a request that this node was asked."""
+        """Handle a node's answer; return whether it belongs to a pending request."""
         sent = self._sent.get(result.request)
         if sent is None or sent.identity != identity:
             return False
@@ -162,7 +164,7 @@ class ControlBroker:
             for later in self._sent.values():
                 if later.identity == identity:
                     later.before.update(result.values)
-            # Who asks next is told what is in force now, not what the node last said.
+            # The next caller sees the new values, not the node's last report.
             peer.status = {**peer.status, **_redeclared(peer, result.values)}
         elif asked.action != "set":
             self._note(SettingChange(unix_ns(), asked.who, sent.node, asked.action))
@@ -196,23 +198,23 @@ class ControlBroker:
         targets = [(identity, peer) for identity, peer in self._peers.items() if _is_meant(peer, asked.node)]
         if not targets:
             names = [peer.hello.node for peer in self._peers.values() if not peer.lost]
-            raise InputError(f"No node is called {asked.node!r}", expected=f"one of {', '.join([*names, SINK])}")
-        # All of them or none, as far as can be told from here.
+            raise InputError(f"Unknown node {asked.node!r}", expected=f"one of {', '.join([*names, SINK])}")
+        # All or none, as far as the sink can check.
         checked = [_checked(asked, peer) for _, peer in targets]
         for (identity, peer), changes in zip(targets, checked, strict=True):
             request, node = secrets.token_hex(8), peer.hello.node
             message = Control(request=request, node=node, action=asked.action, parameters=changes, who=asked.who)
             if self._send(identity, message):
                 asked.waiting.add(request)
-                # By now: a heartbeat that tells of it may be heard before the answer.
+                # Now, because a heartbeat with the new values may arrive before the answer.
                 before = {name: parameter.value for name, parameter in _known(peer).items()}
                 self._sent[request] = _Sent(asked, identity, node, now_s, before)
             else:
-                asked.errors.append(EnvironmentFault(f"{node} does not take messages", hint="Try again in a moment."))
+                asked.errors.append(EnvironmentFault(f"{node} accepts no messages", hint="Try again in a moment."))
 
     def _do_myself(self, asked: _Asked) -> dict[str, Value]:
         if asked.action != "set":
-            raise InputError(f"The sink cannot {asked.action!r}", expected="set")
+            raise InputError(f"Unknown action {asked.action!r} for the sink", expected="set")
         changes = checked_changes(self._own.parameters(), asked.parameters, SINK)
         self._own.set(changes, asked.who)
         log.info("set by %s: %s", asked.who, changes)
@@ -224,10 +226,10 @@ class ControlBroker:
             if old != value:
                 self._note(SettingChange(unix_ns(), asked.who, node, name, old, value))
 
-    # --- what can be asked for
+    # --- parameters and actions
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what may be set and done, by node, as plain values."""
+        """Return parameters and actions by node, as plain values."""
         return [
             {"node": node, "kind": kind, "parameters": [entry.as_dict() for entry in parameters], "actions": actions}
             for node, kind, parameters, actions in self._declared()
@@ -235,7 +237,7 @@ class ControlBroker:
         ]
 
     def values(self) -> dict[tuple[str, str], Value]:
-        """Return what is in force, by node and name."""
+        """Return the current values by node and name."""
         return {(node, entry.name): entry.value for node, _, entries, _ in self._declared() for entry in entries}
 
     def _declared(self) -> Iterator[tuple[str, str, Sequence[Parameter], list[str]]]:
@@ -255,14 +257,14 @@ def _known(peer: Peer) -> dict[str, Parameter]:
 
 
 def _checked(asked: _Asked, peer: Peer) -> dict[str, Value]:
-    """Refuse early what the node would refuse: then nothing has been sent to any."""
+    """Refuse in advance what the node would refuse, so that nothing is sent to any."""
     parameters, actions = declarations(peer.status)
     node = peer.hello.node
     if asked.action == "set":
         return checked_changes(parameters, asked.parameters, node)
     if asked.action not in actions:
-        expected = f"one of {', '.join(actions)}" if actions else "nothing: there is nothing it can be asked to do now"
-        raise InputError(f"{node} cannot {asked.action!r} now", expected=expected)
+        expected = f"one of {', '.join(actions)}" if actions else "none: it offers no action now"
+        raise InputError(f"Action {asked.action!r} is not available at {node} now", expected=expected)
     return {}
 
 
@@ -283,11 +285,11 @@ class SinkControls:
     Parameters
     ----------
     preview
-        Whose tone is set; None where there is no page.
+        The preview whose tone is set; None without a page.
     recording
-        Whether the series is being recorded now; None while there is none.
+        Returns whether the series is being recorded; None without a series.
     switch
-        Starts or stops the recording on behalf of somebody, and notes it. Raises a `SciStreamError` if it cannot.
+        Starts or stops the recording for an operator and notes it. Raises `SciStreamError` on failure.
     """
 
     def __init__(
@@ -298,7 +300,7 @@ class SinkControls:
         self._switch = switch
 
     def parameters(self) -> list[Parameter]:
-        """Declare them, with their values now."""
+        """Declare the parameters with their current values."""
         recording = self._recording()
         found = []
         if recording is not None:
@@ -310,9 +312,9 @@ class SinkControls:
         return found
 
     def set(self, changes: Mapping[str, Value], who: str) -> None:
-        """Set some of them, checked one by one. Raises a `SciStreamError` if it cannot be.
+        """Set parameters, already checked one by one. Raises `SciStreamError` on failure.
 
-        That the tone was changed is not recorded: it is never in the data.
+        Tone changes are not recorded, because tone never affects the data.
         """
         recording = changes.get("recording")
         if isinstance(recording, bool) and recording != self._recording():

@@ -1,4 +1,4 @@
-"""What comes for a series at the sink: taken once, recorded, and confirmed to its senders when it is safe."""
+"""Receive the messages of a series: deduplicate, record, and acknowledge once they are safe."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Show = Callable[[SeriesSession, list[Reconstruction]], None]
 
 
 class Intake:
-    """Takes results into the series they belong to. Used from the sink's loop.
+    """Receive messages into the session of their series. Used from the sink's loop.
 
     Parameters
     ----------
     server
-        Where senders are answered.
+        Sends the acknowledgements.
     watched
-        Told the latencies.
+        Receives the latencies.
     wake
         Wakes the sink's loop; called from the recorder's thread.
     show
-        Shows reconstructions, in order.
+        Displays reconstructions, in order.
     """
 
     def __init__(self, server: ResultsServer, watched: HealthReporter, wake: Callable[[], None], show: Show) -> None:
@@ -45,29 +45,29 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether the recorder has no room: nothing more is to be received until it has."""
+        """Whether the recorder's queue is full: receive nothing more until it has room."""
         return bool(self._parked)
 
     def turn(self) -> None:
-        """Confirm what has become safe; hand the recorder what waits for room."""
+        """Acknowledge what has become safe, and submit deferred items to the recorder."""
         self.settle()
         while self._parked and self._parked[0]():
             self._parked.popleft()
 
     def settle(self) -> None:
-        """Confirm what has become safe."""
+        """Acknowledge what has become safe."""
         while not self._durable.empty():
             self._durable.get()()
 
     def accept(self, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd) -> None:
-        """Tell a sender that it need not keep a message."""
+        """Acknowledge a message to its sender."""
         kind, series, seq = key_of(message)
         self._server.reply(identity, Accepted(series=series, seq=seq, of=kind))
 
     def take_reconstruction(
         self, series: SeriesSession, identity: bytes, reconstruction: Reconstruction, now_s: float
     ) -> None:
-        """Take a reconstruction: show it, record it, give it its outcome."""
+        """Receive a reconstruction: display it, record it, settle it in the ledger."""
         seq = reconstruction.id.seq
         if series.expects_already(("reconstruction", seq), identity):
             return
@@ -98,7 +98,7 @@ class Intake:
         self._try_or_park(lambda: series.record_reconstruction(accepted, self._later(safe)))
 
     def take_raw(self, series: SeriesSession, identity: bytes, snapshot: Snapshot) -> None:
-        """Take raw counts that are to be recorded."""
+        """Receive raw counts to be recorded."""
         seq = snapshot.id.seq
         if series.expects_already(("snapshot", seq), identity):
             return
@@ -114,7 +114,7 @@ class Intake:
         self._try_or_park(lambda: series.record_raw(snapshot, self._later(safe)))
 
     def take_dropped(self, series: SeriesSession, identity: bytes, dropped: Dropped, now_s: float) -> None:
-        """Take the word that a snapshot was not reconstructed."""
+        """Receive the notice that a snapshot was not reconstructed."""
         seq = dropped.seq
         if series.expects_already(("dropped", seq), identity):
             return
@@ -132,7 +132,7 @@ class Intake:
         self._try_or_park(lambda: series.record_outcome(seq, outcome, reason, self._later(safe)))
 
     def _later(self, action: Callable[[bool], None]) -> Callable[[bool], None]:
-        """Return a callback for the recorder's thread that has ``action`` done in this one."""
+        """Return a callback for the recorder's thread that runs ``action`` in the sink's loop."""
 
         def from_recorder(stored: bool) -> None:
             self._durable.put(lambda: action(stored))

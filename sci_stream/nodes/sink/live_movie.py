@@ -1,4 +1,4 @@
-"""Film a series while it runs, for people to share. It gives way to everything else, and counts what it left out."""
+"""Encode a movie of a running series. It has the lowest priority and counts the snapshots that it skipped."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NICENESS = 10
 
 @dataclass(frozen=True, slots=True)
 class MovieOptions:
-    """How to film.
+    """Options of a live movie.
 
-    ``suffix`` is ``".mp4"`` or ``".mkv"``; ``fps`` the frames a second at which it plays; ``tone`` as on the page;
-    ``queue`` how many snapshots may wait for the encoder; below ``floor_free_bytes`` of disk it ends.
+    ``suffix`` is ``".mp4"`` or ``".mkv"``; ``fps`` the playback rate; ``tone`` as on the page;
+    ``queue`` the length of the encoder's queue; below ``floor_free_bytes`` of free disk the movie ends.
     """
 
     suffix: str = ".mp4"
@@ -38,14 +38,14 @@ class MovieOptions:
 
 
 class Movie:
-    """The film of one series, made by a thread of its own.
+    """The movie of one series, encoded in its own thread.
 
     Parameters
     ----------
     recording
-        Path of the series' recording: the film lies beside it, ``run.mp4``; an existing one is left alone.
+        Path of the series' recording; the movie has the same name, ``run.mp4``, and replaces no existing file.
     options
-        How.
+        Movie options.
     """
 
     def __init__(self, recording: Path, options: MovieOptions) -> None:
@@ -62,7 +62,7 @@ class Movie:
         self._thread.start()
 
     def publish(self, reconstruction: Reconstruction) -> None:
-        """Film a reconstruction if there is room for it; never waits. Its arrays must not be changed afterwards."""
+        """Queue a reconstruction if there is room; never blocks. Its arrays must not be changed afterwards."""
         with self._changed:
             if self._reason or self._ending or len(self._queue) >= self._options.queue:
                 self._left_out += 1
@@ -71,7 +71,7 @@ class Movie:
             self._changed.notify()
 
     def close(self) -> None:
-        """Film what waits and end the film. May be called again."""
+        """Encode the queue and finish the movie. May be called again."""
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -89,7 +89,7 @@ class Movie:
             }
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # it may not be allowed; then it is only less polite
+        with contextlib.suppress(OSError):  # not permitted everywhere, and only a courtesy
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while (reconstruction := self._next()) is not None:
             try:
@@ -111,7 +111,7 @@ class Movie:
         free, floor = free_bytes(self.path), self._options.floor_free_bytes
         if free < floor:
             raise StorageError(
-                f"The film {self.path} ends here: the disk is nearly full",
+                f"Movie {self.path} stopped: the disk is nearly full",
                 expected=f"{floor / 1e6:.0f} MB free",
                 got=f"{free / 1e6:.0f} MB",
             )
@@ -121,10 +121,10 @@ class Movie:
             self._filmed += 1
 
     def _give_up(self, reason: str) -> None:
-        """End the film early, in words, and count what is missing from it. The recording goes on."""
+        """End the movie early with a reason and count the missing snapshots. The recording continues."""
         with self._changed:
             if not self._reason:
-                _LOG.error("no film any more: %s", reason)
+                _LOG.error("movie stopped: %s", reason)
                 self._left_out += 1 + len(self._queue)
                 self._queue.clear()
                 self._reason = reason

@@ -1,4 +1,4 @@
-"""The sink node: takes results, keeps the ledger, records, shows, and says so when a snapshot is safe."""
+"""The sink node: receives results, keeps the ledger, records, displays, and acknowledges safe snapshots."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ _LAST_WORDS_S = 2.0
 
 
 class SinkNode:
-    """Everything that comes out of the instrument comes out here.
+    """The output side of the instrument.
 
-    A message is confirmed to its sender when it is safe: in the recording and flushed, or, without a recording, shown
-    and counted. While the recorder has no room, nothing more is received: the senders' credit, and in the end the
-    acquire node's policy, take up the slack.
+    A message is acknowledged once it is safe: flushed to the recording or, without a recording, displayed and counted.
+    While the recorder's queue is full, nothing more is received: backpressure reaches the senders' credit and finally
+    the acquire node's policy.
     """
 
     def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None = None) -> None:
@@ -79,7 +79,7 @@ class SinkNode:
         )
         self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._doors.serve)
         self._watched = HealthReporter(rig, "sink", "sink")
-        movie_options(rig)  # what is missing for it is better said now than when the series starts
+        movie_options(rig)  # report missing dependencies now, not at the start of a series
         self._series: SeriesSession | None = None
         self._intake = Intake(self._server, self._watched, self._wakeup.wake, self._show)
         options = preview_options(rig) if rig.preview.enabled else None
@@ -90,7 +90,7 @@ class SinkNode:
         if self._preview is not None:
             self._watched.page_refused = self._preview.refused
             if rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
-                log.error("the token of [preview] has expired (token_expires): nobody can open the live page")
+                log.error("[preview] token has expired (token_expires): the live page is not accessible")
         self._preview_url = ""
         self._ended: deque[str] = deque(maxlen=64)
         self._calibrations: dict[str, Calibration] = {}
@@ -106,13 +106,13 @@ class SinkNode:
         Raises
         ------
         LedgerError
-            If a series that ended here does not add up.
+            If the ledger of a series does not close.
         StorageError
-            If a recording could not take all of its series.
+            If a recording is incomplete.
         """
         if self._preview is not None:
             self._preview_url = self._preview.start()
-            log.info("preview at %s", self._preview_url)
+            log.info("live page at %s", self._preview_url)
         freeze_gc()
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
@@ -128,7 +128,7 @@ class SinkNode:
                     poller.register(self._server.socket, zmq.POLLIN)
                 self._wakeup.clear()
                 self._turn(time.monotonic())
-                # Also after the series: what is said last is lost if the connection closes before it is read.
+                # Also after the series: the last messages are lost if the connection closes before they are read.
                 needed = self._stop.gentle and self._acquire_is_there()
                 if self._stop and stopping_s is None and not needed:
                     stopping_s = time.monotonic() + _LAST_WORDS_S
@@ -193,7 +193,7 @@ class SinkNode:
     ) -> None:
         series = self._series
         if name in self._ended:
-            # It was over already when this came (again): the sender need not keep it.
+            # The series has ended already: the sender need not keep the message.
             self._intake.accept(identity, message)
             return
         if series is None or series.name != name:
@@ -218,20 +218,20 @@ class SinkNode:
         self._starting = None
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
-                self._end_series(f"another series began: {info.series}")
+                self._end_series(f"another series started: {info.series}")
             self._series = SeriesSession(info, calibration, self._rig)
             self._operators.carry_changes(self._series)
             if self._preview is not None:
                 self._preview.series_started(info)
             log_for_series(info.series)
-            log.info("series %s begins", info.series)
+            log.info("series %s started", info.series)
         self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
         early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)
         for sender, message in early:
             self._obey(sender, message, now_s)
 
     def _end_series(self, reason: str) -> None:
-        """Close the books: the recording with its ledger inside, the summary, and the word to the acquire node."""
+        """End the series: close the recording with its ledger, write the summary, confirm to the acquire node."""
         series, self._series = self._series, None
         assert series is not None
         series.book.end_reason = reason
@@ -250,24 +250,24 @@ class SinkNode:
             self._failure = self._failure or StorageError(
                 f"The recording {recording['file']} is not complete",
                 got=recording["reason"],
-                hint="What was flushed before is readable; the ledger counts the rest as not_recorded.",
+                hint="Flushed data are readable; the ledger counts the rest as not_recorded.",
             )
         self._ended.append(series.name)
         self._last_status = series.status(time.monotonic())
         self._tell_status(time.monotonic())
         if series.ended_by is not None:
             self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
-        log.info("series %s is over: %s", series.name, series.book.ledger.as_dict())
+        log.info("series %s ended: %s", series.name, series.book.ledger.as_dict())
 
     def _acquire_is_there(self) -> bool:
         return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
 
     def _lost(self, peer: Peer) -> None:
-        self._show_status_soon()  # whoever watches is told at once
+        self._show_status_soon()  # report the change at once
         if peer.hello.kind_of_node == "acquire" and self._series is not None:
-            log.warning("the acquire node is silent; series %s stays open until it is back", self._series.name)
+            log.warning("acquire node lost; series %s stays open until it returns", self._series.name)
 
-    # --- what is shown
+    # --- display
 
     def _show(self, series: SeriesSession, reconstructions: list[Reconstruction]) -> None:
         for reconstruction in reconstructions:
@@ -311,12 +311,12 @@ class SinkNode:
 
     @property
     def _wire_errors(self) -> Counter[str]:
-        """Messages refused by reason, at both addresses."""
+        """Refused messages by reason, at both addresses."""
         return self._server.wire_errors + self._taps.wire_errors
 
     def _not_ready(self, status: Mapping[str, Any]) -> str:
-        """Return why results cannot be taken or kept, ``""`` if they can."""
+        """Return why results cannot be received or stored, ``""`` if they can."""
         recording = status.get("recording", {})
         if recording.get("state") in {RecorderState.STOPPED, RecorderState.FAILED}:
-            return f"nothing more is recorded: {recording['reason']}"
-        return "" if self._acquire_is_there() else "no acquire node reports"
+            return f"recording stopped: {recording['reason']}"
+        return "" if self._acquire_is_there() else "no acquire node connected"

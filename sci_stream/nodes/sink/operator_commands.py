@@ -1,4 +1,4 @@
-"""The sink's side towards operators: what they ask for by the page is done or refused, and who changed what is kept."""
+"""Operator commands at the sink: execute or refuse requests from the page, and record every change."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ log = logging.getLogger(__name__)
 
 
 class OperatorCommands:
-    """The live page and what is asked for there (`preview_controls.OperatorControl`). Used from the sink's loop.
+    """The live page and its commands (`sci_stream.web.controls.OperatorControl`). Used from the sink's loop.
 
     `switch_recording` and `ask` may be called from any thread.
 
     Parameters
     ----------
     server
-        Whose peers are asked.
+        Server whose peers receive the requests.
     options
-        Of the page; None for none, and then nobody can ask for anything.
+        Options of the page; None for no page and no commands.
     series
-        Returns the series that is going on.
+        Returns the running series.
     wake
         Wakes the sink's loop.
     show_soon
-        Has what is shown renewed at once.
+        Updates the displayed status at once.
     """
 
     def __init__(
@@ -58,24 +58,24 @@ class OperatorCommands:
     # --- from any thread
 
     def switch_recording(self, on: bool, who: str = "") -> Future[str]:
-        """Ask for the recording to be on or off."""
+        """Switch the recording on or off."""
         answer: Future[str] = Future()
         self._asked.put((on, who, answer))
         self._wake()
         return answer
 
     def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
-        """Ask a node, or all of a kind, for something; see `ControlBroker.ask`."""
+        """Send a request to a node or to all nodes of a kind; see `ControlBroker.ask`."""
         return self._desk.ask(node, action, parameters, who)
 
     # --- from the sink's loop
 
     def answer(self, now_s: float) -> None:
-        """Do what was asked for meanwhile."""
+        """Execute pending commands."""
         while not self._asked.empty():
             on, who, answer = self._asked.get()
             if not answer.set_running_or_notify_cancel():
-                continue  # who asked has given up, and was told so
+                continue  # the caller has timed out and was notified
             try:
                 file = self._switch_recording(on, who)
             except SciStreamError as error:
@@ -85,21 +85,21 @@ class OperatorCommands:
         self._desk.turn(now_s)
 
     def take(self, identity: bytes, result: ControlResult) -> bool:
-        """Take a node's answer; return whether it had been asked."""
+        """Handle a node's answer; return whether it was expected."""
         return self._desk.take(identity, result)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what may be set and done."""
+        """Return parameters and actions."""
         return self._desk.describe()
 
     def carry_changes(self, series: SeriesSession) -> None:
-        """Tell a series that begins what was changed before it and still holds."""
+        """Pass earlier changes that are still in force to a new series."""
         values = self._desk.values()
         for key, change in list(self._in_force.items()):
             if values.get(key, change.new) == change.new:
                 series.note_change(change)
             else:
-                del self._in_force[key]  # the node was started anew since, as the rig file says
+                del self._in_force[key]  # the node has restarted since, with the values of the rig file
 
     def _is_recording(self) -> bool | None:
         series = self._series()
@@ -109,10 +109,10 @@ class OperatorCommands:
         self._show_soon()
         series = self._series()
         if series is None:
-            raise InputError("There is no series to record", hint="Wait for the camera to start.")
+            raise InputError("No series to record", hint="Wait for the camera to start.")
         change = SettingChange(unix_ns(), who, "sink", "recording", self._is_recording(), on)
         if change.old and not on:
-            self._note_change(change)  # while there is a journal to tell it to
+            self._note_change(change)  # while the journal is open
             return series.switch_recording(on)
         file = series.switch_recording(on)
         self._note_change(change)
@@ -120,7 +120,7 @@ class OperatorCommands:
 
     def _note_change(self, change: SettingChange) -> None:
         old, new = ("", "") if change.new is None else (f" from {change.old}", f" to {change.new}")
-        log.warning("%s %s%s%s, by %s", change.node, change.name, old, new, change.who or "nobody who said so")
+        log.warning("%s %s%s%s, by %s", change.node, change.name, old, new, change.who or "an unnamed operator")
         if change.new is not None and change.node != "sink":
             self._in_force[change.node, change.name] = change
         series = self._series()

@@ -1,4 +1,4 @@
-"""From the rig to the options of what the sink feeds."""
+"""Options of the sink's outputs, from the rig."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sci_stream.web.preview import PreviewOptions
 
 
 def recorder_options(rig: Rig) -> RecorderOptions:
-    """Return how to record; the folder is made if it is not there.
+    """Return the recorder options; create the folder if absent.
 
     Raises
     ------
     StorageError
-        If it cannot be made.
+        If the folder cannot be created.
     """
     section = rig.record
     folder = Path(section.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"[record] folder {folder} cannot be made", got=error.strerror) from None
+        raise StorageError(f"Cannot create the [record] folder {folder}", got=error.strerror) from None
     return RecorderOptions(
         folder=folder,
         raw=section.raw,
@@ -43,7 +43,7 @@ def recorder_options(rig: Rig) -> RecorderOptions:
 
 
 def movie_options(rig: Rig) -> MovieOptions | None:
-    """Return how to film; None if it is not wanted.
+    """Return the movie options; None if disabled.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def movie_options(rig: Rig) -> MovieOptions | None:
 
 
 def preview_options(rig: Rig) -> PreviewOptions:
-    """Return how to serve the live page."""
+    """Return the options of the live page."""
     section = rig.preview
     return PreviewOptions(
         host=section.host,
@@ -78,7 +78,7 @@ def preview_options(rig: Rig) -> PreviewOptions:
 
 
 def tone_settings(section: PreviewSection) -> ToneSettings:
-    """Return how video is to look, as the rig says."""
+    """Return the tone settings of the rig."""
     return ToneSettings(
         exposure_ev=section.exposure_ev,
         black=section.black,

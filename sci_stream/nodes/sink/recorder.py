@@ -1,4 +1,4 @@
-"""Record a series without holding up who delivers it: a bounded queue and a thread of its own."""
+"""The recorder: a bounded queue and a writer thread, so that recording never blocks the sender."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = ["Admission", "OnDurable", "Recorder", "RecorderOptions", "RecorderSta
 
 _IDLE_S = 1.0
 _ITEM_OVERHEAD_BYTES = 512
-"""What a queued item costs beside its arrays, so that items without arrays are bounded too."""
+"""Size of a queued item apart from its arrays, so that items without arrays are bounded too."""
 
 
 class Admission(enum.StrEnum):
-    """What became of a submission."""
+    """Result of a submission."""
 
     ACCEPTED = "accepted"
-    """It is queued; its callback will come exactly once."""
+    """Queued; its callback will be called exactly once."""
     FULL = "full"
-    """The queue is full: submit it again later, and hold back who delivers."""
+    """The queue is full: submit again later and apply backpressure."""
     STOPPED = "stopped"
-    """Nothing is recorded (any more); `Recorder.status` says why. No callback will come."""
+    """Not recording; `Recorder.status` has the reason. The callback will not be called."""
 
 
 class Recorder:
@@ -46,7 +46,7 @@ class Recorder:
     Parameters
     ----------
     options
-        Where and how.
+        Recorder options.
     free
         Returns the bytes free on the disk of a path; replaced in tests.
     """
@@ -64,14 +64,14 @@ class Recorder:
         self._end_error: StorageError | None = None
 
     def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
-        """Open a new file, the next segment if there is one of this series, and begin to record.
+        """Open a new file, the next segment of the series if one exists, and start recording.
 
         Raises
         ------
         StorageError
-            If the file cannot be made or the disk is below its floor.
+            If the file cannot be created or the free disk space is below its floor.
         RuntimeError
-            If a series is being recorded.
+            If a series is already being recorded.
         """
         if self._thread is not None:
             raise RuntimeError("end the series being recorded before starting another")
@@ -84,14 +84,14 @@ class Recorder:
                 with self._changed:
                     self._recording = recording
                     self._ending, self._final_ledger, self._end_error = False, None, None
-            except Exception as error:  # handed to the caller, who waits for it
+            except Exception as error:  # re-raised in the waiting caller
                 failed.append(error)
                 return
             finally:
                 ready.set()
             self._run(recording)
 
-        # HDF5 objects are made, used and closed on this one thread.
+        # HDF5 objects are created, used and closed in this thread only.
         thread = threading.Thread(target=run, name="recorder", daemon=True)
         thread.start()
         ready.wait()
@@ -111,16 +111,16 @@ class Recorder:
     def submit_outcome(
         self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None
     ) -> Admission:
-        """Queue what became of a snapshot without video (``raw_only``, ``dropped``)."""
+        """Queue the outcome of a snapshot without video (``raw_only``, ``dropped``)."""
         event = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
         return self._submit(Item(0, lambda writer: writer.write_outcome(seq, outcome, reason), on_durable, event))
 
     def submit_ledger(self, ledger: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> Admission:
-        """Queue the account so far, so that a crash leaves a recent one in the file; ``notes`` are kept beside it."""
+        """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""
         return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
 
     def submit_event(self, event: str, fields: Mapping[str, Any]) -> Admission:
-        """Queue a line for the journal; its time is when it happened, ``time_ns`` of the fields, if they have one."""
+        """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
         return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
 
     def _submit(self, item: Item, *, wait: bool = False) -> Admission:
@@ -140,31 +140,31 @@ class Recorder:
         return Admission.ACCEPTED
 
     def raw(self, snapshot: Snapshot) -> None:
-        """Queue a raw snapshot, waiting for room.
+        """Queue a raw snapshot; wait for room.
 
         Raises
         ------
         StorageError
-            If nothing is being recorded (any more).
+            If not recording.
         """
         self._require(self._submit(_raw_item(snapshot), wait=True))
 
     def reconstructed(self, reconstruction: Reconstruction) -> None:
-        """Queue a reconstruction, waiting for room. Raises as `raw`."""
+        """Queue a reconstruction; wait for room. Raises as `raw`."""
         self._require(self._submit(_reconstruction_item(reconstruction), wait=True))
 
     def _require(self, admission: Admission) -> None:
         if admission is Admission.STOPPED:
             reason = self._recording.reason if self._recording is not None else ""
-            raise StorageError(f"The recorder is {self._state}", got=reason or "no series is being recorded")
+            raise StorageError(f"Recorder is {self._state}", got=reason or "no series is being recorded")
 
     def series_ended(self, ledger: Mapping[str, Any] | None) -> None:
-        """Write what is queued, store the final ledger in the file and the journal, and close both.
+        """Write the queue, store the final ledger in file and journal, and close both.
 
         Raises
         ------
         StorageError
-            If the end could not be written. A recorder that had stopped or failed before does not raise again.
+            If the end cannot be written. A recorder that stopped or failed earlier does not raise again.
         """
         thread = self._thread
         if thread is None:
@@ -209,7 +209,7 @@ class Recorder:
         while (batch := self._take()) is not None:
             recording.write(batch)
             if recording.state is not RecorderState.RECORDING:
-                with self._changed:  # whoever waits for room must learn that there is none to come
+                with self._changed:  # wake callers that wait for room that will not come
                     self._changed.notify_all()
         error = recording.finish(self._final_ledger)
         with self._changed:
@@ -217,7 +217,7 @@ class Recorder:
             self._changed.notify_all()
 
     def _take(self) -> list[Item] | None:
-        """Return what is queued, at most a batch; empty after an idle second; None when all is done."""
+        """Return queued items, at most a batch; empty after an idle second; None at the end."""
         with self._changed:
             if not self._queue and not self._ending:
                 self._changed.wait(_IDLE_S)

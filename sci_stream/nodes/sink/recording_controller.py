@@ -1,4 +1,4 @@
-"""Whether a series is being recorded: as the rig says at first, and as the operator wishes from then on."""
+"""Start and stop the recording of a series: initially as configured, then as the operator requests."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class RecordingController:
-    """Opens a new file, the next segment of the series, with each `start`, and closes it with `stop`.
+    """Open a new file, the next segment of the series, at each `start` and close it at `stop`.
 
     Parameters
     ----------
     info, calibration
         Of the series.
     options
-        Makes the recorder's options; called only when something is to be recorded.
+        Returns the recorder options; called only when recording starts.
     """
 
     def __init__(self, info: SeriesInfo, calibration: Calibration, options: Callable[[], RecorderOptions]) -> None:
@@ -35,47 +35,47 @@ class RecordingController:
         self._told: dict[str, Any] = {"enabled": False}
         self.recorder: Recorder | None = None
         self.switched: list[dict[str, Any]] = []
-        """When the operator started and stopped it, for the summary."""
+        """Times at which the operator started and stopped it, for the summary."""
 
     @property
     def is_on(self) -> bool:
-        """Whether what comes now is recorded."""
+        """Whether new snapshots are recorded."""
         return self.recorder is not None and self._is_open(self.recorder)
 
     def start(self) -> str:
-        """Begin to record, from the next snapshot on; return the file's name.
+        """Start recording with the next snapshot; return the file name.
 
         Raises
         ------
         InputError
-            While it records, or while the file before is still being written.
+            If already recording, or while the previous file is still being written.
         StorageError
-            If the file cannot be made.
+            If the file cannot be created.
         """
         if self.recorder is not None and self._is_open(self.recorder):
-            raise InputError("The series is being recorded already")
+            raise InputError("The series is already being recorded")
         if self._closing is not None and self._closing[1].is_alive():
-            raise InputError("The file before is still being written", hint="Try again in a moment.")
+            raise InputError("The previous file is still being written", hint="Try again in a moment.")
         recorder = Recorder(self._options())
         recorder.series_started(self._info, self._calibration)
-        if self.recorder is not None:  # it had stopped by itself, with a full disk say: now there is room again
+        if self.recorder is not None:  # it stopped by itself, e.g. on a full disk, and may have room again
             self.recorder.close()
         self.recorder = recorder
         return str(recorder.status()["file"])
 
     def stop(self, ledger: Mapping[str, Any]) -> str:
-        """End the file once all that it has accepted is in it, without waiting for that; return its name.
+        """Close the file once all accepted items are written, without waiting; return its name.
 
-        ``ledger`` is the account so far, which goes into the file.
+        ``ledger`` is the current ledger, stored in the file.
 
         Raises
         ------
         InputError
-            If nothing is being recorded.
+            If not recording.
         """
         recorder = self.recorder
         if recorder is None:
-            raise InputError("Nothing is being recorded")
+            raise InputError("Not recording")
         file = str(recorder.status()["file"])
         self.recorder = None
         thread = threading.Thread(target=self._end, args=(recorder, dict(ledger)), name="recorder-end", daemon=True)
@@ -84,14 +84,14 @@ class RecordingController:
         return file
 
     def note(self, *, on: bool, file: str) -> None:
-        """Take note that the operator did this."""
+        """Record that the operator did this."""
         self.switched.append({"on": on, "file": file, "time_ns": unix_ns()})
         log.info("recording %s from the page: %s", "started" if on else "stopped", file)
 
     def close(self, ledger: Mapping[str, Any] | None) -> dict[str, Any]:
-        """End the recording with the series; return what there is to say about it.
+        """End the recording with the series; return its status.
 
-        ``ledger`` is the final account; None if something went wrong, and the file is not to be marked clean.
+        ``ledger`` is the final ledger; None after an error, so that the file is not marked clean.
         """
         if self._closing is not None:
             self._closing[1].join()
@@ -104,20 +104,20 @@ class RecordingController:
         try:
             recorder.series_ended(ledger)
         except StorageError as error:
-            log.error("the end of the recording could not be written: %s", error)
+            log.error("cannot finish the recording: %s", error)
 
     def status(self) -> dict[str, Any]:
-        """Return what the page and the summary show."""
+        """Return the status for page and summary."""
         recorder = self.recorder
         if recorder is not None:
             self._told = {"enabled": True, **recorder.status()}
         elif self._closing is not None:
             ending, thread = self._closing
-            told = {"enabled": True, **ending.status()}
-            # A file that failed stays in sight; one that was ended as asked is off.
-            if told["state"] in {RecorderState.RECORDING, RecorderState.IDLE}:
-                told["state"] = "closing" if thread.is_alive() else "off"
-            self._told = told
+            report = {"enabled": True, **ending.status()}
+            # Keep showing a failed file; one stopped on request is off.
+            if report["state"] in {RecorderState.RECORDING, RecorderState.IDLE}:
+                report["state"] = "closing" if thread.is_alive() else "off"
+            self._told = report
         return {**self._told, "switched": list(self.switched)} if self.switched else self._told
 
     @staticmethod

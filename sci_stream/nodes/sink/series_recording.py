@@ -1,4 +1,4 @@
-"""Write one series to its recording and journal, batch by batch, and stop in order when the disk gives out."""
+"""Write one series to its recording and journal in batches, and stop cleanly when the disk is full."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from sci_stream.storage.recording.virtual_dataset import write_whole
 
 _LOG = logging.getLogger(__name__)
 _MOST_ROWS_JOINED = 2_000_000
-"""Rows of all segments are in memory while a file is laid over them, 300 bytes each: no moment to run out of it."""
+"""Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written."""
 
 
 class Written(enum.StrEnum):
-    """What became of an accepted item."""
+    """Result of writing an accepted item."""
 
     WRITTEN = "written"
-    """It is in the file and flushed: it survives the death of this process."""
+    """Written and flushed: it survives a crash of this process."""
     DUPLICATE = "duplicate"
-    """Its row held it already; nothing was written."""
+    """Its row was already written."""
     LOST = "lost"
-    """It is not in the file: the disk refused, or it did not fit the series."""
+    """Not written: disk error, or it does not fit the series."""
 
 
 class RecorderState(enum.StrEnum):
-    """What the recorder is doing."""
+    """States of the recorder."""
 
     IDLE = "idle"
     RECORDING = "recording"
     STOPPED = "stopped"
-    """The disk came to its floor; the file was closed in order."""
+    """Free disk space fell below the floor; the file was closed cleanly."""
     FAILED = "failed"
-    """Writing failed; the file is readable to its last flush."""
+    """Writing failed; the file is readable up to its last flush."""
 
 
 OnDurable = Callable[[Written], None]
-"""Called once for each accepted item, on the recorder's thread: it must be quick and must not submit with blocking."""
+"""Called once per accepted item in the recorder's thread; must be fast and must not block."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderOptions:
-    """How to record.
+    """Recorder options.
 
-    ``folder`` must exist; the file is named after the series. ``raw`` and ``video`` say what is stored.
-    A segment is followed by the next one when it holds ``segment_bytes`` or is ``segment_s`` old; 0 for no limit.
-    ``queue_bytes`` bounds what waits, ``batch_items`` what one flush covers and so what a crash can cost.
-    Below ``warn_free_bytes`` of disk it warns, below ``floor_free_bytes`` it stops in order.
+    ``folder`` must exist; the file is named after the series. ``raw`` and ``video`` select what is stored.
+    A new segment starts after ``segment_bytes`` or ``segment_s``; 0 for no limit.
+    ``queue_bytes`` bounds the queue, ``batch_items`` one flush and thereby the loss in a crash.
+    Below ``warn_free_bytes`` of free disk it warns, below ``floor_free_bytes`` it stops cleanly.
     """
 
     folder: Path
@@ -73,28 +73,28 @@ class RecorderOptions:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to write, and whom to tell."""
+    """An item to write and its callback."""
 
     n_bytes: int
     write: Callable[[RecordingWriter], bool] | None = None
     on_durable: OnDurable | None = None
     event: Mapping[str, Any] | None = None
-    """What the journal is told of it."""
+    """Its journal entry."""
     ledger: Mapping[str, Any] | None = None
-    """The account so far, for an item that is one."""
+    """The current ledger, for a ledger item."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What is kept beside the account."""
+    """Notes stored with the ledger."""
 
 
 class SeriesRecording:
-    """The recording and journal of one series. Made and used on one thread; its attributes may be read from any.
+    """The recording and journal of one series. Used in one thread; its attributes may be read from any.
 
     Raises
     ------
     StorageError
-        If the folder is missing, the disk below its floor, or a file cannot be made.
+        If the folder is missing, free disk space is below its floor, or a file cannot be created.
     InputError
-        If the series' name, which may come from afar, is no file name.
+        If the series name, which may come from the network, is not a valid file name.
     """
 
     def __init__(
@@ -138,23 +138,23 @@ class SeriesRecording:
 
     @property
     def rows_written(self) -> int:
-        """Snapshots of which something is written, all segments together."""
+        """Snapshots with written data, all segments together."""
         return self._closed_rows + self.writer.rows_written
 
     def _check_folder(self, path: Path) -> None:
         folder, floor = self._options.folder, self._options.floor_free_bytes
         if not folder.is_dir():
-            raise StorageError(f"The recording folder {folder} does not exist", hint="Make it, or mount it.")
+            raise StorageError(f"The recording folder {folder} does not exist", hint="Create or mount it.")
         free = self._free(path)
         if free < floor:
             raise StorageError(
-                f"The disk of {folder} has too little space to record",
+                f"Not enough disk space in {folder}",
                 expected=f"at least {floor / 1e6:.0f} MB free",
                 got=f"{free / 1e6:.0f} MB",
             )
 
     def write(self, batch: list[Item]) -> None:
-        """Write a batch, flush once, and only then tell whoever waits what became of each item."""
+        """Write a batch, flush once, then call the callbacks."""
         results = [Written.LOST] * len(batch)
         if batch and self.state is RecorderState.RECORDING:
             error = self._write_all(batch, results)
@@ -170,7 +170,7 @@ class SeriesRecording:
             self._begin_segment()
 
     def _measure(self) -> None:
-        """Tell how fast it is written: of late while it goes on, on the whole once it is over."""
+        """Return the write rate: recent while recording, average afterwards."""
         now_s, written = time.monotonic(), self.bytes_written
         self._rate.update(now_s, written)
         if self.state is RecorderState.RECORDING:
@@ -188,7 +188,7 @@ class SeriesRecording:
         return full or old
 
     def _begin_segment(self) -> None:
-        """Go on in a new file; the one before is closed in order, and names it."""
+        """Continue in a new file; close the previous one cleanly, with a reference to it."""
         last = self.writer
         try:
             self.writer = last.next_segment()
@@ -207,7 +207,7 @@ class SeriesRecording:
         try:
             for index, item in enumerate(batch):
                 results[index] = self._write_item(item)
-        except Exception as failure:  # whatever it is, what was written before it still counts
+        except Exception as failure:  # whatever fails, earlier items are written
             error = failure
         try:
             self.writer.flush()
@@ -225,7 +225,7 @@ class SeriesRecording:
         try:
             written = item.write(self.writer)
         except InputError as error:
-            # One snapshot that does not fit must not end the recording of all others.
+            # One invalid snapshot must not end the recording.
             _LOG.error("not recorded: %s", error)
             self._journal.append("refused", {"error": str(error)})
             return Written.LOST
@@ -248,7 +248,7 @@ class SeriesRecording:
             self.warning = ""
 
     def _stop(self, state: RecorderState, reason: str) -> None:
-        """Stop recording before the series' end, keeping what there is readable."""
+        """Stop recording before the end of the series and keep the file readable."""
         _LOG.error("recording to %s %s: %s", self.writer.path, state, reason)
         self.state, self.reason = state, reason
         self._settle_rate()
@@ -262,11 +262,11 @@ class SeriesRecording:
     def _sync(self) -> None:
         try:
             self._journal.sync()
-        except StorageError as error:  # kept, and tried again with the next batch
+        except StorageError as error:  # keep it and retry with the next batch
             _LOG.error("%s", error)
 
     def finish(self, ledger: Mapping[str, Any] | None) -> StorageError | None:
-        """Close recording and journal with the final ledger; return what went wrong unless it was known before."""
+        """Close recording and journal with the final ledger; return a new error, if any."""
         error: StorageError | None = None
         try:
             self.writer.close(ledger)
@@ -287,13 +287,13 @@ class SeriesRecording:
         return error
 
     def _join_segments(self) -> None:
-        """Lay one file over all segments. That it could not be made costs nothing: ``repair`` makes it later."""
+        """Write the virtual dataset over all segments. A failure is harmless: ``repair`` creates it later."""
         if self.writer.segment == 0 or self.rows_written > _MOST_ROWS_JOINED:
             return
         try:
             self.whole = write_whole(self._path)
         except SciStreamError as error:
-            _LOG.warning("no file over all segments: %s", error)
+            _LOG.warning("cannot write the virtual dataset over all segments: %s", error)
 
 
 def _call(on_durable: OnDurable | None, result: Written) -> None:
@@ -301,5 +301,5 @@ def _call(on_durable: OnDurable | None, result: Written) -> None:
         return
     try:
         on_durable(result)
-    except Exception:  # a caller's mistake must not end the recording
+    except Exception:  # a caller's error must not end the recording
         _LOG.exception("a callback of the recorder failed")

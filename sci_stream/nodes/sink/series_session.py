@@ -1,4 +1,4 @@
-"""A series that is going on at the sink: its book, its recording, what waits to be safe."""
+"""The session of a running series at the sink: statistics, recording and pending acknowledgements."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 _REORDER_PATIENCE_S = 2.0
 _CHANGES_IN_FILE = 48
-"""The account in a recording is of fixed size."""
+"""The ledger document in a recording has a fixed size."""
 _SOLVERS_IN_FILE = 32
 Key = tuple[str, int]
-"""(kind, seq) of a message to be confirmed."""
+"""(kind, seq) of a message to acknowledge."""
 
 
 class SeriesSession:
-    """State of one series at the sink, from its start to its end."""
+    """State of one series at the sink, from start to end."""
 
     def __init__(self, info: SeriesInfo, calibration: Calibration, rig: Rig) -> None:
         self.name = info.series
@@ -59,7 +59,7 @@ class SeriesSession:
                 self._movie = Movie(recording_path(folder, info.series), film)
 
     def _resume(self, folder: Path) -> None:
-        """Take up what earlier segments of this series hold: the sink was started anew in the middle of it."""
+        """Restore the state from earlier segments of this series after a restart of the sink."""
         for recording in earlier_segments(recording_path(folder, self.name), self.name):
             with recording:
                 for seq in recording.settled_seqs:
@@ -72,7 +72,7 @@ class SeriesSession:
                     self.raw_safe.add(seq)
                 self.learn_solvers(recording.notes.get("solvers", {}))
 
-    # --- storing: each returns False if there is no room now; the callback says whether it was stored
+    # --- storing: each returns False if the queue is full; the callback reports whether it was stored
 
     def record_reconstruction(self, reconstruction: Reconstruction, done: Callable[[bool], None]) -> bool:
         """Store a reconstruction."""
@@ -92,7 +92,7 @@ class SeriesSession:
         return self._admitted(recorder.submit_raw(snapshot, _stored(done)), done)
 
     def record_outcome(self, seq: int, outcome: Outcome, reason: str, done: Callable[[bool], None]) -> bool:
-        """Store what became of a snapshot without video."""
+        """Store the outcome of a snapshot without video."""
         recorder = self.recording.recorder
         if recorder is None:
             done(True)
@@ -105,10 +105,10 @@ class SeriesSession:
             done(False)
         return admission is not Admission.FULL
 
-    # --- accounting
+    # --- ledger
 
     def expects_already(self, key: Key, identity: bytes) -> bool:
-        """Return whether this very message is on its way to the recording; its sender is told, too, when it is safe."""
+        """Return whether this message is already being recorded; its sender will be acknowledged too."""
         senders = self.waiting_for.get(key)
         if senders is None:
             return False
@@ -119,7 +119,7 @@ class SeriesSession:
         return True
 
     def settle_reconstruction(self, reconstruction: Reconstruction, *, stored: bool) -> None:
-        """Give a reconstruction its outcome: if a recording was asked for and has no room, that is the reason."""
+        """Settle a reconstruction in the ledger; an unstored one counts as raw only or not_recorded."""
         seq = reconstruction.id.seq
         if stored:
             self.book.ledger.settle(seq, Outcome.RECONSTRUCTED)
@@ -130,19 +130,19 @@ class SeriesSession:
             self.book.ledger.settle(seq, Outcome.DROPPED, DropReason.NOT_RECORDED)
 
     def settle_raw(self, seq: int, *, stored: bool) -> None:
-        """Note whether raw counts are safe."""
+        """Record whether raw counts are safe."""
         if stored:
             self.raw_safe.add(seq)
 
     def outcome_of(self, dropped: Dropped) -> tuple[Outcome, str]:
-        """Return the outcome of a snapshot that was not reconstructed. Raw-only needs raw counts that are there."""
+        """Return the outcome of a snapshot that was not reconstructed; raw only requires recorded raw counts."""
         if dropped.outcome == "dropped":
             return Outcome.DROPPED, dropped.reason
         raw_on_its_way = ("snapshot", dropped.seq) in self.waiting_for
         if dropped.seq in self.raw_safe or raw_on_its_way:
             return Outcome.RAW_ONLY, ""
         if dropped.reason == DropReason.ACQUIRE_LOST:
-            return Outcome.DROPPED, dropped.reason  # there never was anything to record
+            return Outcome.DROPPED, dropped.reason  # its data never reached the sink
         return (
             Outcome.DROPPED,
             DropReason.NOT_RECORDED if self.recording.recorder is not None else DropReason.RECORDING_OFF,
@@ -151,21 +151,21 @@ class SeriesSession:
     # --- recording on and off
 
     def switch_recording(self, on: bool) -> str:
-        """Start or stop the recording in mid-series, as the operator asks; return the file's name.
+        """Start or stop the recording during the series; return the file name.
 
         Raises
         ------
         InputError, StorageError
-            If it is so already, or cannot be.
+            If it is already in that state, or fails.
         """
         file = self.recording.start() if on else self.recording.stop(self.book.ledger.as_dict())
         self.recording.note(on=on, file=file)
         return file
 
-    # --- what operators changed
+    # --- operator changes
 
     def note_change(self, change: SettingChange) -> None:
-        """Take note of what an operator changed: in the journal at once, in the recording with its account."""
+        """Record an operator's change: in the journal at once, in the recording with its ledger."""
         self.book.changes.append(change.as_dict())
         if self.recording.recorder is not None:
             self.recording.recorder.submit_event("changed", change.as_dict())
@@ -174,65 +174,65 @@ class SeriesSession:
     # --- the end
 
     def end(self, identity: bytes, end: SeriesEnd) -> None:
-        """Take the acquire node's word that the series is over."""
+        """Handle the end of the series announced by the acquire node."""
         self.ended_by = identity
         self.book.ledger.end(end.acquired)
         self.book.ledger.camera_missed = end.camera_dropped
         self.book.end_reason = end.reason
 
     def may_end(self) -> bool:
-        """Return whether the series is over and nothing is on its way to the recording any more."""
+        """Return whether the series has ended and nothing is left to record."""
         return self.ended_by is not None and not self.waiting_for
 
     def close(self) -> dict[str, Any]:
-        """Close the recording with the ledger inside; return what there is to say about it."""
-        told = self.recording.close(self.book.ledger.as_dict())
+        """Close the recording with its ledger; return its status."""
+        result = self.recording.close(self.book.ledger.as_dict())
         if self._movie is not None:
             self._movie.close()
-        return told | self._movie_status()
+        return result | self._movie_status()
 
     def _movie_status(self) -> dict[str, Any]:
         return {} if self._movie is None else {"movie": self._movie.status()}
 
     def abandon(self) -> None:
-        """Close the recording without a ledger: something went wrong."""
+        """Close the recording without a ledger, after an error."""
         self.recording.close(None)
         if self._movie is not None:
             self._movie.close()
 
     def film(self, reconstruction: Reconstruction) -> None:
-        """Add a reconstruction, in order of seq, to the film, if there is one and it has room."""
+        """Add a reconstruction, in order of seq, to the live movie, if any."""
         if self._movie is not None:
             self._movie.publish(reconstruction)
 
     def update_from_acquire(self, report: Mapping[str, int | float | str], now_s: float) -> None:
-        """Take note of what the acquire node says of the series while it runs."""
+        """Update from the acquire node's status of the series."""
         acquired = int(report.get("acquired", 0))
         self.book.ledger.announce(acquired)
         self.book.acquired_rate.update(now_s, acquired)
         self.book.ledger.camera_missed = int(report.get("camera_missed", 0))
 
     def knows_solver(self, name: str) -> bool:
-        """Return whether these settings of the nodes are known in full, or there is nothing to know."""
+        """Return whether these solver settings are known, or empty."""
         return not name or name in self._solvers
 
     def learn_solvers(self, solvers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take note of settings that nodes solve with, by the names that reports give them."""
+        """Store the solver settings of nodes by their ids."""
         self._solvers |= solvers
         while len(self._solvers) > _SOLVERS_IN_FILE:
             left_out = next(iter(self._solvers))
             del self._solvers[left_out]
-            log.warning("%s: too many settings of the solver to keep them all; %s is left out", self.name, left_out)
+            log.warning("%s: too many different solver settings for the recording; discarding %s", self.name, left_out)
 
     def checkpoint(self) -> None:
-        """Leave the account so far in the recording, and how the nodes solve: a crash then leaves both behind."""
+        """Write the current ledger and solver settings to the recording, where they survive a crash."""
         if self.recording.recorder is not None:
             self.recording.recorder.submit_ledger(
                 self.book.ledger.as_dict(), {"solvers": self._solvers, **_changes_note(self.book.changes)}
             )
 
     def status(self, now_s: float) -> dict[str, Any]:
-        """Return what the page shows of the series."""
+        """Return the status of the series for the page."""
         info, last = self.book.info, self.book.last
         rate = self.book.rate.per_s(now_s)
         return {
@@ -261,7 +261,7 @@ class SeriesSession:
 
 
 def _changes_note(changes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what fits beside the account of what was changed; the journal has all of it."""
+    """Return the recent changes that fit next to the ledger; the journal has all of them."""
     left_out = len(changes) - _CHANGES_IN_FILE
     more = {"changes_left_out": left_out} if left_out > 0 else {}
     return {"changes": changes[-_CHANGES_IN_FILE:], **more} if changes else {}

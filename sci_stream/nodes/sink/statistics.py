@@ -1,4 +1,4 @@
-"""What the sink knows of one series: its ledger, how long things took, how good they came out."""
+"""Statistics of one series at the sink: ledger, latencies, quality and calibration health."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sci_stream.model import CalibrationHealth, Reconstruction, SeriesInfo, Solv
 
 _RECENT = 4096
 _LISTED = 1000
-"""Snapshots whose PSNR the summary lists one by one; its mean and minimum are over all."""
+"""Number of snapshots whose PSNR the summary lists; mean and minimum cover all."""
 
 STAGES = ("queue", "transfer", "wait", "solve", "deliver", "record", "total")
 
 
 class _Mean:
-    """Mean, extremes and count of values that are not kept."""
+    """Running mean, extremes and count."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -47,13 +47,13 @@ def _percentiles(values: deque[float]) -> dict[str, float]:
 
 
 def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | None = 0) -> dict[str, float]:
-    """Return how long a snapshot that the sink has accepted spent in each stage, and from camera to sink, s.
+    """Return the time of an accepted snapshot in each stage, and from camera to sink, s.
 
     Parameters
     ----------
     acquire_ns, node_ns
-        The sink's clock less those of the acquire and the reconstruct node's hosts, ns; None where it is not known
-        (yet): stages that begin by that clock and end by another one cannot be told then, and are left out.
+        The sink's clock minus those of the acquire and reconstruct hosts, ns; None if unknown: stages that start and
+        end on different clocks are then left out.
     """
     stamps = (
         (times.acquired_ns, "acquire", acquire_ns),
@@ -74,7 +74,7 @@ def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | 
 
 
 class SeriesStatistics:
-    """Ledger and figures of one series. Percentiles are over the most recent snapshots, means over all."""
+    """Ledger and statistics of one series. Percentiles are over the most recent snapshots, means over all."""
 
     def __init__(self, info: SeriesInfo) -> None:
         self.info = info
@@ -94,10 +94,10 @@ class SeriesStatistics:
         self.last: Reconstruction | None = None
         self.health = CalibrationStatistics()
         self.changes: list[dict[str, Any]] = []
-        """What operators changed; those of before the series that are still in force come first."""
+        """Operator changes; earlier ones that are still in force come first."""
 
     def take(self, reconstruction: Reconstruction, stages: Mapping[str, float], now_s: float) -> None:
-        """Add a reconstruction that the sink has accepted, and what `stage_seconds` says of it."""
+        """Add an accepted reconstruction and its `stage_seconds`."""
         self.last = reconstruction
         self._taken += 1
         self.rate.update(now_s, self._taken)
@@ -109,7 +109,7 @@ class SeriesStatistics:
             self._latency_ms[stage].append(seconds * 1e3)
 
     def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
-        """Add how a snapshot was solved; also for one that an earlier process of this sink recorded."""
+        """Add the solve report of a snapshot; also for one recorded before a restart of the sink."""
         self.ledger.redelivered += redelivered > 0
         self._iterations.add(report.iterations)
         self._starts[f"{report.start.value}: {report.start_reason}"] += 1
@@ -124,7 +124,7 @@ class SeriesStatistics:
                 self._psnr_listed.append({"seq": seq, "psnr_db": round(report.psnr_db, 3)})
 
     def recorded(self, reconstruction: Reconstruction) -> None:
-        """Note that a reconstruction is safe in the recording."""
+        """Record that a reconstruction is stored."""
         self._latency_ms["record"].append((unix_ns() - reconstruction.times.accepted_ns) / 1e6)
 
     def latency_ms(self) -> dict[str, dict[str, float]]:
@@ -132,7 +132,7 @@ class SeriesStatistics:
         return {stage: _percentiles(values) for stage, values in self._latency_ms.items() if values}
 
     def summary(self, versions: dict[str, str], wire_errors: Counter[str], recording: dict[str, Any]) -> dict[str, Any]:
-        """Return the account of the whole series, as ``--summary`` writes it (docs/architecture.md)."""
+        """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""
         psnr = None
         if self._psnr_db.n:
             psnr = {
@@ -170,7 +170,7 @@ class SeriesStatistics:
 
 
 class CalibrationStatistics:
-    """What was found of the calibration in the course of a series: the last word, and the worst."""
+    """Calibration health during a series: the latest and the worst values."""
 
     def __init__(self) -> None:
         self._last: CalibrationHealth | None = None
@@ -181,7 +181,7 @@ class CalibrationStatistics:
         self._corrected = 0
 
     def take(self, health: CalibrationHealth) -> None:
-        """Add a look."""
+        """Add an evaluation."""
         self._last = health
         self._looks += 1
         self._corrected += health.corrected
@@ -193,11 +193,11 @@ class CalibrationStatistics:
             self._least_match = min(health.match, 1.0 if self._least_match is None else self._least_match)
 
     def alerts(self, warn_shift_px: float) -> list[str]:
-        """Return what the last look found wrong, a sentence each."""
+        """Return the problems found by the last evaluation, one sentence each."""
         return list(findings(self._last, warn_shift_px).values()) if self._last is not None else []
 
     def figures(self) -> dict[str, Any] | None:
-        """Return the figures, None before the first look."""
+        """Return the figures, None before the first evaluation."""
         last = self._last
         if last is None:
             return None
@@ -225,6 +225,6 @@ class CalibrationStatistics:
 
     @property
     def _brightness_drift(self) -> float | None:
-        """Brightness of the last look relative to the first one: 1 if nothing changed, the light or the scene."""
+        """Brightness of the last evaluation relative to the first; 1 if light and scene are unchanged."""
         last = self._last.brightness if self._last is not None else None
         return last / self._first_brightness if last is not None and self._first_brightness else None

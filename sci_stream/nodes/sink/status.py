@@ -1,4 +1,4 @@
-"""What the sink says of the rig: in full to the live page, flattened to figures for the status tap."""
+"""Status of the rig: complete for the live page, flattened for the status tap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ StatusValue = int | float | str
 
 
 def describe_nodes(peers: Iterable[Peer]) -> list[dict[str, Any]]:
-    """Return one entry a node: name, kind, device, whether it is up, and what it last said of itself."""
+    """Return one entry per node: name, kind, device, state, and its last status."""
     return [
         {
             **{key: value for key, value in peer.status.items() if not key.startswith(SET_KEY) and key != ACTIONS_KEY},
@@ -42,12 +42,12 @@ def flat(status: Mapping[str, Any]) -> dict[str, StatusValue]:
 
 
 def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
-    """Return how the reconstruct nodes solve, as they said: settings in full, by the name that reports give them."""
+    """Return the solver settings reported by the reconstruct nodes, by id."""
     found = {}
     for peer in peers:
-        told = {
+        report = {
             name.removeprefix("solver."): value for name, value in peer.status.items() if name.startswith("solver.")
         }
-        if name := told.pop("id", None):
-            found[str(name)] = told
+        if name := report.pop("id", None):
+            found[str(name)] = report
     return found

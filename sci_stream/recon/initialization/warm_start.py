@@ -224,11 +224,11 @@ def _blend(predicted: torch.Tensor, cold: InitialGuess, evidence: LeaveOneOutErr
     moves = evidence.moving(cold)
     exact = evidence.without_texture(cold, moves + (1 - moves) * moved)
     start = evidence.blended(guess, exact)
-    told = torch.stack(
+    report = torch.stack(
         (
             (start.error.sum() / exact.error.sum().clamp_min(_TINY)).sqrt().clamp_max(1.0),
             (guess.error.sum() / cold.error.sum().clamp_min(_TINY)).sqrt(),
             evidence.misfit(predicted),
         )
     ).tolist()
-    return Prediction(start, *told)
+    return Prediction(start, *report)

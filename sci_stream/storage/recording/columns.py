@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo
-from sci_stream.optics.mask_shift import TOLD_LENGTH
+from sci_stream.optics.mask_shift import TEXT_LENGTH
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
 BLOCK_ROWS = 512
@@ -68,7 +68,7 @@ COLUMNS = (
     Column("node", "S32", b"", "who reconstructed it"),
     *_HEALTH_COLUMNS,
     Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
-    Column("masks_at", f"S{TOLD_LENGTH}", b"", "where masks were taken to be, empty as calibrated", later=True),
+    Column("masks_at", f"S{TEXT_LENGTH}", b"", "where masks were taken to be, empty as calibrated", later=True),
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
 
@@ -142,7 +142,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
         "node": ascii_cell(reconstruction.node, 32),
         **(_health_cells(report.health) if report.health is not None else {}),
         "solver": ascii_cell(report.solver, 32),
-        "masks_at": ascii_cell(report.masks_at, TOLD_LENGTH),
+        "masks_at": ascii_cell(report.masks_at, TEXT_LENGTH),
         "masks_corrected": bool(report.masks_at),
     }
 

@@ -151,7 +151,7 @@ def _stretched(old: Recording, name: str, values: Array, rows: int) -> Array:
 
 def _told_elsewhere(old: Recording) -> _Elsewhere:
     """Return what the other segments say; of the last one, rows reach as far as the raw counts of those before."""
-    told: list[tuple[int, Array, Array, Array]] = []
+    report: list[tuple[int, Array, Array, Array]] = []
     rows = len(old.rows["state"])
     is_last = True
     for other in earlier_segments(first_segment(old.path), old.info.series):
@@ -161,11 +161,11 @@ def _told_elsewhere(old: Recording) -> _Elsewhere:
                 continue
             is_last = False
             settled, raw = other.rows["outcome"] != 0, (other.rows["state"] & RowState.RAW) != 0
-            told.append((other.first_seq - old.first_seq, (other.rows["epoch"] >= 0) | settled, raw, settled))
+            report.append((other.first_seq - old.first_seq, (other.rows["epoch"] >= 0) | settled, raw, settled))
     if is_last:
-        rows = max([rows, *(offset + _past_last(raw) for offset, _known, raw, _settled in told)])
+        rows = max([rows, *(offset + _past_last(raw) for offset, _known, raw, _settled in report)])
     found = _Elsewhere(*(np.zeros(rows, np.bool_) for _ in range(3)))
-    for offset, *flags in told:
+    for offset, *flags in report:
         for into, flag in zip((found.known, found.raw, found.settled), flags, strict=True):
             at = np.flatnonzero(flag) + offset
             into[at[(at >= 0) & (at < rows)]] = True

@@ -1,4 +1,4 @@
-"""Reconstruct a recording anew from its raw snapshots, through the same engine as live: ``sci-stream replay``."""
+"""``sci-stream replay``: reconstruct a recording again from its raw snapshots, with the live engine."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 _FLUSH_S = 1.0
 
 _MOST_RUN_UP = 16
-"""Snapshots solved again, unwritten, before the first of a replay that begins in mid-series: with warm starts a result
-depends on those before it, the less the further back."""
+"""Snapshots solved, but not written, before the first one of a partial replay: a warm-started result depends on its
+predecessors, less and less with distance."""
 _NODE = "replay"
 
 Progress = Callable[[int, int, SolveReport], None]
@@ -45,11 +45,11 @@ Progress = Callable[[int, int, SolveReport], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What to reconstruct, how, and where to.
+    """Options of a replay.
 
     ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both included; ``live`` to
-    go at the recorded pace with the iterations that fit it, rather than as fast as it goes with all of them;
-    ``resume`` a replay that was stopped.
+    replay at the recorded rate with as many iterations as fit, instead of at full speed with all of them; ``resume`` an
+    interrupted replay.
     """
 
     out: Path | None = None
@@ -64,7 +64,7 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of it: ``done`` of ``total`` snapshots are in ``path`` now, ``before`` of them from an earlier go."""
+    """Result: ``done`` of ``total`` snapshots are in ``path``, ``before`` of them from an earlier run."""
 
     path: Path
     done: int
@@ -74,7 +74,7 @@ class Replayed:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the replay is complete."""
         return self.done == self.total
 
 
@@ -87,29 +87,29 @@ def replay(
 ) -> Replayed:
     """Reconstruct the raw snapshots of a recording in order of seq into a new recording that names its parent.
 
-    With nothing changed each snapshot gets the prior, the settings and the iterations it got when it was recorded, so
-    that the result is the recorded one, within the rounding of its float16. Where the time had run out in the middle of
-    a solve the recorded σ ladder was cut short, which a replay does not repeat: there it does better.
+    By default each snapshot gets its recorded prior, settings and iterations, so that the result equals the recorded
+    one within float16 rounding. If a solve ran out of time, its σ schedule was cut short, which a replay does not
+    repeat: it then does better.
 
     Parameters
     ----------
     source
         The recording; it is not changed.
     plan
-        What, how, where to.
+        Replay options.
     progress
-        Told after each snapshot how many are done, of how many, and how the last one went.
+        Called after each snapshot with the number done, the total, and the last report.
     stop
-        Asked before each snapshot: True ends it in order, to be resumed later.
+        Called before each snapshot: True ends the replay cleanly, to be resumed later.
 
     Raises
     ------
     FileFormatError
-        If ``source`` is no recording or holds no raw snapshots.
+        If ``source`` is not a recording or holds no raw snapshots.
     InputError
-        If what was asked for does not fit it.
+        If the options do not fit the recording.
     StorageError
-        If the result exists and is not to be resumed, or cannot be written.
+        If the output exists without ``resume``, or cannot be written.
     """
     with RecordedSeries(source) as series:
         seqs = _chosen(series, plan)
@@ -121,7 +121,7 @@ def replay(
         done = _done_before(out, parent, plan)
         if solver.unknown:
             log.warning(
-                "%s: how %d snapshots were solved is not known in full; they are solved as those before them",
+                "%s: solver settings of %d snapshots are unknown; using those of the previous snapshots",
                 source, solver.unknown,
             )  # fmt: skip
         run = _Run(series, calibration, device, solver, live=plan.live)
@@ -138,7 +138,7 @@ def _chosen(series: RecordedSeries, plan: ReplayPlan) -> list[int]:
     if not len(stored):
         raise FileFormatError(
             f"The recording {series.path} holds no raw snapshots to reconstruct",
-            hint="It was made without raw counts; only its video is left.",
+            hint="It was recorded without raw counts and holds only video.",
         )
     first, last = plan.first or 0, int(stored[-1]) if plan.last is None else plan.last
     seqs: list[int] = stored[(stored >= first) & (stored <= last)].tolist()
@@ -178,7 +178,7 @@ def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolv
         "started_ns": series.info.started_ns,
         "calibration_hash": series.info.calibration_hash,
         "replayed_with": {
-            "solvers": solver.told,
+            "solvers": solver.described,
             "iterations_as_recorded": solver.as_recorded and not plan.live,
             "calibration_hash": calibration.hash,
             "live": plan.live,
@@ -188,13 +188,13 @@ def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolv
 
 
 def _done_before(out: Path, parent: dict[str, Any], plan: ReplayPlan) -> set[int]:
-    """Return what an earlier, stopped replay has done; check that it was the same one."""
+    """Return the snapshots of an interrupted replay, after checking that it has the same options."""
     if not out.exists():
         if not out.parent.is_dir():
-            raise StorageError(f"The folder {out.parent} does not exist", hint="Make it first.")
+            raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
         return set()
     if not plan.resume:
-        raise StorageError(f"{out} exists", hint="Choose another --out, or --resume to go on with it.")
+        raise StorageError(f"{out} exists", hint="Choose another --out, or --resume to continue it.")
     with RecordedSeries(out) as earlier:
         if earlier.parent != parent:
             raise InputError(
@@ -206,7 +206,7 @@ def _done_before(out: Path, parent: dict[str, Any], plan: ReplayPlan) -> set[int
 
 
 class _Run:
-    """Solves snapshot after snapshot and writes them down."""
+    """Solve snapshots in order and write them."""
 
     def __init__(
         self,
@@ -239,14 +239,14 @@ class _Run:
         progress: Callable[[int, SolveReport], None],
         stop: Callable[[], bool],
     ) -> None:
-        """Reconstruct snapshots until all are done or it is time to stop; ``before`` were done earlier."""
+        """Reconstruct snapshots until all are done or a stop is requested; ``before`` were done earlier."""
         calibration = self._calibration
         info = dataclasses.replace(self._series.info, series=out.stem, calibration_hash=calibration.hash)
         ledger = Ledger()
         for index in range(before):
             ledger.settle(index, Outcome.RECONSTRUCTED)
         with RecordingWriter(out, info, calibration, raw=False, first_seq=seqs[0], parent=parent) as writer:
-            writer.notes["solvers"] = self._solver.told
+            writer.notes["solvers"] = self._solver.described
             self._run_up(seqs[0])
             flushed_s = time.monotonic()
             for index, seq in enumerate(seqs):
@@ -261,7 +261,7 @@ class _Run:
                     flushed_s = time.monotonic()
                 progress(before + self.done, reconstruction.report)
             if self.done < len(seqs):
-                writer.close(ledger.as_dict(), continued="")  # by whoever resumes it
+                writer.close(ledger.as_dict(), continued="")  # when it is resumed
                 return
             ledger.end(before + self.done)
             writer.close(ledger.as_dict())
@@ -269,10 +269,10 @@ class _Run:
             try:
                 write_whole(out)
             except FileFormatError as error:
-                log.warning("no file over all segments: %s", error)
+                log.warning("cannot write the virtual dataset over all segments: %s", error)
 
     def _run_up(self, first: int) -> None:
-        """Solve what came directly before, so that the first snapshot begins as in a run that was not interrupted."""
+        """Solve the directly preceding snapshots, so that the first one starts as in an uninterrupted run."""
         if not self._solver.of(first).settings.warm_start or self._pace is not None:
             return
         stored = set(self._series.raw.seqs.tolist())
@@ -284,12 +284,12 @@ class _Run:
             self._solve(seq, self._budget(seqs, index))
 
     def _recorded_cold(self, seq: int) -> bool:
-        """Whether a snapshot is to begin cold because it did when it was recorded."""
+        """Whether a snapshot starts cold because it did when recorded."""
         cold = bool(self._series.row(seq)["start"] == START_CODES[Start.COLD])
         return cold and self._solver.as_recorded and self._pace is None
 
     def _engine(self, solving: Solving) -> Engine:
-        """Return the engine of a prior, made when it is first needed, with these settings."""
+        """Return the engine of a prior with these settings, created on first use."""
         prior = solving.denoiser.name
         engine = self._engines.get(prior)
         if engine is None:
@@ -309,7 +309,7 @@ class _Run:
         engine = self._engine(solving)
         snapshot = self._snapshot(seq, self._series.row(seq))
         if self._recorded_cold(seq):
-            # Another node may have had the snapshot before it, or none: then it was not begun from there.
+            # If another node or none solved the previous snapshot, this one was not started from it.
             engine.forget()
         masks_at, prior = self._masks.of(seq), solving.denoiser.name
         if masks_at != self._masks_at.get(prior, NO_DISPLACEMENT):
@@ -360,7 +360,7 @@ class _Run:
 
 
 class _Pace:
-    """Hands snapshots out as far apart as they were recorded."""
+    """Pace snapshots at their recorded intervals."""
 
     def __init__(self, series: RecordedSeries) -> None:
         self._series = series
@@ -370,7 +370,7 @@ class _Pace:
         self._offset_ns: int | None = None
 
     def wait(self, seqs: list[int], index: int) -> int:
-        """Wait until a snapshot is due; return how many after it are due already."""
+        """Wait until a snapshot is due; return how many later ones are already due."""
         now_ns = time.monotonic_ns()
         due_ns = self._came_ns(seqs[index])
         if self._offset_ns is None:

@@ -1,4 +1,4 @@
-"""How to solve a recording again: as it was solved when it was made, as far as nobody asks for something else."""
+"""Solver settings of a replay: the recorded ones, with requested changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
 
 @dataclass(frozen=True, slots=True)
 class SolverChanges:
-    """What to do otherwise than in the run that was recorded; None for what is to stay as it was."""
+    """Changes to the recorded settings; None keeps the recorded value."""
 
     denoiser: str | None = None
     weights: Path | None = None
@@ -40,27 +40,27 @@ class SolverChanges:
 
     @property
     def another_prior(self) -> bool:
-        """Whether nothing of how the recorded run solved is to be kept."""
+        """Whether no recorded setting is kept."""
         return self.denoiser is not None or self.weights is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solving:
-    """A prior on its device with its settings; ``told`` is all of it in plain values, ``name`` names that."""
+    """A prior on its device with its settings; ``described`` holds them as plain values, ``name`` is their id."""
 
     denoiser: Denoiser
     settings: SolverSettings
-    told: dict[str, Any]
+    described: dict[str, Any]
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplaySolver:
-    """How each snapshot of a recording is solved.
+    """Solver settings of each snapshot of a recording.
 
-    ``solvings`` are the settings that the recorded run went through, at least one; ``chosen`` says by row which of them
-    goes for it. ``as_recorded`` says whether each snapshot gets as many iterations as when it was recorded, ``unknown``
-    how many snapshots name settings that are not in the recording.
+    ``solvings`` are the different settings of the recorded run, at least one; ``chosen`` is the index into them by row.
+    With ``as_recorded`` each snapshot gets its recorded number of iterations; ``unknown`` counts the snapshots whose
+    settings are not in the recording.
     """
 
     solvings: Sequence[Solving]
@@ -70,38 +70,37 @@ class ReplaySolver:
     unknown: int
 
     @property
-    def told(self) -> dict[str, dict[str, Any]]:
-        """All that is solved with, in plain values, by name."""
-        return {solving.name: solving.told for solving in self.solvings}
+    def described(self) -> dict[str, dict[str, Any]]:
+        """All settings as plain values, by id."""
+        return {solving.name: solving.described for solving in self.solvings}
 
     def of(self, seq: int) -> Solving:
-        """Return how to solve a snapshot."""
+        """Return the settings of a snapshot."""
         return self.solvings[int(self.chosen[seq - self.first_seq])]
 
 
 def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.device) -> ReplaySolver:
-    """Return how to solve a recording's snapshots.
+    """Return the solver settings of a recording's snapshots.
 
-    The settings in full that the reconstruct nodes reported are in the recording, and each row names its own: they may
-    have been changed while it was made. One without them, of a run that ended before they were told, is solved by its
-    rig file.
+    The recording contains the complete settings reported by the reconstruct nodes, and each row names its own, since
+    they may change during a run. A recording without them uses its rig file.
 
     Raises
     ------
     ConfigError, WeightsError
-        If the denoiser is unknown, or its checkpoint is missing or another one.
+        If the denoiser is unknown, or its checkpoint is missing or has changed.
     """
     section = parse_rig(series.info.rig_toml, overrides={}, name=f"The rig in {series.path}").reconstruct
     cells = series.rows["solver"]
     recorded = {} if changes.another_prior else _recorded(series)
     named = [name for name in recorded if np.any(cells == name.encode())]
     if changes.another_prior:
-        # What suited the recorded prior would not suit this one.
+        # Settings tuned for the recorded prior do not suit this one.
         section = ReconstructSection(denoiser=changes.denoiser or "auto", weights=changes.weights)
-    # Recordings of before name no settings in their rows: all their nodes solved by the same rig.
-    told = [recorded[name] for name in named] or list(recorded.values())[:1]
+    # Older recordings name no settings in their rows: all nodes used the same rig.
+    report = [recorded[name] for name in named] or list(recorded.values())[:1]
     return ReplaySolver(
-        [_solving(section, one, changes, device) for one in told or (None,)],
+        [_solving(section, one, changes, device) for one in report or (None,)],
         _chosen(cells, named),
         series.first_seq,
         as_recorded=not changes.another_prior and changes.iterations is None,
@@ -110,12 +109,12 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
 
 
 def _recorded(series: RecordedSeries) -> dict[str, Mapping[str, Any]]:
-    """Return how the recorded run solved, by name."""
-    return {name: told for name, told in (series.notes.get("solvers") or {}).items() if "denoiser" in told}
+    """Return the settings of the recorded run by id."""
+    return {name: report for name, report in (series.notes.get("solvers") or {}).items() if "denoiser" in report}
 
 
 def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
-    """Return for each row which settings go for it: its own, or those of the last one before whose are known."""
+    """Return the settings of each row: its own, or those of the last earlier row with known settings."""
     own = np.full(len(cells), -1, np.intp)
     for index, name in enumerate(named):
         own[cells == name.encode()] = index
@@ -123,41 +122,41 @@ def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
 
 
 def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """Return for each row the last one up to it that is known, the first where there is none."""
+    """Forward-fill known rows; rows before the first known one get the first."""
     return np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayMasks:
-    """Where the masks of each snapshot of a recording are taken to be, as `Displacement.told` says it, by row."""
+    """Mask displacement of each snapshot of a recording, as text (`Displacement.to_text`), by row."""
 
-    told: Array
+    described: Array
     first_seq: int
 
     def of(self, seq: int) -> Displacement:
-        """Return by how much the masks of a snapshot are displaced."""
-        return Displacement.from_told(self.told[seq - self.first_seq].decode())
+        """Return the mask displacement of a snapshot."""
+        return Displacement.from_text(self.described[seq - self.first_seq].decode())
 
 
 def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMasks:
-    """Return where the masks were taken to be; for another calibration than the recorded one, where that has them.
+    """Return the recorded mask displacements; none for another calibration.
 
-    A snapshot that was left raw is taken as the last before it that was not.
+    A raw-only snapshot gets the value of the last reconstructed one before it.
     """
-    told = series.rows["masks_at"]
+    report = series.rows["masks_at"]
     if calibration.hash != series.info.calibration_hash:
-        return ReplayMasks(np.zeros_like(told), series.first_seq)
+        return ReplayMasks(np.zeros_like(report), series.first_seq)
     reconstructed = series.rows["outcome"] == OUTCOME_CODES["reconstructed"]
-    return ReplayMasks(told[_last(reconstructed)], series.first_seq)
+    return ReplayMasks(report[_last(reconstructed)], series.first_seq)
 
 
 def _solving(
     section: ReconstructSection, recorded: Mapping[str, Any] | None, changes: SolverChanges, device: torch.device
 ) -> Solving:
-    """Return how to solve: as was told in a recording, or else as a rig says, but for the changes."""
+    """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
         settings = as_settings(dict(recorded))
-        # The rig file has what the run began with. Whoever changed the denoiser then left the rig's weights behind.
+        # The rig file has the initial settings. A later change of the denoiser discarded the rig's weights.
         update: dict[str, Any] = {
             name: getattr(settings, name) for name in _SETTINGS if name in ReconstructSection.model_fields
         }
@@ -170,43 +169,43 @@ def _solving(
     if "iterations" in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
     settings = dataclasses.replace(settings, **given)
-    told = describe_solver(section, denoiser.name, settings)
-    return Solving(denoiser, settings, told, solver_id(told))
+    report = describe_solver(section, denoiser.name, settings)
+    return Solving(denoiser, settings, report, solver_id(report))
 
 
-def as_settings(told: dict[str, Any]) -> SolverSettings:
-    """Return the settings that `sci_stream.nodes.reconstruct.solver_thread.describe_solver` told.
+def as_settings(report: dict[str, Any]) -> SolverSettings:
+    """Return the settings written by `sci_stream.nodes.reconstruct.solver_thread.describe_solver`.
 
     Raises
     ------
     ConfigError
-        If they are none that this version knows.
+        If this version does not know them.
     """
-    known = {name: value for name, value in told.items() if name in _SETTINGS}
+    known = {name: value for name, value in report.items() if name in _SETTINGS}
     try:
         shape, rule = known.get("sigma_shape", Shape.GEOMETRIC), known.get("lambda_rule", LambdaRule.MONOTONE)
         known |= {"sigma_shape": Shape(shape), "lambda_rule": LambdaRule(rule)}
         return SolverSettings(**known)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            "The recorded settings of the solver cannot be used", got=error, hint="Name a --denoiser to choose anew."
+            "The recorded solver settings are not usable", got=error, hint="Choose another --denoiser."
         ) from error
 
 
 def _check_weights(weights: Path | None, recorded: Mapping[str, Any]) -> None:
-    """Raise unless the checkpoint is the very one of the recorded run."""
+    """Raise unless the checkpoint is that of the recorded run."""
     if weights is None or "weights_sha256" not in recorded:
         return
     if not weights.is_file():
         raise WeightsError(
-            f"The weights of the recorded run are not at {weights}",
+            f"Weights of the recorded run not found: {weights}",
             hint=f"Name {recorded.get('weights', 'them')} with --weights, or another --denoiser.",
         )
     found = hashlib.sha256(weights.read_bytes()).hexdigest()
     if found != recorded["weights_sha256"]:
         raise WeightsError(
-            f"{weights} is not what it was when the recording was made",
+            f"{weights} has changed since the recording was made",
             expected=f"SHA-256 {recorded['weights_sha256']}",
             got=found,
-            hint="To use it all the same, name it with --weights.",
+            hint="To use it anyway, pass it with --weights.",
         )

@@ -94,7 +94,7 @@ def test_what_is_set_holds_for_the_series_that_follow_also_after_the_camera_was_
 def test_a_camera_without_settings_has_none() -> None:
     kept = PersistentCamera(PlainCamera())  # type: ignore[arg-type]
     assert kept.settings() == ()
-    with pytest.raises(InputError, match="takes no settings"):
+    with pytest.raises(InputError, match="no adjustable settings"):
         kept.set("exposure", 1.0)
 
 

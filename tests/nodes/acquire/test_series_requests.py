@@ -59,7 +59,7 @@ def test_a_rig_that_is_stopped_begins_no_series(requests: SeriesRequests, stop: 
     stop.set()
     assert requests.current
     assert not requests.renew()
-    with pytest.raises(InputError, match="being stopped"):
+    with pytest.raises(InputError, match="is stopping"):
         getattr(requests, ask)()
 
 

@@ -64,9 +64,9 @@ def taken_up(path: Path) -> RecoveredState:
 def same(one: Snapshot, other: Snapshot) -> bool:
     arrays = [(one.counts, other.counts), (one.truth, other.truth)]
     plain = [dataclasses.replace(each, counts=np.empty(0), truth=None) for each in (one, other)]
-    told = [[getattr(each, field.name) for field in dataclasses.fields(each)] for each in plain]
-    told = [[value for value in values if not isinstance(value, np.ndarray)] for values in told]
-    return told[0] == told[1] and all(np.array_equal(a, b) if a is not None else b is None for a, b in arrays)
+    report = [[getattr(each, field.name) for field in dataclasses.fields(each)] for each in plain]
+    report = [[value for value in values if not isinstance(value, np.ndarray)] for values in report]
+    return report[0] == report[1] and all(np.array_equal(a, b) if a is not None else b is None for a, b in arrays)
 
 
 @pytest.mark.parametrize("truth", [False, True])
@@ -281,7 +281,7 @@ def test_a_series_goes_on_only_with_what_it_was_made_with(tmp_path: Path, caplog
     with_other_masks = info(series="s-3", calibration_hash="1" * 32)
     assert other.begin(with_other_masks, truth=False, limit_bytes=1 << 12) == with_other_masks
     assert other.left is None
-    assert "calibration_hash was" in caplog.text
+    assert "calibration_hash changed" in caplog.text
     other.close(over=True)
     (aside,) = tmp_path.iterdir()
     assert aside.suffix == ".aside"
@@ -340,6 +340,6 @@ def test_without_room_for_a_spool_a_rig_that_did_not_ask_for_one_runs_without(
     wanted = info()
     assert safe.begin(wanted, truth=False, limit_bytes=1 << 20) is wanted
     assert safe.status() == {}
-    assert "lost if this node is killed" in caplog.text
+    assert "lost if this node crashes" in caplog.text
     with pytest.raises(StorageError, match=r"\[policy\] spool"):
         CrashRecovery(tmp_path / "file" / "spool", "rig").begin(wanted, truth=False, limit_bytes=1 << 20)

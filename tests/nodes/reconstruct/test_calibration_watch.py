@@ -115,4 +115,4 @@ def test_pixels_that_no_mask_opens_are_a_figure_and_a_warning(caplog: pytest.Log
     phi[:, :64] = 0
     rig.calibration = replace(rig.calibration, phi=phi)
     assert watch(rig, section)[0].status()["unmeasured_fraction"] == 0.5
-    assert "no mask opens 50.0% of the pixels" in caplog.text
+    assert "50.0% of the pixels are not measured" in caplog.text

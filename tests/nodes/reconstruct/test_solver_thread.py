@@ -263,8 +263,8 @@ def test_a_changed_calibration_starts_cold_and_says_so(calibration: Calibration)
 def test_utilisation_is_the_share_of_the_last_seconds() -> None:
     utilisation = Utilisation(window_s=2.0)
     assert utilisation.of(0.0, 10.0) == 0.0
-    told = [utilisation.of(0.25 * n, 10.0 + 0.5 * n) for n in range(1, 9)]
-    assert told[-1] == 0.5
+    output = [utilisation.of(0.25 * n, 10.0 + 0.5 * n) for n in range(1, 9)]
+    assert output[-1] == 0.5
     assert [utilisation.of(2.0, 14.0 + n) for n in range(1, 5)][-1] == 0.0, "nothing more was done"
 
 

@@ -68,6 +68,6 @@ def test_a_node_says_only_objects_and_why_it_ended(tmp_path: Path) -> None:
     path = write_rig(tmp_path, {"calibration": {"file": "nowhere.h5"}})
     ended = sci_stream("acquire", path, cwd=tmp_path, SCI_STREAM_LOG="json")
     assert ended.status == 2
-    (told,) = [json.loads(line) for line in ended.output.splitlines()]
-    assert (told["level"], told["node"]) == ("error", "acquire")
-    assert "nowhere.h5" in told["message"]
+    (report,) = [json.loads(line) for line in ended.output.splitlines()]
+    assert (report["level"], report["node"]) == ("error", "acquire")
+    assert "nowhere.h5" in report["message"]

@@ -97,8 +97,8 @@ def test_a_kind_stands_for_all_its_nodes_and_the_answer_waits_for_each(bench: Be
 
 def test_a_change_is_kept_though_a_heartbeat_told_of_it_before_the_answer_was_read(bench: Bench) -> None:
     answers = [bench.ask("reconstruct-0", iterations=value) for value in (5, 7)]
-    told = declared((ITERATIONS.changed_to(7), PRIOR))
-    bench.peers[b"reconstruct-0"].status = {"acquired": 1, **told}
+    report = declared((ITERATIONS.changed_to(7), PRIOR))
+    bench.peers[b"reconstruct-0"].status = {"acquired": 1, **report}
     for _ in answers:
         bench.answer()
     assert [(change.old, change.new) for change in bench.changes] == [(12, 5), (5, 7)]
@@ -132,9 +132,9 @@ def test_what_stays_as_it_was_is_no_change(bench: Bench) -> None:
         ("reconstruct", "set", {}, "at least one parameter"),
         ("acquire", "set", {"exposure": 5}, "nothing can be set on it now"),
         ("acquire", "reboot", {}, "one of next_series"),
-        ("reconstruct-0", "next_series", {}, "nothing it can be asked to do now"),
+        ("reconstruct-0", "next_series", {}, "it offers no action now"),
         ("sink", "set", {"recording": "on"}, "true or false"),
-        ("sink", "next_series", {}, "The sink cannot"),
+        ("sink", "next_series", {}, "Unknown action"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words_and_no_node_hears_of_it(
@@ -167,13 +167,13 @@ def test_a_node_that_is_lost_meanwhile_may_or_may_not_have_done_it_and_that_is_s
 
 def test_a_node_that_takes_no_messages_is_said_at_once(bench: Bench) -> None:
     bench.takes_mail = False
-    assert "does not take messages" in error_of(bench.ask("acquire", "next_series"))
+    assert "accepts no messages" in error_of(bench.ask("acquire", "next_series"))
 
 
 def test_what_is_under_way_is_bounded(bench: Bench) -> None:
     answers = [bench.ask("reconstruct-0", iterations=5) for _ in range(MOST_WAITING)]
     assert not any(answer.done() for answer in answers)
-    assert "are under way" in error_of(bench.ask("reconstruct-0", iterations=5))
+    assert "are pending" in error_of(bench.ask("reconstruct-0", iterations=5))
 
 
 def test_an_answer_that_nobody_waits_for_is_recognised(bench: Bench) -> None:
@@ -192,10 +192,10 @@ def test_the_sink_does_its_own_and_says_why_not(bench: Bench) -> None:
 
 def test_all_that_can_be_set_and_done_is_described(bench: Bench) -> None:
     bench.peers[b"reconstruct-1"].lost = True
-    told = {entry["node"]: entry for entry in bench.desk.describe()}
-    assert list(told) == ["reconstruct-0", "acquire", "sink"]
-    assert [parameter["name"] for parameter in told["reconstruct-0"]["parameters"]] == ["iterations", "denoiser"]
-    assert told["acquire"]["actions"] == ["next_series"]
+    report = {entry["node"]: entry for entry in bench.desk.describe()}
+    assert list(report) == ["reconstruct-0", "acquire", "sink"]
+    assert [parameter["name"] for parameter in report["reconstruct-0"]["parameters"]] == ["iterations", "denoiser"]
+    assert report["acquire"]["actions"] == ["next_series"]
 
 
 # --- the node's side
@@ -236,7 +236,7 @@ def test_a_node_refuses_what_is_not_for_it_or_not_offered() -> None:
     node.obedient.done("4", [ITERATIONS], InputError("they do not fit together"))
     assert [(result.request, result.ok) for result in node.said] == [(name, False) for name in "1234"]
     for result, said in zip(
-        node.said, ("This is acquire", "1 to 100", "set, next_series", "fit together"), strict=True
+        node.said, ("expected acquire", "1 to 100", "set, next_series", "fit together"), strict=True
     ):
         assert said in result.text
 
@@ -247,5 +247,5 @@ def test_a_node_does_what_it_offers_and_no_more_at_a_time_than_it_can_hold() -> 
     assert node.said == [ControlResult("a", True, "another series follows")]
     for number in range(MOST_UNDER_WAY + 1):
         node.ask(str(number), iterations=5)
-    assert "under way" in node.said[-1].text
+    assert "pending requests" in node.said[-1].text
     assert len(node.begun) == MOST_UNDER_WAY

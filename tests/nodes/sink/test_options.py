@@ -27,8 +27,8 @@ def test_the_tone_of_a_rig_is_the_tone_of_its_page_and_its_window() -> None:
             "record": {"folder": "/data"},
         }
     )
-    told = tone_settings(rig.preview).as_dict()
-    assert told == {
+    report = tone_settings(rig.preview).as_dict()
+    assert report == {
         "exposure_ev": 1.5,
         "black": 0.02,
         "gamma": 1.8,
@@ -37,7 +37,7 @@ def test_the_tone_of_a_rig_is_the_tone_of_its_page_and_its_window() -> None:
         "false_colour": "turbo",
         "demosaic": "directional",
     }
-    assert preview_options(rig).tone.as_dict() == told
+    assert preview_options(rig).tone.as_dict() == report
     assert preview_options(rig).stills == Path("/data/stills")
 
 

@@ -161,7 +161,7 @@ def test_two_series_at_once_are_a_mistake(recorder: Recorder, series) -> None:
 def test_a_folder_that_is_missing_or_a_disk_too_full_is_said_at_the_start(tmp_path: Path, series) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         Recorder(RecorderOptions(tmp_path / "nowhere")).series_started(series.info, series.calibration)
-    with pytest.raises(StorageError, match="too little space"):
+    with pytest.raises(StorageError, match="Not enough disk space"):
         Recorder(RecorderOptions(tmp_path), free=lambda _: 1000).series_started(series.info, series.calibration)
     assert list(tmp_path.iterdir()) == []
 

@@ -55,7 +55,7 @@ def test_what_comes_while_it_is_on_is_in_the_files_and_the_rest_is_counted(
     second = open_series.switch_recording(True)
     take(open_series, series, 5)
     open_series.book.ledger.end(6)
-    told = open_series.close()
+    report = open_series.close()
 
     assert Path(first) == tmp_path / "run-1.h5"
     assert Path(second) == tmp_path / "run-1_001.h5"
@@ -70,12 +70,12 @@ def test_what_comes_while_it_is_on_is_in_the_files_and_the_rest_is_counted(
         assert recording.ledger is not None
         assert recording.ledger["closed"]
         assert recording.ledger["unrecorded"] == 3
-    assert [entry["on"] for entry in told["switched"]] == [True, False, True]
+    assert [entry["on"] for entry in report["switched"]] == [True, False, True]
     assert open_series.book.ledger.as_dict()["reconstructed"] == 6
 
 
 def test_it_cannot_be_started_twice_nor_stopped_twice(open_series: SeriesSession) -> None:
-    with pytest.raises(InputError, match="Nothing is being recorded"):
+    with pytest.raises(InputError, match="Not recording"):
         open_series.switch_recording(False)
     open_series.switch_recording(True)
     with pytest.raises(InputError, match="already"):

@@ -107,11 +107,13 @@ def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
     """A host whose clock is an hour behind makes no latency an hour longer."""
     hour = 3_600_000_000_000
     true = StageTimes(hour, hour + 1_000_000, hour + 3_000_000, hour + 4_000_000, hour + 9_000_000, hour + 10_000_000)
-    told = replace(true, received_ns=3_000_000, started_ns=4_000_000, finished_ns=9_000_000)
-    assert stage_seconds(told, 0, hour) == pytest.approx(
+    result = replace(true, received_ns=3_000_000, started_ns=4_000_000, finished_ns=9_000_000)
+    assert stage_seconds(result, 0, hour) == pytest.approx(
         {"queue": 0.001, "transfer": 0.002, "wait": 0.001, "solve": 0.005, "deliver": 0.001, "total": 0.01}
     )
-    assert stage_seconds(told, 0, None) == pytest.approx({"queue": 0.001, "wait": 0.001, "solve": 0.005, "total": 0.01})
-    assert set(stage_seconds(told, None, hour)) == {"queue", "wait", "solve", "deliver"}, (
+    assert stage_seconds(result, 0, None) == pytest.approx(
+        {"queue": 0.001, "wait": 0.001, "solve": 0.005, "total": 0.01}
+    )
+    assert set(stage_seconds(result, None, hour)) == {"queue", "wait", "solve", "deliver"}, (
         "what is not known is not told"
     )

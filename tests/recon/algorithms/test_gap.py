@@ -76,8 +76,8 @@ def test_the_first_iterations_explain_by_neighbours_where_told_and_no_more_than_
     inverse = torch.linalg.pinv(torch.diag(seen) @ (matrix @ root @ root.T @ matrix.T) @ torch.diag(seen))
     where = torch.rand(2, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
-    def explain(residual: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
-        assert torch.equal(told, measured)
+    def explain(residual: torch.Tensor, report: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(report, measured)
         assert float(residual[1, 2]) == 0.0
         return (root @ root.T @ matrix.T @ inverse @ residual.flatten()).view(3, 2, 4)
 

@@ -163,7 +163,7 @@ def test_a_noisy_snapshot_comes_out_better_where_its_noise_is_known(
 ) -> None:
     exact = make_calibration(4, 48, 56)
     read_noise_dn = 0.15 * exact.full_scale_dn
-    told = dataclasses.replace(exact, read_noise_dn=read_noise_dn)
+    report = dataclasses.replace(exact, read_noise_dn=read_noise_dn)
     truth = make_video(4, 48, 56)
     noise = read_noise_dn * np.random.default_rng(2).standard_normal(exact.shape, dtype=np.float32)
     settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=12, solver=solver)
@@ -177,5 +177,5 @@ def test_a_noisy_snapshot_comes_out_better_where_its_noise_is_known(
         return quality
 
     plain = quality_db(exact, weigh=True)
-    assert quality_db(told, weigh=False) == plain, "what is told is not heeded"
-    assert quality_db(told, weigh=True) > plain + least_db
+    assert quality_db(report, weigh=False) == plain, "what is told is not heeded"
+    assert quality_db(report, weigh=True) > plain + least_db

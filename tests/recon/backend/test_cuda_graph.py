@@ -127,7 +127,7 @@ def test_each_acceleration_and_each_form_of_a_denoiser_has_a_recording_of_its_ow
 
 def test_an_observer_is_told_the_same() -> None:
     denoise, problem = TvDenoiser(), Problem()
-    told: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+    report: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
     for step in (gap_step, CudaGraphStep(denoise, by_hand)):
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         start = cold_start(problem.y, problem.phi, problem.r_inv)
@@ -138,8 +138,8 @@ def test_an_observer_is_told_the_same() -> None:
         )  # fmt: skip
         copies = [d.clone() for d in iterates]
         assert all(torch.equal(d, copy) for (_, d), copy in zip(pairs, copies, strict=True))
-        told.append(pairs)
-    for (x, d), (wanted_x, wanted_d) in zip(told[1], told[0], strict=True):
+        report.append(pairs)
+    for (x, d), (wanted_x, wanted_d) in zip(report[1], report[0], strict=True):
         torch.testing.assert_close(x, wanted_x)
         torch.testing.assert_close(d, wanted_d)
 

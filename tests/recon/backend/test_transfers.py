@@ -91,14 +91,14 @@ def test_the_clock_tells_when_what_was_asked_for_will_be_done_and_keeps_the_devi
     device = Queue(iteration_s=1.0)
     clock = RunAheadClock(device.mark, lambda: device.host_s)
     began = clock()
-    told = []
+    report = []
     for k in range(8):
         device.ask(preparing_s=0.1)
         if k == 2:
             device.idle_s = 0.0  # the first iterations are waited for: nothing is known of them
-        told.append(clock() - began)
+        report.append(clock() - began)
     ends = [1.1, 2.2, 3.2, 4.2, 5.2, 6.2, 7.2, 8.2]
-    assert told == pytest.approx(ends, abs=0.15)
+    assert report == pytest.approx(ends, abs=0.15)
     assert device.idle_s == pytest.approx(0.0)
     # The host is one iteration ahead and no more.
     assert device.busy_until_s - device.host_s == pytest.approx(1.0, abs=0.15)

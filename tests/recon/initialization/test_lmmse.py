@@ -161,9 +161,9 @@ def test_the_error_of_a_start_is_told_from_how_it_mispredicts(speed: int, grey: 
     evidence, still = evidence_of(truth, grey=grey)
     cold = evidence.cold(still)
     moves = evidence.moving(cold)
-    told = float(evidence.start_error(evidence.without_texture(cold, moves), moves).everywhere) ** 0.5
+    report = float(evidence.start_error(evidence.without_texture(cold, moves), moves).everywhere) ** 0.5
     true = float((cold.video - truth).square().mean().sqrt())
-    assert 0.4 * true < told < 1.2 * true
+    assert 0.4 * true < report < 1.2 * true
 
 
 @pytest.mark.parametrize("grey", [False, True])
@@ -185,13 +185,13 @@ def test_known_noise_is_not_taken_for_texture() -> None:
     r_inv = inverse_gram(gram_diag(phi))
     linear, still = LinearStart(phi, r_inv), cold_start(y, phi, r_inv)
     true = float((still - truth)[(r_inv > 0).unsqueeze(1).expand_as(truth)].square().mean()) ** 0.5
-    told = []
+    report = []
     for known in (noise, None):
         evidence = linear.evidence(y, r_inv, known)
         guess = evidence.without_texture(evidence.cold(still, linear=False), torch.zeros(1, H, W))
-        told.append(float(evidence.start_error(guess, torch.zeros(1, H, W)).everywhere) ** 0.5)
-    assert told[0] == pytest.approx(true, rel=0.3)
-    assert told[1] < 0.5 * true
+        report.append(float(evidence.start_error(guess, torch.zeros(1, H, W)).everywhere) ** 0.5)
+    assert report[0] == pytest.approx(true, rel=0.3)
+    assert report[1] < 0.5 * true
 
 
 def test_where_something_is_known_to_have_moved_errors_are_not_texture() -> None:

@@ -140,10 +140,10 @@ def sigmas_after(first_moves: float, planned: list[float]) -> list[float]:
     """Return σ of a solve whose first denoising moves the frames by so many errors."""
     start = started()
     restraint = TrustRegion(start, error_of(0.02), never)
-    told = [restraint.sigma(planned[0])]
+    result = [restraint.sigma(planned[0])]
     for _, sigma in zip(restraint.watched([start + 0.02 * first_moves, start + 0.5]), planned[1:], strict=False):
-        told.append(restraint.sigma(sigma))
-    return told
+        result.append(restraint.sigma(sigma))
+    return result
 
 
 PLANNED = [0.16, 0.12, 0.08]

@@ -81,11 +81,11 @@ def test_wherever_a_kill_cuts_a_flush_short_nothing_is_missing_once_it_is_delive
             assert set(torn.settled_seqs) >= set(FIRST)
             for seq in torn.settled_seqs:
                 assert_whole(torn, seq, has_video=video)
-            told = b"".join(torn.rows[name].tobytes() for name in ("state", "outcome"))
-        if told in found:
+            result = b"".join(torn.rows[name].tobytes() for name in ("state", "outcome"))
+        if result in found:
             continue
         # A new one: what is not known to be safe is delivered again, and so may be what is.
-        found.add(told)
+        found.add(result)
         with RecordingWriter(path, series.info, series.calibration, raw=raw, video=video) as after:
             deliver(after, series, sorted({*FIRST, *SECOND}), raw_first=raw_first)
         assert_all_there_once(path, series, raw=raw, video=video)

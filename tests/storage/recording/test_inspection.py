@@ -49,7 +49,7 @@ def test_it_tells_how_the_calibration_fared_and_what_the_camera_added(tmp_path: 
             done = series.reconstruction(seq)
             x_px, y_px = looks.get(seq, (None, None))
             health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, True, 0.02 * seq, 0.5, 2.0)
-            moved = Displacement((1, 0)).told if seq in (3, 4) else ""
+            moved = Displacement((1, 0)).to_text if seq in (3, 4) else ""
             report = replace(done.report, health=health if seq in looks else None, masks_at=moved)
             chunks = {"ExposureTime": 100.0 + seq, "LineStatusAll": seq, "Format": "Mono12"}
             writer.write_reconstruction(replace(done, report=report, chunks=chunks))

@@ -51,9 +51,9 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
     StorageError
         If it cannot be created.
     """
-    told = bytes(encode(info)[1])
-    begin, slot_bytes = pages(_INFO_AT + len(told)), pages(slot_bytes)
-    head = _HEAD.pack(_MAGIC, _VERSION, slots, slot_bytes, begin, len(told), zlib.crc32(told))
+    report = bytes(encode(info)[1])
+    begin, slot_bytes = pages(_INFO_AT + len(report)), pages(slot_bytes)
+    head = _HEAD.pack(_MAGIC, _VERSION, slots, slot_bytes, begin, len(report), zlib.crc32(report))
     new = path.with_suffix(".new")
     with said_of(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
             os.ftruncate(number, file.nbytes)
             os.posix_fallocate(number, 0, begin)
             os.pwrite(number, head, 0)
-            os.pwrite(number, told, _INFO_AT)
+            os.pwrite(number, report, _INFO_AT)
             new.rename(path)
         except (OSError, StorageError):
             os.close(number)
@@ -130,10 +130,10 @@ def _read_head(path: Path, number: int) -> tuple[SpoolFile, SeriesInfo]:
     if version != _VERSION:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     file = SpoolFile(path, number, slots, slot_bytes, begin)
-    told = os.pread(number, min(told_bytes, Limits().max_header_bytes), _INFO_AT)
-    if zlib.crc32(told) != crc or file.nbytes != os.fstat(number).st_size:
+    report = os.pread(number, min(told_bytes, Limits().max_header_bytes), _INFO_AT)
+    if zlib.crc32(report) != crc or file.nbytes != os.fstat(number).st_size:
         raise ValueError("corrupt header")
-    info = decode([b"series_start", told])
+    info = decode([b"series_start", report])
     if not isinstance(info, SeriesInfo):
         raise ValueError("it names no series")
     return file, info

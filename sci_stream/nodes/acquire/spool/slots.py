@@ -58,9 +58,9 @@ class Packed:
         header, *payloads = self.parts
         sizes = [memoryview(payload).nbytes for payload in payloads]
         padded = sizes + [0] * (_MOST_PAYLOADS - len(sizes))
-        told = _SLOT.pack(FREE, 0, self.seq, len(header), len(sizes), *padded)[8:]
-        crc = zlib.crc32(header, zlib.crc32(told))
-        mapped[at : at + _SLOT.size] = struct.pack("<II", FREE, crc) + told
+        report = _SLOT.pack(FREE, 0, self.seq, len(header), len(sizes), *padded)[8:]
+        crc = zlib.crc32(header, zlib.crc32(report))
+        mapped[at : at + _SLOT.size] = struct.pack("<II", FREE, crc) + report
         end = at + _SLOT.size
         for part in self.parts:
             view = np.frombuffer(part, np.uint8)
