@@ -3,7 +3,7 @@ r"""Muon: steps in which every direction of a layer's kernel moves alike.
 The gradient of a convolution's kernel, as a matrix of C_out rows, has few large singular values; what the small ones
 stand for is learnt late by steps that keep their ratios, such as Adam's. Muon takes the matrix nearest to the averaged
 gradient whose singular values are all about one. For ``ffdnet`` that gives after 1000 steps what takes Adam 7000
-(docs/results/training.md).
+(research/training.md).
 
 K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024), kellerjordan.github.io/posts/muon.
 """

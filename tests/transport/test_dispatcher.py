@@ -87,7 +87,7 @@ def test_snapshots_go_out_on_credit_and_done_brings_the_next(bench: Bench) -> No
     for seq in range(3):
         assert bench.dispatcher.offer(snapshot(seq)) == []
     until(lambda: bench.seqs("a") == [0, 1], bench.turn)
-    node.send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
+    node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
     until(lambda: bench.seqs("a") == [0, 1, 2], bench.turn)
     assert bench.settled == [Settled(0)]
 
@@ -154,7 +154,7 @@ def test_a_reported_failure_sends_the_snapshot_out_again_and_in_the_end_gives_it
     bench.dispatcher.offer(snapshot(0))
     for attempt in range(3):
         until(lambda expected=attempt + 1: len(bench.seqs("a")) == expected, bench.turn)
-        node.send(encode(Done(series=SERIES, seq=0, ok=False, reason="out of memory")))
+        node.try_send(encode(Done(series=SERIES, seq=0, ok=False, reason="out of memory")))
     until(lambda: bench.settled == [Settled(0, "reconstruct_failed")], bench.turn)
 
 
@@ -162,9 +162,9 @@ def test_a_late_word_of_another_series_settles_nothing(bench: Bench) -> None:
     node = bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     until(lambda: bench.seqs("a") == [0], bench.turn)
-    node.send(encode(Done(series="series-0", seq=0, ok=True, reason="")))
-    node.send(encode(Done(series="series-0", seq=0, ok=False, reason="late")))
-    node.send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
+    node.try_send(encode(Done(series="series-0", seq=0, ok=True, reason="")))
+    node.try_send(encode(Done(series="series-0", seq=0, ok=False, reason="late")))
+    node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
     until(lambda: bench.settled, bench.turn)
     assert bench.settled == [Settled(0)]
     assert bench.seqs("a") == [0], "it was not sent out again"
@@ -178,8 +178,8 @@ def test_the_calibration_comes_with_the_welcome_and_again_on_request(bench: Benc
     got = bench.got["a"].pop()
     assert isinstance(got, Calibration)
     assert got.hash == calibration.hash
-    node.send(encode(CalibrationRequest(hash=calibration.hash)))
-    node.send(encode(CalibrationRequest(hash="f" * 32)))
+    node.try_send(encode(CalibrationRequest(hash=calibration.hash)))
+    node.try_send(encode(CalibrationRequest(hash="f" * 32)))
     until(lambda: len(bench.got["a"]) == 2, bench.turn)
     assert isinstance(bench.got["a"][0], Calibration)
     assert isinstance(bench.got["a"][1], CalibrationMissing)

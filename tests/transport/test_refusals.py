@@ -136,7 +136,7 @@ def test_who_talks_without_end_is_not_answered_and_the_log_stays_short(
     for _ in range(1000):
         raw.send_multipart(encode(Ping(sent_ns=0)))
     until(lambda: door.server.wire_errors["rate"] == 1000 - reception._TALK_BURST, door.turn)
-    lines = caplog.text.count("says Ping to the results address too often")
+    lines = caplog.text.count("rate limit exceeded at results: Ping")
     assert 1 <= lines <= reception._LINES_BURST
     pongs = 0
     while raw.poll(0):

@@ -22,7 +22,7 @@ _SOLVE_S = 0.6
 _PATIENT_S = 2.0
 """Limit for the learned prior, whose better picture is worth a longer interval on slow devices."""
 _NETWORK_ITERATIONS = 12
-"""With our own network and warm starts; more do not help on a noisy camera (docs/results/schedule-research.md)."""
+"""With our own network and warm starts; more do not help on a noisy camera (research/schedule-research.md)."""
 _RATE_MARGIN = 0.7
 """Camera rate as a share of the device's speed, since all nodes share the machine."""
 _RATE_MOST_HZ = 30.0

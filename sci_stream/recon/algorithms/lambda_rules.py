@@ -78,7 +78,7 @@ class AdaptiveRule:
 
 
 SIGMA_PER_ERROR = 2.0
-"""How many times the error that the residual shows σ may be. See docs/results/schedule-research.md."""
+"""How many times the error that the residual shows σ may be. See research/schedule-research.md."""
 
 SIGMA_FLOOR = 2 / 255
 """σ below which the residual does not bring it: an eight-bit display shows no less."""

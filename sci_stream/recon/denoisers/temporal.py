@@ -25,7 +25,7 @@ from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 GROUPS = (2, 4, 8)
 """Frames transformed together, from one turn to the next: two for what moves fast, eight for what hardly does.
 
-See docs/results/schedule-research.md.
+See research/schedule-research.md.
 """
 
 _MIDDLE = 0.5

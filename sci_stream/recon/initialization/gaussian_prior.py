@@ -23,7 +23,7 @@ References
 ----------
 Wiener filtering by preconditioned conjugate gradients; the nearest circulant after T. F. Chan, "An optimal circulant
 preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988). Settings and what they give:
-docs/results/linear-start.md, correlated-errors.md.
+research/linear-start.md, correlated-errors.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 2.0
 α = 1.86 and β = 0.2 at any σ two end at 8 and 13 dB after 24 iterations; from a cold start they end at 22 and 25."""
 
 _SIGMA_PER_ERROR = 2.0
-"""First σ in units of the error that a start is estimated to have where it is wrong: docs/results/first-sigma.md."""
+"""First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md."""
 
 _WARM_SIGMA_PER_ERROR, _FAR_BETTER = 1.1, 0.87
 """The same of a warm start whose error is at most this share of the cold one's; between that and 1, in between."""

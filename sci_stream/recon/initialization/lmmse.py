@@ -19,7 +19,7 @@ same errors, without what texture has in them, tell how far the start is from th
 References
 ----------
 Leave-one-out residuals of a Gaussian process after Rasmussen and Williams, "Gaussian Processes for Machine Learning"
-(2006), section 5.4.2. Settings and what they give: docs/results/linear-start.md.
+(2006), section 5.4.2. Settings and what they give: research/linear-start.md.
 """
 
 from __future__ import annotations

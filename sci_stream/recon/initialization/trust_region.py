@@ -14,7 +14,7 @@ further than that from its start moves away from the truth. So a solve is restra
   the video before it knew and no denoiser does; of each change it stands with the share 1 − a(1 − ρ_p²), ρ_p its error
   beside the cold start's.
 
-Settings and what they give: docs/results/restraint.md, correlated-errors.md.
+Settings and what they give: research/restraint.md, correlated-errors.md.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Coded, evidence: Leav
     """Predict the frames behind a measurement from the video that directly precedes it.
 
     Velocities are sought at half the resolution: that costs less, and leads astray less where there is little to hold
-    on to (docs/results/warm-start.md).
+    on to (research/warm-start.md).
 
     Parameters
     ----------
