@@ -1,4 +1,4 @@
-"""What is wrong with a calibration, said in sentences: for the log and for the page."""
+"""Faults of a calibration as sentences, for the log and the web page."""
 
 from __future__ import annotations
 

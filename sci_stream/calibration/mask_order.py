@@ -1,7 +1,7 @@
 """In which order the masks were shown, found from how reconstructed snapshots follow one another.
 
 Within one snapshot the order cannot be seen: y = Σ_b φ_b x_b is the same for any order of the pairs, and a reversed
-one reconstructs as well as the right one, as a video that runs backwards. But a scene goes on from one snapshot to the
+one reconstructs as well as the right one, as a video that runs backwards. But a scene goes from one snapshot to the
 next. In the right order the last frame of one is followed, after one step of time, by the first of the next; in reverse
 they lie 2B − 1 steps apart. If the exposure began with another mask than it should, the break is elsewhere.
 """

@@ -47,7 +47,7 @@ _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
 @dataclass(frozen=True, slots=True)
 class MaskFit:
-    """What one snapshot says of the masks.
+    """Evidence of one snapshot about the masks.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class MaskFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """What is seen through some masks: N blocks of p pixels; design (N, p, K), residual and weights of the fit."""
+    """Linear fit of some masks: N blocks of p pixels; design (N, p, K), residual and weights of the fit."""
 
     design: torch.Tensor
     scene: torch.Tensor
@@ -117,7 +117,7 @@ class MaskFitter:
 
     @staticmethod
     def fits(calibration: Calibration) -> bool:
-        """Return whether the sensor is large enough, and has more than one mask to tell apart from the scene."""
+        """Return whether the sensor is large enough, and has more than one mask to separate from the scene."""
         return min(calibration.shape) >= _block_px(calibration) + 2 * _HALO_PX + 2 and calibration.n_frames > 1
 
     def fit(
@@ -254,7 +254,7 @@ def _block_px(calibration: Calibration) -> int:
 
 
 def _places(shape: tuple[int, int], size: int, most: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Spread at most so many blocks with their halo evenly over the sensor; return the top left pixel of each, even."""
+    """Spread at most `most` blocks with their halo evenly over the sensor; return the top left pixel of each, even."""
     free = [extent - size - 2 * _HALO_PX for extent in shape]
     step = max(1.0, math.sqrt((free[0] + size) * (free[1] + size) / most))
     axes = [np.linspace(0, length, max(1, math.floor((length + step) / max(step, size)))) for length in free]
@@ -277,7 +277,7 @@ def _within_reach(displacement: Displacement) -> Displacement:
 
 
 def _moved(displacement: Displacement, step: torch.Tensor) -> tuple[Displacement, float]:
-    """Return the displacement after a step, which is shortened if it is too long to be believed; and its length."""
+    """Return the displacement after a step, shortened if it is implausibly long, and its length."""
     length = float(step.abs().max())
     values = (step * min(1.0, _LONGEST_STEP / length) if length > 0 else step).tolist()
     half = len(_TAPS)

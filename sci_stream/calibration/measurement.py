@@ -21,7 +21,7 @@ _COUNT_FOR_NOISE = 4
 
 
 class Field(enum.StrEnum):
-    """What is known of the white field."""
+    """Knowledge about the white field."""
 
     EVEN = "even"
     """As bright everywhere, as in front of an integrating sphere: where it looks uneven, the optics transmit less."""
@@ -80,7 +80,7 @@ class FrameMean:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured beside the calibration, kept in its file as evidence; reconstruction does not need it.
+    """Measurements made along with the calibration, kept in its file as evidence; reconstruction does not need it.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Measured:
     mask_order
         Number of the modulator's pattern behind each mask, in order of exposure.
     field
-        What was taken to be known of the white field.
+        Assumption about the white field.
     clipped_fraction
         Of all values of φ that lay outside 0–1 before they were clipped.
     """
@@ -108,12 +108,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the frames were taken, and what they stand for.
+    """Acquisition conditions of the frames and their meaning.
 
     Parameters
     ----------
     field
-        What is known of the white field.
+        Knowledge about the white field.
     brightness
         Of the white field, as a fraction of what a white scene is to be; 1 makes it the scale of brightness.
     held
@@ -183,7 +183,7 @@ def measure(
     dark, white, patterns
         Averages, of the same size; of B patterns in order of exposure.
     setting
-        What they stand for.
+        Acquisition conditions and meaning of the frames.
 
     Raises
     ------

@@ -29,7 +29,7 @@ _CALM = 4
 _MOST_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 _LOST = 0.6
-"""The masks are searched for anew when they explain less than this part of what they did at best."""
+"""The masks are searched for again when they explain less than this part of what they did at best."""
 _FIRST_PAIRS = 9
 _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
 """Darker than the dark frame by more than this, and by more than this part of full scale, is no read noise."""
@@ -45,7 +45,7 @@ class CalibrationMonitor:
     device
         Where to compute.
     every
-        Look at one snapshot in so many, ≥ 1; at more of them to begin with, and while the masks move.
+        Assess one snapshot in this many, ≥ 1; more at the start, and while the masks move.
     correct
         Propose displaced masks, see `correction`.
     """
@@ -79,7 +79,7 @@ class CalibrationMonitor:
 
         Returns
         -------
-        What is known of the calibration, if this was a snapshot to look at; else None.
+        State of the calibration if this snapshot was assessed; else None.
         """
         self._watch_order(snapshot, video)
         self._seen += 1
@@ -159,7 +159,7 @@ class CalibrationMonitor:
         return float(np.mean(counts < self._calibration.dark - np.float32(tolerance_dn)))
 
     def _brightness(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> float | None:
-        """Return the mean of the video, 0–1, as the measurement alone tells it: Σy/ΣΣφ over the pixels that hold."""
+        """Return the mean of the video, 0–1, from the measurement alone: Σy/ΣΣφ over the pixels that hold."""
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None

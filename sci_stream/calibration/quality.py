@@ -17,7 +17,7 @@ _SIMILAR, _DUPLICATE = 0.5, 0.95
 
 
 class Verdict(enum.StrEnum):
-    """What a figure means for use."""
+    """Verdict on a quality figure."""
 
     OK = "ok"
     WARN = "warn"
@@ -105,7 +105,7 @@ def _transmission(masks: npt.NDArray[np.float64]) -> Figure:
 
 
 def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
-    """Compare the masks with each other: a pair that is alike cannot tell its two frames apart."""
+    """Compare the masks with each other: the frames of a similar pair cannot be separated."""
     if len(masks) == 1:
         return []
     varied = masks - masks.mean(1, keepdims=True)

@@ -45,7 +45,7 @@ class Calibration:
         (H, W) bool, pixels to leave out of the projection.
     read_noise_dn, gain_e_per_dn
         Standard deviation of counts without light, ≥ 0, and electrons per DN, > 0, whose shot noise grows with light;
-        None where unknown. Known, they tell reconstruction how far a count is to be believed.
+        None where unknown. Reconstruction weights each count by them.
     bit_depth, bayer, camera_serial, exposure_ns, gain_db, created, source
         What it was made with, for the record and for checks against the camera; ``created`` is an ISO 8601 time,
         ``source`` says in words where it came from.
@@ -165,7 +165,7 @@ class Calibration:
 
     @property
     def noise(self) -> tuple[float, float] | None:
-        """What the variance of the noise of y comes from, a + b·max(y, 0); None if unknown.
+        """Return the terms of the noise variance of y, a + b·max(y, 0); None if unknown.
 
         First a, of the read noise, then b, of the light's shot noise: both ≥ 0.
         """

@@ -130,7 +130,7 @@ def accumulate_and_project(
     relaxation
         α ≥ 0; 0 leaves ``y_acc`` as it is, where w is 1.
     weight
-        w, (…, H, W), 0–1: how far each measured pixel is believed; None for 1.
+        w, (…, H, W), 0–1: weight of each measured pixel; None for 1.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a training run keeps on disk, so that it can go on as if it had never stopped."""
+"""Checkpoints of a training run, from which it resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load_checkpoint(run: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its place, force it to the disk, and move it there.
+    """Write a file atomically: to a temporary name, fsync, then rename.
 
     Raises
     ------

@@ -17,12 +17,12 @@ from sci_stream.storage.matconvnet import read_matconvnet
 from sci_stream.training.checkpoint import write_atomically
 
 _SAID_ALREADY = frozenset({"layout", "output", "layers", "channels", "variant"})
-"""Entries of the metadata that the tensors themselves tell."""
+"""Metadata entries derived from the tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsDescription:
-    """What a checkpoint is: its layout, its size and work, what its last layer gives, its hash and what it says."""
+    """Description of a checkpoint: layout, size, work, what its last layer gives, its hash and what it says."""
 
     path: Path
     origin: str

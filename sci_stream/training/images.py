@@ -43,11 +43,11 @@ class ImageSet:
 
     @property
     def id(self) -> str:
-        """Sixteen hexadecimal digits that tell one set of images from another: of names, sizes and pixels."""
+        """Sixteen hexadecimal digits that identify a set of images, from names, sizes and pixels."""
         digest = hashlib.blake2b(digest_size=8)
         for name, image in zip(self.names, self.images, strict=True):
             digest.update(f"{name} {image.shape}".encode())
-            digest.update(np.ascontiguousarray(image[::16, ::16]).tobytes())  # a sample is enough to tell
+            digest.update(np.ascontiguousarray(image[::16, ::16]).tobytes())  # a sample identifies the image
         return digest.hexdigest()
 
     def split(self, held_out: int) -> tuple[ImageSet, ImageSet]:

@@ -131,7 +131,7 @@ class Learner:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Resume from a `state`.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-r"""Muon: steps in which every direction of a layer's kernel moves alike.
+r"""Muon optimizer: each step moves all directions of a layer's kernel equally.
 
 The gradient of a convolution's kernel, as a matrix of C_out rows, has few large singular values; what the small ones
 stand for is learnt late by steps that keep their ratios, such as Adam's. Muon takes the matrix nearest to the averaged
@@ -37,7 +37,7 @@ def orthogonalised(matrices: torch.Tensor) -> torch.Tensor:
 
 
 class Muon:
-    """The optimiser of kernels that are all of one shape, (C_out, C_in, 3, 3).
+    """Optimizer of kernels that share one shape, (C_out, C_in, 3, 3).
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Muon:
         return self._momentum
 
     def restore(self, state: Sequence[torch.Tensor]) -> None:
-        """Go on from a `state`. Raises `ValueError` if it is of other kernels."""
+        """Load a `state`. Raises `ValueError` if it belongs to other kernels."""
         for mine, saved in zip(self._momentum, state, strict=True):
             if mine.shape != saved.shape:
                 raise ValueError(f"momentum of shape {tuple(saved.shape)} where {tuple(mine.shape)} belongs")

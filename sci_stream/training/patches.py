@@ -1,4 +1,4 @@
-"""What the network sees in a step: patches as the reconstruction meets them, drawn from a seed and the step alone."""
+"""Training patches: noisy images as the reconstruction meets them, drawn from a seed and the step alone."""
 
 from __future__ import annotations
 

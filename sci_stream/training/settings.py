@@ -1,4 +1,4 @@
-"""What decides the result of a training, and when it ends."""
+"""Settings that determine the result of a training run and its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.variants import variant_shape
 
 LEARNING_RATES = {"ffdnet": 1e-3, "ffdnet-lite": 3e-3}
-"""What suits each variant with batches of 16. Measured for ``ffdnet-lite``, PSNR at σ 25 on held-out photographs after
+"""Settings per variant for batches of 16. Measured for ``ffdnet-lite``, PSNR at σ 25 on held-out photographs after
 600 steps: 27.95 dB with 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; for ``ffdnet`` it is that of its paper."""
 
 

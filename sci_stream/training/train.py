@@ -61,7 +61,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     console: Console | None = None,
 ) -> TrainingResult:
-    """Train a network, or go on with it.
+    """Train a network, or resume its training.
 
     Parameters
     ----------
@@ -70,15 +70,15 @@ def train(
     run
         Folder for the run's checkpoint and curve; made if absent.
     settings, until
-        What decides the result, and when to end.
+        Settings that determine the result and the end.
     resume
-        Go on with the run that is in the folder; its settings must be these.
+        Resume the run in the folder; its settings must be these.
     start_from
         Weights of the same variant for a new run to start from, rather than from random ones.
     held_out
         How many images are kept from training and validated with.
     memory_mib
-        What decoded images may take.
+        Memory limit for decoded images.
     stop
         Asked before every step; once true, the session ends with a checkpoint.
     console
@@ -96,7 +96,7 @@ def train(
     Notes
     -----
     Deterministic: the same photographs, settings, number of threads and kind of device give the same weights bit by
-    bit, in one session or in many. What a step sees depends on the seed and its number alone.
+    bit, in one session or in many. The data of a step depends on the seed and its number alone.
     """
     images = load_images(data, least_px=least_image_px(settings), memory_bytes=memory_mib * 2**20)
     training, validation = images.split(held_out)

@@ -1,4 +1,4 @@
-"""A device that runs out of memory: how that is told from other failures, and what is said of it."""
+"""Out-of-memory errors of a device: detection and error messages."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int
     frames, the denoised and the accelerated ones; maps of a single frame, most of them to weigh one start against
     another; what a network of 64 channels holds of its chunk in float32, features in and out at half resolution; and a
     chunk of temporal frequencies before and after it.
-    A recorded iteration, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to four videos
-    more.
+    A recorded iteration, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to four
+    videos more.
     """
     frame = height * width
     videos = 37 * n_frames * frame  # nine in float32 and one byte a pixel for the check that all is finite

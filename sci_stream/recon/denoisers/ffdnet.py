@@ -1,4 +1,4 @@
-"""FFDNet: the learnt prior of the paper, a small convolutional network told the noise level."""
+"""FFDNet: the learned prior of the paper, a small convolutional network that takes the noise level as input."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class FfdnetDenoiser:
 
     @property
     def arithmetic(self) -> str:
-        """What is computed in what: ``"float32"``, ``"bfloat16"``, ``"bfloat16 from σ = 9/255"``."""
+        """Return the number formats in use: ``"float32"``, ``"bfloat16"``, ``"bfloat16 from σ = 9/255"``."""
         if self.half is None or math.isinf(self.half_from_sigma):
             return "float32"
         name = str(self.half).removeprefix("torch.")

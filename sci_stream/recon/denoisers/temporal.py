@@ -3,7 +3,7 @@ r"""A denoiser of images put to work along time: on the frequencies of a few con
 A denoiser that sees one frame at a time takes away fine texture with the noise, in every frame alike. Over L
 consecutive frames an orthonormal cosine transform T gathers what they have in common in one image, their mean, with 1/L
 of the variance of white noise, and leaves to the other L − 1 what changes: nearly nothing where nothing moves.
-Denoised there, what stands still keeps its texture and what flickers goes. Where much moves it is the other way round,
+Denoised there, static content keeps its texture and what flickers goes. Where much moves it is the other way round,
 the frames are the simpler images; so the solver lets the two take turns (`priors_in_turn`), for no more work than
 either alone::
 

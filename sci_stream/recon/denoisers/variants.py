@@ -65,7 +65,7 @@ def variant_of(weights: FfdnetWeights) -> str | None:
 
 
 def shipped_weights(name: str) -> Path:
-    """Return the checkpoint of a variant that came with the product; its model card lies beside it (``.md``).
+    """Return the checkpoint of a variant that ships with the product; its model card has the same name (``.md``).
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """FFDNet weights from wherever they come, brought to one form.
 
-Three layouts of the same network are read, told apart by their keys and shapes:
+Three layouts of the same network are read, distinguished by their keys and shapes:
 
 =========  ==================  =======================  ============  ==========  ==================
 layout     file                keys                     bias          σ map       last layer gives
