@@ -1,8 +1,8 @@
-"""Unix time that is never set while a process runs: for stamps from which durations are told.
+"""Unix time that is never set while a process runs: for stamps from which durations are computed.
 
 A host's clock is stepped: at boot, by an administrator, by a time service that finds it wrong. A stage of a snapshot's
 way that a step falls into would have taken an hour, or less than no time. So each process reads that clock once, and
-goes on from there by the monotonic one, which runs at the same rate (a time service slews both) and which nobody sets.
+goes on from there by the monotonic one, which runs at the same rate (a time service slews both) and which is never set.
 What two processes have apart after a step is measured as between hosts (`sci_stream.delivery.clock_offset`).
 """
 

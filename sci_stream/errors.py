@@ -1,9 +1,9 @@
-"""The exception tree. What a user can mend is apart from what the world did and from what a peer sent.
+"""The exception tree. User errors are apart from environment faults and from malformed messages.
 
 ::
 
     SciStreamError
-    ├── InputError            what the user gave is wrong: mend it and start again       (exit status 2)
+    ├── InputError            what the user gave is wrong: correct it and start again       (exit status 2)
     │   ├── ConfigError           the rig file, an option, an environment override
     │   ├── CalibrationError      a mask stack that is unusable or does not fit
     │   ├── FileFormatError       a file that is not what its name or use says

@@ -177,7 +177,7 @@ class CalibrationHealth:
     ----------
     shift_x_px, shift_y_px
         By how much the masks' image stands to the right of and below where it was calibrated; None if it could not be
-        told: too little light, or masks that are not in front of this camera.
+        given: too little light, or masks that are not in front of this camera.
     shift_sd_px
         Standard deviation of these, from scatter alone.
     match
@@ -193,7 +193,7 @@ class CalibrationHealth:
         Of pixels that are darker than the dark frame by more than noise.
     brightness
         Mean of the video, 0–1: how much light there is through the masks. Whether the scene or the gain has changed is
-        not to be told from it.
+        not to be distinguished from it.
     gain
         Exposure time and amplification by chunk data, relative to those of the calibration; None where the camera adds
         neither to its frames, or the calibration does not know its own.
@@ -227,8 +227,8 @@ class SolveReport:
     `sci_stream.recon.initialization.initializer.Initializer`);
     ``budget_limited`` that fewer iterations were spent than asked for because time was short; ``residual`` is
     ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection;
-    ``health`` tells of the calibration, on those snapshots on which it was looked at; ``solver`` names the settings it
-    was solved with, which its node tells in full, ``""`` if it does not; ``masks_at`` where the masks were taken to be,
+    ``health`` describes the calibration, on those snapshots on which it was looked at; ``solver`` names the settings it
+    was solved with, which its node shows in full, ``""`` if it does not; ``masks_at`` where the masks were taken to be,
     as `sci_stream.optics.mask_shift.Displacement.to_text` says it, ``""`` for where they were calibrated.
     """
 

@@ -152,8 +152,8 @@ class Denoiser(Protocol):
         x
             (N, H, W) on the denoiser's device and in its dtype, nominally 0–1. Not modified.
         sigma
-            Noise standard deviation on the 0–1 scale, > 0; a `sci_stream.recon.algorithms.noise_level.Level` where it differs from place
-            to place, which a denoiser may take for the same everywhere.
+            Noise standard deviation on the 0–1 scale, > 0; a `sci_stream.recon.algorithms.noise_level.Level` where it
+            differs from place to place, which a denoiser may take for the same everywhere.
 
         Returns
         -------
@@ -166,8 +166,8 @@ class Denoiser(Protocol):
 class RecordableDenoiser(Denoiser, Protocol):
     """A denoiser whose work on a device can be recorded and replayed with another σ.
 
-    It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), waits for nothing, and what it does depends on
-    nothing but its input, σ and its form.
+    It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), waits for nothing, and what it
+    does depends on nothing but its input, σ and its form.
     """
 
     def form(self, sigma: float) -> Hashable:

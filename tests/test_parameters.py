@@ -1,4 +1,4 @@
-"""What may be set: its range is kept, said, and survives the way to another node; nothing from there is believed."""
+"""What may be set: its range is kept, said, and survives the way to another node; nothing from there is accepted."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ void Camera::load_scene(const std::string& path) {
 
 void Camera::load_user_set(int64_t number) {
     const auto saved = user_sets_.find(number);
-    if (saved == user_sets_.end()) {  // the factory's, or one that nobody saved: as after power came
+    if (saved == user_sets_.end()) {  // the factory's, or one that no one saved: as after power came
         const std::string scene = features_.get_text("SimFramesFile");
         for (const auto& entry : features_.save()) {
             features_.at(entry.first).banks.clear();

@@ -57,7 +57,7 @@ public:
     std::string id() const { return "SciSim_" + serial_; }
     std::string user_id();
 
-    /// Whether it is plugged in. One that was unplugged returns by itself, started anew.
+    /// Whether it is plugged in. One that was unplugged returns by itself, restarted.
     bool present();
     /// Whether anybody, in this process or another, has it open.
     bool in_use();

@@ -90,7 +90,7 @@ GC_API DSGetBufferChunkData(Handle stream, Handle buffer, gentl::SingleChunkData
 }
 
 // Buffers of several parts, flows and segments are of GenTL 1.5 and later and have no use here: a consumer that asks
-// is told so. They must exist all the same, since some consumers call what they looked up without a second look.
+// is notified. They must exist all the same, since some consumers call what they looked up without a second look.
 
 GC_API DSGetNumBufferParts(Handle stream, Handle buffer, uint32_t* number) {
     return call([&] {

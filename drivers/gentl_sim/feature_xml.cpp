@@ -160,7 +160,7 @@ std::string FeatureMap::xml(const std::string& model, const std::string& port) c
         if (members.find(feature.category) == members.end()) {
             order.push_back(feature.category);
         }
-        if (feature.is_standard || feature.visibility != Visibility::Invisible) {  // limits are nobody's features
+        if (feature.is_standard || feature.visibility != Visibility::Invisible) {  // limits are no one's features
             members[feature.category] += tag("pFeature", feature.name);
         }
         std::vector<std::string> selects;

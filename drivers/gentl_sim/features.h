@@ -31,7 +31,7 @@ struct Limit {
 struct Entry {
     std::string name;
     int64_t value;
-    std::string available;  ///< Feature that tells whether it can be chosen; empty: always.
+    std::string available;  ///< Feature that shows whether it can be chosen; empty: always.
 };
 
 /// One feature: what it is called, what may be written, and what happens then. Filled in by chained calls.
@@ -109,7 +109,7 @@ public:
     /// The description that a consumer's GenApi reads: schema 1.1, for the port of that name.
     std::string xml(const std::string& model, const std::string& port) const;
 
-    /// Tells whether a stream runs, so that locked features refuse to be written.
+    /// Shows whether a stream runs, so that locked features refuse to be written.
     std::function<bool()> is_locked = [] { return false; };
 
 private:

@@ -1,4 +1,4 @@
-// What the data stream tells about itself and its buffers.
+// What the data stream shows about itself and its buffers.
 #include <algorithm>
 
 #include "data_stream.h"

@@ -110,7 +110,7 @@ class RecordedReel:
     """The raw snapshots of one of the project's own recordings, through all of its segments.
 
     What the original run lost, frames of the camera and snapshots recorded without their counts, is missing again.
-    Time stamps are left out where the camera was opened anew in between: its clock may have begun anew as well.
+    Time stamps are left out where the camera was reopened in between: its clock may have restarted as well.
 
     Parameters
     ----------

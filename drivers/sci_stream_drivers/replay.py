@@ -49,7 +49,7 @@ class ReplayOptions(BaseModel):
 class ReplayCamera:
     """Plays a file as if it came from a camera. Satisfies `sci_stream.ports.Camera`.
 
-    Frame ids count from 0 at each start, with the gaps of the original run where a recording tells of them; in a loop
+    Frame ids count from 0 at each start, with the gaps of the original run where a recording shows of them; in a loop
     they count on, so that no frame passes for a repeated one. Recorded time stamps are handed over, except in a loop,
     where they would go back.
 
@@ -158,7 +158,7 @@ class ReplayCamera:
         return dict(self._counts)
 
     def stop(self) -> None:
-        """Stop playing; `start` begins anew."""
+        """Stop playing; `start` restarts."""
         self._running = False
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ def replay(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a replay that was stopped.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct a recording anew from its raw snapshots, into a new recording; Ctrl-C keeps what is done."""
+    """Reconstruct a recording again from its raw snapshots, into a new recording; Ctrl-C keeps what is done."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.tools.replay.replay import ReplayPlan
@@ -146,15 +146,15 @@ def repair(file: RecordingPath) -> None:
     from sci_stream.storage.recording.segments import existing_segments
     from sci_stream.storage.recording.virtual_dataset import write_whole
 
-    mended = 0
+    repaired = 0
     segments = list(existing_segments(file)) or [file]
     for segment in segments:
         with _bar(f"repair {segment.name}") as tell:
             done = repair_recording(segment, tell)
         if done is not None:
-            mended += 1
+            repaired += 1
             _say(f"{done.path} is clean: {_account(done.ledger)}; as it was: {done.kept}")
-    if not mended:
+    if not repaired:
         _say(f"nothing to repair: {file} was closed in order")
     if len(segments) > 1:
         _say(f"{write_whole(file)} holds all {len(segments)} segments")
@@ -189,7 +189,7 @@ def _say(line: str) -> None:
 
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how far it has come, where a person watches; yields what is to be told: done, of how many."""
+    """Show how far it has come, where a person watches; yields the progress to report: done, of how many."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

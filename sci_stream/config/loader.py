@@ -28,7 +28,7 @@ def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Ri
         The file. Relative paths in it start at its folder.
     overrides
         Environment variables; those named ``SCI_STREAM_RIG__SECTION__KEY`` take precedence over the file, which
-        `Rig.overridden` tells. None for this process' environment, ``{}`` for none.
+        `Rig.overridden` lists. None for this process' environment, ``{}`` for none.
 
     Raises
     ------

@@ -64,7 +64,7 @@ class NetworkSection(Section):
 
 
 class HealthSection(Section):
-    """What each node tells a supervisor or Prometheus by HTTP: /healthz, /readyz, /status, /metrics."""
+    """What each node publishes over HTTP: /healthz, /readyz, /status, /metrics."""
 
     enabled: bool = Field(default=True, description="Serve it.")
     host: Annotated[str, Field(min_length=1, max_length=253)] = Field(
@@ -115,7 +115,7 @@ class SecuritySection(Section):
     )
     unprotected_network: bool = Field(
         default=False,
-        description="true: whoever reaches the addresses of [network] may read, send and end series. Say so knowingly.",
+        description="true: any host that reaches the [network] addresses may read, send and end series.",
     )
     key: RigPath = Field(
         default=Path("~/.config/sci-stream/key"),

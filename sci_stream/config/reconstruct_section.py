@@ -118,7 +118,7 @@ class ReconstructSection(Section):
         default=None,
         ge=0,
         le=1e6,
-        description="γ of admm: how far the measurement is doubted, compared with Σφ²; unset: 0.3.",
+        description="γ of admm: how far the measurement is weighted down, compared with Σφ²; unset: 0.3.",
         examples=[0.3],
     )
     accelerate: bool = Field(
@@ -127,7 +127,7 @@ class ReconstructSection(Section):
     )
     weigh_noise: bool = Field(
         default=True,
-        description="Believe each measured pixel as far as the noise goes that the calibration tells of; false: "
+        description="Weight each measured pixel by the noise of the calibration; false: "
         "explain every one exactly. Where the calibration knows no noise there is no difference.",
     )
     correlated: int = Field(
@@ -145,7 +145,7 @@ class ReconstructSection(Section):
     restrain: bool = Field(
         default=True,
         description="Where it is known how far a start is from the truth, lower σ if the first denoising takes away "
-        "more than that, end early where there is little to mend, and let no pixel end much further from its start; "
+        "more than that, end early where little is left to correct, and let no pixel end much further from its start; "
         "false: go by the schedule alone.",
     )
     along_time: bool | None = Field(

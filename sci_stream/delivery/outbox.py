@@ -20,8 +20,8 @@ class _Letter:
 class Outbox(Generic[K]):
     """Messages kept until the peer says that they are safe, in the order they were put in.
 
-    At-least-once delivery: after any doubt (a reconnection, a peer started anew, no progress for ``patience_s``)
-    everything kept is sent again, and the receiver recognises what it has.
+    At-least-once delivery: whenever delivery is uncertain (a reconnection, a peer restarted, no progress for
+    ``patience_s``) everything kept is sent again, and the receiver recognises what it has.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -69,7 +69,7 @@ class Outbox(Generic[K]):
         self._progress_s = now_s
         return True
 
-    def doubt(self, now_s: float) -> None:
+    def mark_for_resend(self, now_s: float) -> None:
         """Have everything that is kept sent again."""
         self.resent += len(self._letters) - len(self._unsent)
         self._unsent = OrderedDict.fromkeys(self._letters)

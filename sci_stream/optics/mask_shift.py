@@ -1,8 +1,8 @@
-"""Masks that stand elsewhere on the sensor than where they were calibrated.
+"""Masks displaced on the sensor since their calibration.
 
 Mask elements are about as large as pixels, so that a calibrated mask is not band-limited: shifting it by a fraction of
 a pixel with an interpolating (Fourier, cubic) kernel gives masks that are wrong by a third of their contrast at half a
-pixel. What the true kernel is depends on the elements' form and the optics' blur, which nobody knows; but it can be
+pixel. What the true kernel is depends on the elements' form and the optics' blur, which are unknown; but it can be
 measured, a few weights along each axis.
 """
 
@@ -16,14 +16,14 @@ import torch
 from sci_stream.errors import FileFormatError
 
 TAPS_RADIUS = 2
-"""Weights along an axis reach so many pixels to either side."""
+"""Number of pixels to either side that the weights along an axis reach."""
 
 _UNITS = 10_000
-"""Weights are told in ten-thousandths: finer than any of them is known."""
+"""Weights are written in ten-thousandths: finer than any of them is known."""
 _MOST_BASE_PX, _MOST_UNITS = 9_999, 99_999
 _AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
 TEXT_PATTERN = rf"({_AXIS};{_AXIS})?"
-"""What `Displacement.to_text` returns, as a regular expression."""
+"""Regular expression that matches `Displacement.to_text`."""
 TEXT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
 """No longer than this."""
 
@@ -77,7 +77,7 @@ class Displacement:
 
     @classmethod
     def from_text(cls, text: str) -> Displacement:
-        """Return the displacement that was `told`.
+        """Parse the text of `to_text`.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class Displacement:
         return cls((base_x, base_y), _from_units(x), _from_units(y))
 
     def rounded(self) -> Displacement:
-        """Return the displacement as it can be `told`: what is computed with it can be computed again."""
+        """Return the displacement as `to_text` can represent it: what is computed with it can be computed again."""
         x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
         base_x, base_y = (max(-_MOST_BASE_PX, min(_MOST_BASE_PX, base)) for base in self.base_px)
         return Displacement((base_x, base_y), x, y)

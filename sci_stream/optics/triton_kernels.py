@@ -43,13 +43,13 @@ def _accumulate_and_project(  # noqa: PLR0917 - kernels are called by position
     accumulated = tl.load(y_acc + at, mask=inside, other=0.0) + relaxation * (measured - coded)
     inverse = tl.load(r_inv + at, mask=inside, other=0.0)
     if WEIGHTED:
-        believed = tl.load(weight + at, mask=inside, other=0.0)
-        accumulated = measured + believed * (accumulated - measured)
-        inverse *= believed
+        data_weight = tl.load(weight + at, mask=inside, other=0.0)
+        accumulated = measured + data_weight * (accumulated - measured)
+        inverse *= data_weight
     tl.store(y_acc_next + at, accumulated, mask=inside)
     step = (accumulated - coded) * inverse
     for b in range(n_frames):
-        # What was just read comes from the cache.
+        # This second read hits the cache.
         at = frame + b * n_pixels
         moved = tl.load(v + at, mask=inside, other=0.0) + step * tl.load(phi + at, mask=inside, other=0.0)
         tl.store(x + at, moved, mask=inside)

@@ -61,7 +61,7 @@ class _Measured:
 class _Solved:
     """What was asked of the device: the planes (P, B, h, w), ‖y − Φv‖₂/‖y‖₂, and whether all came out finite.
 
-    ``ended_early``: not for want of time, but because there was nothing left to mend.
+    ``ended_early``: not for want of time, but because there was little left to correct.
     """
 
     planes: torch.Tensor

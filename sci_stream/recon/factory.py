@@ -17,7 +17,7 @@ from sci_stream.recon.settings import SolverSettings
 
 
 class Solve(Protocol):
-    """An algorithm, ready to run: yields the estimate after every iteration, as `sci_stream.recon.algorithms.gap.gap` does."""
+    """An algorithm, ready to run: yields the estimate after every iteration, as `gap` does."""
 
     def __call__(
         self,
@@ -73,7 +73,7 @@ def make_solver(settings: SolverSettings, step: Step = gap_step) -> Solve:
 def make_rule(
     settings: SolverSettings, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor
 ) -> tuple[Rule, Observe | None]:
-    """Return the λ rule for one solve, and what it has to be told after each iteration, if anything.
+    """Return the λ rule for one solve, and its callback after each iteration, if anything.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class SolverSettings:
     relaxation, momentum
         α and μ of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2, 0 ≤ μ ≤ 10.
     gamma
-        γ of `sci_stream.recon.algorithms.admm.admm`, ≥ 0, in units of Σφ²: how far the measurement is to be doubted.
+        γ of `sci_stream.recon.algorithms.admm.admm`, ≥ 0, in units of Σφ²: how far the measurement is weighted down.
     iterations, min_iterations
         What a snapshot is given if there is time, and what it is given however short time is; 1 ≤ min ≤ iterations.
     sigma_first, sigma_last
@@ -43,8 +43,8 @@ class SolverSettings:
     switch_at
         Share of a solve, 0–1, that the first of two priors in sequence is given.
     weigh_noise
-        Believe the measurement as far as the noise goes that the calibration tells of; see
-        `sci_stream.recon.algorithms.gap.belief`. False: explain every measured pixel exactly.
+        Weight the measurement by the noise of the calibration; see
+        `sci_stream.recon.algorithms.gap.data_weight`. False: explain every measured pixel exactly.
     along_time
         Denoise every other time the temporal frequencies of groups of frames instead of the frames; see
         `sci_stream.recon.denoisers.temporal`.
@@ -56,10 +56,11 @@ class SolverSettings:
         `sci_stream.recon.algorithms.gap.CorrelatedResidual`. 0: all of them project, as in the paper.
     local_sigma
         Where it is known how far the start is from the truth, denoise each place by how wrong it is, if the prior can
-        tell places apart; see `sci_stream.recon.initialization.trust_region.InitialErrorMap.levels`. False: σ is the same everywhere.
+        tell places apart; see `sci_stream.recon.initialization.trust_region.InitialErrorMap.levels`. False: σ is the
+        same everywhere.
     restrain
         Where it is known how far the start is from the truth, lower σ if the first denoising takes away more than that,
-        end early where there is little to mend, and let no pixel end much further from its start; see
+        end early where little is left to correct, and let no pixel end much further from its start; see
         `sci_stream.recon.initialization.trust_region`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
@@ -110,7 +111,7 @@ class SolverSettings:
                 "The iterations that explain by neighbours are too few", expected=">= 0", got=self.correlated
             )
         if not (0 <= self.gamma < math.inf):
-            raise ConfigError("The doubt of ADMM is out of its range", expected="gamma >= 0", got=self.gamma)
+            raise ConfigError("gamma of ADMM is out of range", expected="gamma >= 0", got=self.gamma)
         if not (0 < self.xi < 1 and 0 <= self.eta < 1 and 0 <= self.switch_at <= 1):
             raise ConfigError(
                 "The rule that lowers sigma is out of its range",

@@ -104,7 +104,7 @@ class CurveServer:
         self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self.allow_list)
 
     def close(self) -> None:
-        """Let nobody in any more. Before the context ends."""
+        """Refuse all further connections. Before the context ends."""
         self._authenticator.stop()
 
     def serve(self, socket: zmq.Socket[bytes]) -> None:
@@ -120,7 +120,7 @@ class CurveServer:
 
 
 def present(own: KeyPair, server_key: str) -> SocketConfig:
-    """Return what prepares a socket to show its own key to, and to believe only, the host with this public key."""
+    """Return what prepares a socket to show its own key to, and to accept only, the host with this public key."""
 
     def dress(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())

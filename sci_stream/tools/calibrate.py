@@ -65,7 +65,7 @@ class Plan:
 Ask = Callable[[str], None]
 """Asks someone to set something up, and returns when it is done. May raise KeyboardInterrupt."""
 Progress = Callable[[str, int, int], None]
-"""Told what is being taken, and how many frames of how many of it there are."""
+"""Called with what is being taken, and how many frames of how many of it there are."""
 
 
 def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple[Calibration, Measured]:
@@ -76,7 +76,7 @@ def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple
     Raises
     ------
     ConfigError
-        If nobody says how many patterns there are.
+        If the number is unknown: patterns there are.
     CameraError
         If the camera cannot be opened or delivers no frames.
     CalibrationError

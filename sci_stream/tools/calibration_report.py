@@ -101,7 +101,7 @@ def _heading(name: str, c: Calibration) -> Picture:
 
 
 def _montage(c: Calibration) -> Picture:
-    """Show the first masks whole, and from each a detail whose pixels can be told apart."""
+    """Show the first masks whole, and from each a detail whose pixels can be distinguished."""
     shown = min(c.n_frames, _MASKS_SHOWN)
     columns = min(shown, _MASK_COLUMNS)
     side = (_WIDTH - 2 * _MARGIN - (columns - 1) * 8) // columns if columns > 4 else 320

@@ -46,7 +46,7 @@ def compare_recordings(
     first, second
         Of the recordings.
     progress
-        Told how many snapshots are done, of how many.
+        Called with the number of items done and the total: how many snapshots are done, of how many.
 
     Raises
     ------

@@ -100,7 +100,7 @@ def export(
     options
         What, and how.
     progress
-        Told how many snapshots are done, of how many.
+        Called with the number of items done and the total: how many snapshots are done, of how many.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The model card: what a reader must know about weights before using them, as Markdown beside the file."""
+"""The model card: facts about weights that users need, as Markdown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ModelCard:
     begun_with
         SHA-256 of the weights that the run started from; empty if from random ones.
     step, steps, minutes
-        Steps taken, steps there should be (None if nobody said), and time in all.
+        Steps taken, planned steps (None if unknown), and total time.
     curve
         Points of the validation curve.
     scores
@@ -97,7 +97,7 @@ class ModelCard:
         return (
             f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. Mean absolute error; "
             "Muon for the kernels between the first layer and the last, Adam for all else; constant learning rates "
-            "with a linear warm-up and a linear decay at the end; noise drawn anew in every step; patches turned and "
+            "with a linear warm-up and a linear decay at the end; new noise in every step; patches turned and "
             "mirrored; the weights are the running average.\n\n"
             f"| setting | value |\n|---|---|\n{settings}\n\n"
             f"| device | torch | steps | minutes |\n|---|---|---|---|\n{sessions}"

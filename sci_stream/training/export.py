@@ -1,4 +1,4 @@
-"""From a training run to weights that can be used and given away: safetensors with a model card beside them."""
+"""Export a training run as safetensors weights with a model card."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KERNELS_IN = torch.float16
 
 @dataclass(frozen=True, slots=True)
 class TestPlan:
-    """What the weights are measured on for their card: folders of images, other checkpoints to stand beside, where.
+    """Evaluation for the model card: folders of images, checkpoints to compare with, and device.
 
     Folders and checkpoints are named in the card by their own names.
     """
@@ -47,7 +47,7 @@ def export_weights(
     plan: TestPlan | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelCard:
-    """Write the averaged weights of a run, and their card beside them under the same name with ``.md``.
+    """Write the averaged weights of a run, and their card in the same folder under the same name with ``.md``.
 
     Kernels are rounded to float16, half the size: that costs less than a thousandth of a decibel, and is in the card's
     figures.
@@ -61,9 +61,9 @@ def export_weights(
     data, licence
         Source and licence of the photographs, a line each, and the licence of the weights.
     plan
-        What to measure them on; None for nothing.
+        Evaluation for the card; None to skip it.
     progress
-        Told about each measurement.
+        Called with a line per measurement.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def export_weights(
     ConfigError
         If the path does not end in ``.safetensors`` or a folder of test images cannot be used.
     FileFormatError, WeightsError
-        If the run's checkpoint, or one to stand beside, cannot be used.
+        If the run's checkpoint, or one to compare with, cannot be used.
     StorageError
         If a file cannot be written.
     """

@@ -5,7 +5,7 @@ processes waiting for each other. Where the kernel lets one process read another
 message carries references instead, and the receiver copies the payloads once, when it wants them. Measured with
 2 MiB snapshots: see docs/decisions/0034.
 
-Nobody is believed: which process is read is what the kernel says of the connection that the reference came over, never
+The process to read from is taken from the kernel (SO_PEERCRED) for the connection of the reference, never
 what a message says, so that a peer can offer nothing but its own memory, and a reference that came over a network
 nothing at all. Whether it works is tried out first, on a few bytes that each side shows the other; where it does not
 (another user, another container, a kernel that forbids it), payloads go through the socket as ever. What was read is
@@ -56,10 +56,10 @@ _PR_SET_PTRACER = 0x59616D61
 
 
 class BufferPool:
-    """Buffers to read into, used again once nobody has an array of them any more.
+    """Buffers to read into, used again once no array references them.
 
     Fresh memory has to be mapped and cleared page by page, which takes longer than filling it. At most ``spare``
-    buffers are kept that nobody uses.
+    buffers are kept that are unused.
     """
 
     def __init__(self, spare: int) -> None:
@@ -85,7 +85,7 @@ class BufferPool:
 
 _ONE = [np.empty(0)]
 _UNUSED = sys.getrefcount(_ONE[0])
-"""References to a buffer that nobody uses: the pool's, and that of the function that counts them."""
+"""References to a buffer that are unused: the pool's, and that of the function that counts them."""
 _pool = BufferPool(8)
 
 
@@ -259,7 +259,7 @@ def _read(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
 
 
 def _let_siblings_read() -> None:
-    """Let the nodes of this one's supervisor read it where Yama would let nobody but its parents.
+    """Let the nodes of this one's supervisor read it where Yama would only let its parents.
 
     https://docs.kernel.org/admin-guide/LSM/Yama.html: the process named, and those that descend from it.
     """

@@ -83,7 +83,7 @@ class SinkClient:
             else:
                 others.append(message)
         if PeerEvent.NEW in events or PeerEvent.BACK in events or self.outbox.stalled(now_s):
-            self.outbox.doubt(now_s)
+            self.outbox.mark_for_resend(now_s)
         return LinkNews(safe, others, events)
 
     def pump(self) -> None:

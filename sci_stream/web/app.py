@@ -122,7 +122,7 @@ class Hub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer. Nothing is encoded while nobody watches, so the last one takes the picture along."""
+        """Remove a viewer. Nothing is encoded without viewers, so the last one takes the picture along."""
         self.viewers.discard(viewer)
         if not self.viewers:
             self.latest = None

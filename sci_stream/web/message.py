@@ -45,7 +45,7 @@ def encode_picture(
     """Render and encode a reconstruction.
 
     ``number`` counts pictures, and is what viewers acknowledge; ``published_ns`` is when the reconstruction came: the
-    same one shown anew, in another tone, keeps it. ``bit_depth`` is the sensor's, where it is known.
+    same one shown again, in another tone, keeps it. ``bit_depth`` is the sensor's, where it is known.
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
     frames = tuple(encode_jpeg(shrink(frame, most_px), quality) for frame in video)

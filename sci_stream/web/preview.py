@@ -262,7 +262,7 @@ class WebPreview:
         }
 
     def _next(self) -> tuple[_Published, ToneSettings] | None:
-        """Wait for a reconstruction, or a tone, that someone wants to see and nobody has; None at the end."""
+        """Wait for a reconstruction, or a tone, that someone wants to see and no one has; None at the end."""
         with self._changed:
             while not self._closed:
                 wanted = None if self._newest is None else (self._newest, self._tone)

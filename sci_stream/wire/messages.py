@@ -24,9 +24,10 @@ Acceptable = Literal["snapshot", "reconstruction", "dropped", "series_start", "s
 class Hello:
     """A node introduces itself to one that it has connected to, and again whenever something here changes.
 
-    ``node`` names it in the rig, ``incarnation`` tells this process from an earlier one of that name; ``credit`` is
-    how many snapshots it may hold that are not done: 0 while it takes none. ``shows`` a few bytes of its memory to a
-    peer that may be able to read them; ``reads`` that it can read the peer's: see `sci_stream.transport.remote_memory`.
+    ``node`` names it in the rig, ``incarnation`` distinguishes this process from an earlier one of that name;
+    ``credit`` is how many snapshots it may hold that are not done: 0 while it takes none. ``shows`` a few bytes of its
+    memory to a peer that may be able to read them; ``reads`` that it can read the peer's: see
+    `sci_stream.transport.remote_memory`.
     """
 
     node: str
@@ -105,7 +106,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The acquire node tells the sink of a snapshot that will not be reconstructed in this run.
+    """The acquire node informs the sink of a snapshot that will not be reconstructed in this run.
 
     ``reason`` in a word under which the ledger counts it; ``outcome`` says whether its raw counts are recorded.
     """

@@ -35,7 +35,7 @@ class ReceivedArray(np.ndarray[Any, Any]):
 
 
 def sealed(array: Array) -> ReceivedArray:
-    """Return an array that nobody will change any more, with a checksum that serves however often it is sent."""
+    """Return an array that will not be changed, with a checksum that serves however often it is sent."""
     view = np.ascontiguousarray(array).view(ReceivedArray)
     view.flags.writeable = False
     view.crc32 = isal_zlib.crc32(np.asarray(view, dtype=DTYPES[view.dtype.name]).reshape(-1).view(np.uint8).data)

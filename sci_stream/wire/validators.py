@@ -1,4 +1,4 @@
-"""What a field of a header may be, checked before anything believes it.
+"""What a field of a header may be, checked before it is used.
 
 A `Record` names the fields of a map, and each field has a `Check`. The same checks run on both sides: what a receiver
 would refuse, a sender finds out as a ``ValueError`` of its own.

@@ -55,9 +55,9 @@ def small(**options: Any) -> Rig:
 def test_correction_gives_back_what_masks_half_a_pixel_aside_cost() -> None:
     right, _ = run(small(), 4, correct=False)
     wrong, uncorrected = run(small(mask_shift_px=(0.5, 0.0)), 4, correct=False)
-    mended, corrected = run(small(mask_shift_px=(0.5, 0.0)), 4, correct=True)
+    repaired, corrected = run(small(mask_shift_px=(0.5, 0.0)), 4, correct=True)
     assert np.mean(right) - np.mean(wrong) > 3
-    assert np.mean(right[1:]) - np.mean(mended[1:]) < (np.mean(right[1:]) - np.mean(wrong[1:])) / 6
+    assert np.mean(right[1:]) - np.mean(repaired[1:]) < (np.mean(right[1:]) - np.mean(wrong[1:])) / 6
     assert corrected[-1].corrected
     assert not uncorrected[-1].corrected
 

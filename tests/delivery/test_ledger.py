@@ -70,7 +70,7 @@ def test_an_outbox_keeps_until_confirmed_and_sends_again_in_doubt() -> None:
     assert list(outbox.due()) == []
     assert outbox.confirm(1, now_s=1.0)
     assert not outbox.confirm(1, now_s=1.0)
-    outbox.doubt(now_s=2.0)
+    outbox.mark_for_resend(now_s=2.0)
     assert [key for key, _ in outbox.due()] == [0, 2]
     assert outbox.resent == 2
     assert outbox.nbytes == 10

@@ -97,7 +97,7 @@ def record(
 
 
 def simulated(**options: Any) -> SimulatedCamera:
-    """Return a small simulated camera that makes SHOTS snapshots as fast as it can, unless told otherwise."""
+    """Return a small simulated camera that makes SHOTS snapshots as fast as it can, unless given otherwise."""
     small = {"width_px": W, "height_px": H, "n_frames": B, "snapshot_rate_hz": 0, "snapshots": SHOTS}
     return SimulatedCamera(SimulatedOptions.model_validate({**small, **options}))
 

@@ -133,7 +133,7 @@ def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig
     first = viewer.text("seq")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(first)}")
     viewer.until("document.querySelectorAll('#latency tbody tr').length >= 6")
-    for name in ("rate-in", "fps", "total", "age", "iterations", "queue", "psnr", "saturated", "counts-told"):
+    for name in ("rate-in", "fps", "total", "age", "iterations", "queue", "psnr", "saturated", "counts-given"):
         viewer.until(f"!['', '–'].includes(document.querySelector('#{name}').textContent)", f"{name} is known")
     for name in ("strip", "levels", "counts"):
         drawn = "(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].some(v => v > 60))"

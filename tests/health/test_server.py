@@ -1,4 +1,4 @@
-"""Whoever watches a node learns by HTTP whether it lives, is ready, and what it does; strangers learn nothing."""
+"""The health server reports liveness, readiness and status; clients without the token learn nothing."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def test_what_is_believed_in_part_is_accumulated_and_taken_in_part(seed: int, sh
     coded = forward(phi, v)
     torch.testing.assert_close(accumulated, y + weight * (y_acc - y + 1.5 * (y - coded)))
     torch.testing.assert_close(x, v + phi * (weight * (accumulated - coded) * r_inv).unsqueeze(-3))
-    believed = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=torch.ones_like(y))
-    for mine, wanted in zip(believed, accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5), strict=True):
+    accepted = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=torch.ones_like(y))
+    for mine, wanted in zip(accepted, accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5), strict=True):
         torch.testing.assert_close(mine, wanted)
 
 

@@ -1,4 +1,4 @@
-"""Between hosts: who has an allowed key is let in and read by nobody else; who has none gets nothing, and is told."""
+"""Between hosts: who has an allowed key is let in and read by no one else; who has none gets nothing, and is given."""
 
 from __future__ import annotations
 

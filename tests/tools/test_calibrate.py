@@ -31,7 +31,7 @@ def camera(**options: object) -> SimulatedCamera:
     return SimulatedCamera(SimulatedOptions.model_validate(given))
 
 
-def nobody(words: str) -> None:
+def no_operator(words: str) -> None:
     raise AssertionError(f"asked for {words!r} though the camera can")
 
 
@@ -39,7 +39,7 @@ def silent(words: str, done: int, total: int) -> None: ...
 
 
 def take(**options: object) -> tuple[Calibration, Measured]:
-    return calibrate(camera(**options), PLAN, nobody, silent)
+    return calibrate(camera(**options), PLAN, no_operator, silent)
 
 
 class Operated:
@@ -153,19 +153,19 @@ def test_the_camera_is_closed_when_the_operator_gives_up() -> None:
 def test_too_much_light_is_said_before_all_patterns_are_taken() -> None:
     report: list[str] = []
     with pytest.raises(CalibrationError, match="saturates"):
-        calibrate(camera(calibration_light=2.0), PLAN, nobody, lambda words, *_: report.append(words))
+        calibrate(camera(calibration_light=2.0), PLAN, no_operator, lambda words, *_: report.append(words))
     assert not any(words.startswith("Pattern") for words in report)
 
 
 def test_without_a_number_of_patterns_it_asks_for_one() -> None:
     with pytest.raises(ConfigError, match="--masks B"):
-        calibrate(Operated(), PLAN, nobody, silent)
+        calibrate(Operated(), PLAN, no_operator, silent)
 
 
 def test_a_silent_camera_is_an_error() -> None:
     waiting = camera(trigger="software")
     with pytest.raises(CameraError, match="delivers no frames"):
-        calibrate(waiting, dataclasses.replace(PLAN, patience_s=0.1), nobody, silent)
+        calibrate(waiting, dataclasses.replace(PLAN, patience_s=0.1), no_operator, silent)
 
 
 def test_the_report_draws_masks_of_any_number_and_shape(tmp_path: Path) -> None:

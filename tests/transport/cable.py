@@ -42,7 +42,7 @@ class Cable:
         return len(self._lanes)
 
     def cut(self) -> None:
-        """Let nothing pass on the connections that there are; they stay open, and neither end is told."""
+        """Let nothing pass on the connections that there are; they stay open, and neither end is given."""
         for lane in self._lanes:
             lane.dead = True
 

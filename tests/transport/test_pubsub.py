@@ -22,7 +22,7 @@ def endpoint(free_endpoint: Callable[[], str]) -> str:
 
 
 class Publishing:
-    """Publishes reconstructions, numbered, from a thread until told to stop."""
+    """Publishes reconstructions, numbered, from a thread until given to stop."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self._tap = TapPublisher(context, endpoint)

@@ -81,7 +81,7 @@ def test_two_releases_name_both_versions_on_both_sides(
     assert all(word in caplog.text for word in words)
     refused = decode(answer)
     assert isinstance(refused, Refused)
-    assert all(word in refused.text for word in words), "a peer that reads this version is told"
+    assert all(word in refused.text for word in words), "a peer that reads this version is given"
     with monkeypatch.context() as another_release:
         another_release.setattr(header, "SCHEMA_VERSION", other)
         with pytest.raises(WireError) as at_its_end:

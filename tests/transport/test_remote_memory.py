@@ -1,4 +1,4 @@
-"""Payloads are read out of the memory of whoever is at the other end of a local socket, and of nobody else."""
+"""Payloads are read out of the memory of the client that is at the other end of a local socket, and of no one else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ for line in sys.stdin:
         counts += 1
         print("changed", flush=True)
 """
-"""Another process: lends a snapshot, shows its memory, and changes what it has lent when told to."""
+"""Another process: lends a snapshot, shows its memory, and changes what it has lent when given to."""
 
 
 @contextlib.contextmanager
@@ -299,7 +299,7 @@ def test_where_memory_turns_out_to_be_unreadable_payloads_come_through_the_socke
     # Sent again once nothing has been confirmed for a while, or the sink's refusal was heard.
     until(lambda: len(rig.came) == 2, rig.turn)
     assert rig.sink.wire_errors["unreadable"] >= 1
-    # What tries out well is not believed again: nothing more is lent to this node, however often it introduces itself.
+    # What tries out well is not accepted again: nothing more is lent to this node, however often it introduces itself.
     rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
     rig.node.handshake(hello(credit=2))
     until(lambda: rig.settled, rig.turn)

@@ -113,7 +113,7 @@ def test_a_message_that_takes_longer_than_any_patience_is_no_silence(bench: Benc
 def test_a_node_that_stood_still_itself_does_not_blame_its_peers(bench: Bench) -> None:
     bench.events.clear()
     bench.now_s += 100 * BEAT_S
-    # First the dealer, which has not been told anything since.
+    # First the dealer, which has not been given anything since.
     bench.dealer.receive(bench.now_s)
     assert bench.dealer.tick(bench.now_s) == []
     assert bench.server.tick(bench.now_s) == []

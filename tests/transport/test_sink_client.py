@@ -137,7 +137,7 @@ def test_the_sink_knows_who_reports_and_notices_who_falls_silent(bench: Bench) -
 def test_the_sink_knows_a_nodes_clock_before_its_next_heartbeat_and_of_no_process_the_one_before(
     context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the first results of a node that was started anew would be told by a clock that nobody knows."""
+    """Else the first results of a node that was restarted would be given by a clock that no one knows."""
     hour_ns = 3_600_000_000_000
 
     def an_hour_ahead(ping: Ping) -> Pong:

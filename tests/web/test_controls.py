@@ -1,4 +1,4 @@
-"""What viewers may do from the page: it is done, or refused in words; nobody else can do it in their name."""
+"""What viewers may do from the page: it is done, or refused in words; no one else can do it in their name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 10.0
 
 
 class SwitchBoard:
-    """A sink that records what it is asked; it answers as told."""
+    """A sink that records what it is asked; it answers as given."""
 
     def __init__(self) -> None:
         self.asked: list[bool] = []

@@ -1,4 +1,4 @@
-"""Build the producer, render what its cameras film, score a recording: ``python -m sci_stream_drivers.gentl_sim -h``."""
+"""Build the producer, render its frames, score a recording: ``python -m sci_stream_drivers.gentl_sim -h``."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class HarvestersCamera:
         return None
 
     def start(self) -> None:
-        """Begin to deliver frames. Their ids and the camera's clock may begin anew."""
+        """Begin to deliver frames. Their ids and the camera's clock may restart."""
         self._opened()
         if self._running:
             return
@@ -200,7 +200,7 @@ class HarvestersCamera:
         Raises
         ------
         CameraLost
-            If the camera is gone, or has begun to count its frames anew: both end what belongs together.
+            If the camera is gone, or has restarted its frame counter: both end what belongs together.
         CameraError
             If it sends something that it did not announce.
         """
@@ -245,7 +245,7 @@ class HarvestersCamera:
             self._counts["restarts"] += 1
             self._counts["discarded"] += 1 + len(self._held)
             raise CameraLost(
-                "The camera has begun to number its frames anew: it was reset and may have lost its settings",
+                "The camera has restarted its frame counter: it was reset and may have lost its settings",
                 got=f"frame id {grabbed.frame_id}",
                 hint="If its ids only wrap around, set frame_id_last to the highest.",
             )

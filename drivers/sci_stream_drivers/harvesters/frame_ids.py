@@ -1,4 +1,4 @@
-"""How a camera numbers its frames, and when it has begun anew."""
+"""How a camera numbers its frames, and when it has restarted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
 
 
 class IdWatch:
-    """Notices that a camera has begun to count anew while it runs, as after a reset of its own.
+    """Notices that a camera has restarted its counter while it runs, as after a reset of its own.
 
     A repeated id is no such case, nor is a wrap-around or a gap. An id that goes back is: frames do not overtake each
-    other on their way through a producer. So is a time stamp that goes back, which tells a new beginning from a wide
+    other on their way through a producer. So is a time stamp that goes back, which shows a new beginning from a wide
     gap over a wrap-around.
     """
 

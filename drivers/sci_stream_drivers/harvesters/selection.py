@@ -32,7 +32,7 @@ def access_of(info: Any) -> str:
 
 
 def describe(info: Any) -> str:
-    """Return a line that tells a camera from others."""
+    """Return a line that identifies a camera."""
     name = text_of(info, "user_defined_name")
     parts = [
         f"{text_of(info, 'vendor')} {text_of(info, 'model')}".strip(),

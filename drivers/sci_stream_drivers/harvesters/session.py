@@ -13,7 +13,7 @@ from typing import Any
 from sci_stream.errors import CameraError
 from sci_stream_drivers.harvesters.library import QUIET, library, words
 from sci_stream_drivers.harvesters.options import Selector
-from sci_stream_drivers.harvesters.selection import access_of, describe, text_of, select
+from sci_stream_drivers.harvesters.selection import access_of, describe, select, text_of
 
 log = logging.getLogger(__name__)
 

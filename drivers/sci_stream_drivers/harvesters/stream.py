@@ -54,7 +54,7 @@ class Grabbed(NamedTuple):
 class Stream:
     """The running acquisition of one camera.
 
-    A producer waits for a buffer with Python's global lock held, so nobody else in this process could run meanwhile.
+    A producer waits for a buffer with Python's global lock held, so no other thread could run meanwhile.
     Therefore it is only asked whether there is one, and the waiting is done outside of it (docs/decisions/0017).
 
     Parameters

@@ -66,7 +66,7 @@ class _Bench:
     def expose(self, exposure: float) -> None:
         """Let another amount of light in. As on a real bench, the calibration stays that of the light before."""
         self._sensor = Sensor(self._options.model_copy(update={"exposure": exposure}), self._phi)
-        self._loop = [None] * len(self._loop)  # made anew one by one: a camera cannot pause for all of them
+        self._loop = [None] * len(self._loop)  # made again one by one: a camera cannot pause for all of them
 
     def held(self, pattern: Pattern, n: int) -> Shot:
         """Return exposure ``n`` of an even white field through one pattern that is held all the time."""

@@ -19,7 +19,7 @@ class MaskOptics:
 
     A random binary pattern, with what closed elements let through, is blurred by the relay optics' point spread
     function (Gaussian) and weakened by their uneven transmission. ``shifting`` moves one pattern by a pixel a frame
-    along the columns, as in CACTI; ``random`` draws each anew.
+    along the columns, as in CACTI; ``random`` draws each independently.
 
     When the pattern's image is displaced by (x, y) pixels, the point spread function is sampled that much off its
     centre (without blur: each pixel sees the share of the elements that overlap it), while the optics' unevenness

@@ -173,7 +173,7 @@ PATCHES: tuple[Colour, ...] = (
     (175, 54, 60), (231, 199, 31), (70, 148, 73), (8, 133, 161), (56, 61, 150), (187, 86, 149),
     (214, 126, 44), (157, 188, 64), (98, 122, 157), (115, 82, 68), (122, 122, 121), (82, 82, 81),
 )  # fmt: skip
-"""The patches of a colour chart, so that a look at the live picture tells whether its colours are right."""
+"""The patches of a colour chart, so that a look at the live picture shows whether its colours are right."""
 PAPER: Colour = (160, 160, 160)
 
 _BALLS = ((0.70, 0.1, 0.11, 1.2), (0.95, 0.5, 0.09, -1.5), (0.85, 0.8, 0.12, 0.8))

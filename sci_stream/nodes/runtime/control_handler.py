@@ -69,7 +69,7 @@ class ControlHandler:
         if control.action not in offered or control.action not in self._actions:
             expected = f"one of {', '.join(['set', *offered])}"
             raise InputError(f"Action {control.action!r} is not available at {self._node} now", expected=expected)
-        log.info("%s: requested by %s", control.action, control.who or "nobody")
+        log.info("%s: requested by %s", control.action, control.who or "unknown operator")
         self._say(ControlResult(request=control.request, ok=True, text=self._actions[control.action]()))
 
     def done(self, request: str, parameters: Iterable[Parameter] = (), error: SciStreamError | None = None) -> None:
@@ -79,7 +79,7 @@ class ControlHandler:
             self._refuse(control, error)
             return
         values = {parameter.name: parameter.value for parameter in parameters if parameter.name in changes}
-        log.info("set by %s: %s", control.who or "nobody", values)
+        log.info("set by %s: %s", control.who or "unknown operator", values)
         self._say(ControlResult(request=request, ok=True, values=values))
 
     def _refuse(self, control: Control, error: SciStreamError) -> None:

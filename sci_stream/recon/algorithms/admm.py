@@ -1,7 +1,7 @@
 r"""Plug-and-play ADMM, the paper's Section 3: for measurements whose noise is not to be reproduced.
 
 ADMM solves ``min ½‖y − Φx‖² + λ g(v)  s.t.  x = v``. Where GAP's x explains every measured pixel exactly, noise
-included, ADMM's weighs the measurement against the prior: the heavier ρ = γ, the less y is believed.
+included, ADMM's weighs the measurement against the prior: the heavier ρ = γ, the smaller the weight of y.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def admm(
     statistical learning via the alternating direction method of multipliers", Found. Trends Mach. Learn. 3 (2011).
     """
     # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
-    ridge_inv, doubt = r_inv / (1.0 + gamma * r_inv), noise_variance_ratio(noise, r_inv)
+    ridge_inv, noise_ratio = r_inv / (1.0 + gamma * r_inv), noise_variance_ratio(noise, r_inv)
     u = torch.zeros_like(v)
     for turn, (sigma, prior) in enumerate(zip(sigmas, itertools.cycle(cycle_denoisers(denoise)), strict=False)):
-        if doubt is not None:
-            ridge_inv = r_inv / (1.0 + gamma * r_inv + doubt / sigma**2)
+        if noise_ratio is not None:
+            ridge_inv = r_inv / (1.0 + gamma * r_inv + noise_ratio / sigma**2)
         x = v - u
         residual = y - forward(phi, x)
         projected = torch.addcmul(x, phi, (residual * ridge_inv).unsqueeze(-3))

@@ -18,7 +18,7 @@ Denoise = Callable[[torch.Tensor, float], torch.Tensor]
 """D_σ on whole videos: (…, B, H, W), σ on the 0–1 scale → the same shape, not aliasing its input."""
 
 Observe = Callable[[torch.Tensor, torch.Tensor], None]
-"""Told x^(k+1) and v^(k+1) after each iteration, (…, B, H, W) both; not changed afterwards, not to be written to."""
+"""Called with x^(k+1) and v^(k+1) after each iteration, (…, B, H, W) both; read-only and never changed later."""
 
 
 Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
     relaxation: float
     momentum: float
     observed: bool
-    doubt: torch.Tensor | None = None
+    noise_ratio: torch.Tensor | None = None
     """As `noise_variance_ratio` returns it; None where y is to be explained exactly."""
     correlated: CorrelatedResidual | None = None
     relative: torch.Tensor | None = None
@@ -77,14 +77,14 @@ class State(NamedTuple):
 
 
 Step = Callable[[State, float, Problem], State]
-"""One iteration at a σ: `gap_step`, or what does it faster (`sci_stream.recon.backend.cuda_graph`). Its d and x are new tensors."""
+"""One iteration at a σ: `gap_step`, or its CUDA graph (`CudaGraphStep`). Its d and x are new tensors."""
 
 
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
     v, y_acc, _, mean, _, turn = state
-    y, phi, r_inv, _, relaxation, momentum, observed, doubt, *_ = problem
-    weight = None if doubt is None else belief(doubt, sigma)
+    y, phi, r_inv, _, relaxation, momentum, observed, noise_ratio, *_ = problem
+    weight = None if noise_ratio is None else data_weight(noise_ratio, sigma)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
     if (correlated := problem.explained(turn)) is not None:
         x = explained(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
@@ -165,7 +165,7 @@ def gap(
     differ in what they leave, and less from such a mean than from each other.
 
     Where the noise of y is known, x is not to reproduce it, and y_acc not to gather it: both steps are taken by the
-    share of what v leaves unexplained that is likely an error of v (`belief`)::
+    share of what v leaves unexplained that is likely an error of v (`data_weight`)::
 
         w ← 2σ² / (2σ² + n²/R)
         y_acc ← y + w (y_acc − y + α (y − Φv))
@@ -206,7 +206,7 @@ def gap(
         The level to denoise with at each pixel as a multiple of σ, (…, H, W), for a prior that can tell places apart.
         None, as in the paper, for σ everywhere.
     observe
-        Told x and d of every iteration, before d is yielded.
+        Called with x and d of every iteration, before d is yielded.
     step
         How an iteration is done.
 
@@ -222,7 +222,7 @@ def gap(
     problem = Problem(
         *(y, phi, r_inv, cycle_denoisers(denoise), relaxation, momentum),
         observed=observe is not None,
-        doubt=noise_variance_ratio(noise, r_inv),
+        noise_ratio=noise_variance_ratio(noise, r_inv),
         correlated=correlated,
         relative=relative,
     )
@@ -246,19 +246,19 @@ def noise_variance_ratio(noise: torch.Tensor | None, r_inv: torch.Tensor) -> tor
     Parameters
     ----------
     noise, r_inv
-        As for `gap`. Pixels without a measurement are not doubted: nothing is taken from them anyway.
+        As for `gap`. Pixels without a measurement keep full weight: nothing is taken from them anyway.
     """
     return None if noise is None else noise * r_inv / _ERROR_PER_SIGMA
 
 
-def belief(doubt: torch.Tensor, sigma: float) -> torch.Tensor:
-    r"""Return w = σ²/(σ² + ½ n²/R), (…, H, W): how far what v leaves unexplained is to be believed.
+def data_weight(noise_ratio: torch.Tensor, sigma: float) -> torch.Tensor:
+    r"""Return w = σ²/(σ² + ½ n²/R), (…, H, W): how far what v leaves unexplained is attributed to v.
 
     An error of v with variance s² leaves y − Φv with the variance R s² + n². Of that, the linear estimate with the
     least mean squared error takes R s²/(R s² + n²) for the error, here with s² = 2σ².
     """
-    variance = on_device(sigma, doubt).square()
-    return variance / (variance + doubt)
+    variance = on_device(sigma, noise_ratio).square()
+    return variance / (variance + noise_ratio)
 
 
 def cycle_denoisers(denoise: Denoise | Sequence[Denoise]) -> tuple[Denoise, ...]:

@@ -84,7 +84,7 @@ class LambdaRule(StrEnum):
 
 
 class Rule(Protocol):
-    """A λ rule at work in one solve, as `AnytimeSchedule` asks it; `sci_stream.recon.algorithms.lambda_rules` has those that look."""
+    """The λ rule of one solve, called by `AnytimeSchedule`; `lambda_rules` has those that depend on the iterates."""
 
     def stride(self, remaining: float, left: int) -> float:
         """Return by how much progress moves on: ``remaining`` of it to go, in ``left`` iterations, ≥ 1."""
@@ -145,7 +145,7 @@ class AnytimeSchedule(Iterator[float]):
     min_iterations
         Spent even if the time is up; ``budget.iterations`` still bounds them.
     iteration_s
-        What one iteration is expected to take, from earlier snapshots; None if unknown, then the first one tells.
+        What one iteration is expected to take, from earlier snapshots; None if unknown, then the first one shows.
     clock
         Monotonic seconds. Must wait for the device where the device runs asynchronously.
     started_s

@@ -29,7 +29,7 @@ class AsyncSolve:
     watch
         With its last two laps around the solve.
     finished
-        Told the seconds of the solve and the completed report, once.
+        Called with the seconds of the solve and the completed report, once.
     """
 
     def __init__(

@@ -37,18 +37,18 @@ class _Recording:
     y: torch.Tensor
     r_inv: torch.Tensor
     phi: torch.Tensor
-    doubt: torch.Tensor | None
+    noise_ratio: torch.Tensor | None
     where: torch.Tensor | None
     relative: torch.Tensor | None
     sigma: torch.Tensor
     x: torch.Tensor | None
     replay: Replay = lambda: None
     loaded: list[torch.Tensor | None] = field(default_factory=list)
-    """What v, y_acc, m, y, r_inv, doubt, where and relative were last filled from, or handed out as."""
+    """Sources that v, y_acc, m, y, r_inv, noise_ratio, where and relative were last filled from, or their outputs."""
 
     def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
         """Fill the inputs, passing over those that hold their value already."""
-        own = (self.v, self.y_acc, self.mean, self.y, self.r_inv, self.doubt, self.where, self.relative)
+        own = (self.v, self.y_acc, self.mean, self.y, self.r_inv, self.noise_ratio, self.where, self.relative)
         for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
             if self.loaded[n] is not value and target is not None and value is not None:
                 target.copy_(value)
@@ -56,7 +56,7 @@ class _Recording:
 
 
 class CudaGraphStep:
-    """Stands in for `sci_stream.recon.algorithms.gap.gap_step` on a GPU: replays one recording per shape, prior and so on.
+    """Replace `sci_stream.recon.algorithms.gap.gap_step` on a GPU by replaying a recording per shape and prior.
 
     Iterations that cannot be recorded are done step by step, and `fault` says why: the first of a solve always is, as
     it has no estimate before it.
@@ -108,7 +108,7 @@ class CudaGraphStep:
             problem.relaxation,
             problem.momentum,
             problem.observed,
-            problem.doubt is None,
+            problem.noise_ratio is None,
             problem.relative is None,
             explain,
         )
@@ -120,7 +120,7 @@ class CudaGraphStep:
                 return gap_step(state, sigma, problem)
         recording = self._recordings[key]
         where = None if correlated is None else correlated.where
-        now = problem.y, problem.r_inv, problem.doubt, where, problem.relative
+        now = problem.y, problem.r_inv, problem.noise_ratio, where, problem.relative
         recording.load((state.v, state.y_acc, state.mean, *now))
         recording.sigma.fill_(sigma)
         recording.replay()
@@ -133,12 +133,13 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     """Record an iteration on copies of its inputs, which the state after it is written back to."""
     v, y_acc, y, r_inv = map(_own, (state.v, state.y_acc, problem.y, problem.r_inv))
     mean = None if state.mean is None else _own(state.mean)
-    doubt, relative = (None if image is None else _own(image) for image in (problem.doubt, problem.relative))
+    optional = (problem.noise_ratio, problem.relative)
+    noise_ratio, relative = (None if image is None else _own(image) for image in optional)
     correlated = problem.explained(state.turn)
     where = None if correlated is None else _own(correlated.where)
     d = torch.empty_like(v)
     recording = _Recording(
-        *(v, y_acc, mean, d, y, r_inv, problem.phi, doubt, where, relative),
+        *(v, y_acc, mean, d, y, r_inv, problem.phi, noise_ratio, where, relative),
         sigma=problem.y.new_full((), sigma),
         x=torch.empty_like(v) if problem.observed else None,
         loaded=[None] * 8,
@@ -146,7 +147,7 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     own_problem = problem._replace(
         y=y,
         r_inv=r_inv,
-        doubt=doubt,
+        noise_ratio=noise_ratio,
         relative=relative,
         priors=(problem.denoise(state.turn),),
         correlated=None if correlated is None or where is None else CorrelatedResidual(correlated.explain, where, 1),

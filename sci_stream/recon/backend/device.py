@@ -40,7 +40,7 @@ def pick_device(name: str = "auto") -> torch.device:
             f"Device {name} is not available",
             expected="a CUDA device and a torch build that supports it",
             got=_why_no_cuda(),
-            hint="Choose device 'auto' or 'cpu', or mend the driver (nvidia-smi shows whether it sees the GPU).",
+            hint="Choose device 'auto' or 'cpu', or repair the driver (nvidia-smi shows whether it sees the GPU).",
         )
     if index >= count:
         names = ", ".join(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(count))
@@ -120,7 +120,7 @@ def _why_no_cuda() -> str:
 
 
 def _cpu_model() -> str:
-    """Return the processor's marketing name where Linux tells it, else what Python knows."""
+    """Return the processor's marketing name from Linux, or Python's description of it."""
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,8 +1,8 @@
-"""Copies between host and device that run beside the computing, and clocks that do not hold it up.
+"""Asynchronous copies between host and device, and clocks that do not block computation.
 
 A GPU has engines of its own for copying. They are used where copies go through page-locked memory, on streams other
 than the computing one: the next snapshot comes in and the last video goes out while one is solved. Page-locked memory
-is torch's to recycle: a buffer is used again once nobody holds it and its copy is over, so there are as many as are
+is torch's to recycle: a buffer is used again once it is unreferenced and its copy is over, so there are as many as are
 under way. On a CPU there is nothing to copy, and every function here says so in its first line.
 """
 
@@ -104,7 +104,7 @@ class Stopwatch:
 
 
 class Marker(Protocol):
-    """What `RunAheadClock` needs of a timing event."""
+    """Interface of the timing events that `RunAheadClock` uses."""
 
     def record(self) -> None:
         """Put it into the device's work."""
@@ -120,7 +120,7 @@ class Marker(Protocol):
 
 
 class RunAheadClock:
-    """Tells a solve's time on a device that works through a queue, while keeping one iteration in that queue.
+    """Measures a solve's time on a device that works through a queue, while keeping one iteration in that queue.
 
     Read before each iteration. Waiting until the device has done all it was given would leave it idle while the host
     prepares the next iteration; not waiting would tell the time of asking, not of doing. So each reading waits for the
@@ -150,7 +150,7 @@ class RunAheadClock:
         self._marks[-2].synchronize()
         now = self._now()
         if len(self._marks) == 2:
-            # The first iteration: nothing tells yet how long it will take.
+            # The first iteration: its duration cannot be predicted yet.
             mark.synchronize()
             return self._now()
         return now + self._marks[-3].elapsed_time(self._marks[-2]) / 1e3

@@ -32,7 +32,7 @@ _LEAST_FIRST_SIGMA = 4 / 255
 
 _ENDS_LOW_AFTER = 16
 """Iterations from which on σ falls all the way: fewer, K, end at √(16/K) times its last value. Smooth motion takes the
-reach of a high σ to mend; by the time a longer solve is at a low one it is mended."""
+reach of a high σ to correct; by the time a longer solve is at a low one it is corrected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ def sigma_per_error(ratio: float) -> float:
     """Return the first σ in units of the start's error, where a warm start's is this share ρ of the cold one's.
 
     A warm start's errors are a few that are large, where what moves was mispredicted, and its σ need not be as high to
-    mend them. The less it gains, the more it is to be treated as the cold start that it nearly is.
+    correct them. The less it gains, the more it is to be treated as the cold start that it nearly is.
 
     >>> sigma_per_error(1.0), sigma_per_error(0.5)
     (2.0, 1.1)
@@ -153,7 +153,7 @@ class Initializer:
         return InitialState(cold.video, self._known(cold_error), *sigmas, Start.COLD, reason, image)
 
     def _known(self, error: InitialErrorMap) -> InitialErrorMap | None:
-        """Return the error if it is one: where ȳ alone was looked at, nothing tells what moves from texture."""
+        """Return the error if it is one: where ȳ alone was looked at, nothing shows what moves from texture."""
         return error if self._settings.linear_start else None
 
     def _first_sigma(self, error: InitialErrorMap, ratio: float = 1.0) -> float:
@@ -176,7 +176,7 @@ class Initializer:
     def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
         """Remember a solved snapshot's video, (P, B, h, w), unless a later one of its series is remembered already.
 
-        ``sound``, () bool, tells whether the solve came to something; it is not looked at before it is needed, since
+        ``sound``, () bool, shows whether the solve came to something; it is not looked at before it is needed, since
         the device may not be there yet.
         """
         if not self._settings.warm_start:

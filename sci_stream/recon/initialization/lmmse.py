@@ -64,7 +64,7 @@ class LinearStart:
     phi
         (P, B, H, W), the mask stack Φ of each plane; kept, and not to be changed while this is in use.
     r_inv
-        (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels that are never to be believed.
+        (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels that are never valid.
     """
 
     def __init__(self, phi: torch.Tensor, r_inv: torch.Tensor) -> None:
@@ -123,7 +123,8 @@ class LeaveOneOutError:
         Parameters
         ----------
         still
-            (P, B, H, W), ȳ from `sci_stream.recon.algorithms.gap.cold_start`; it stays where nothing valid was measured.
+            (P, B, H, W), ȳ from `sci_stream.recon.algorithms.gap.cold_start`; it stays where nothing valid was
+            measured.
         linear
             Whether to take x⁰ where it is more likely; False for ȳ everywhere.
 

@@ -1,13 +1,14 @@
-r"""How much a solve may change, told without the truth: no more than its start is estimated to be wrong.
+r"""How much a solve may change, judged without the ground truth: no more than its start is estimated to be wrong.
 
 A denoiser takes away what is wrong and what it does not know: fine texture goes with the errors, more of it with every
 iteration and every step that σ is too high. How far the start v⁰ is from the truth is estimated from how each measured
-pixel is mispredicted by the others (`sci_stream.recon.initialization.lmmse`): e_p² around a pixel p, e² in all. What moves much
-further than that from its start moves away from the truth. So a solve is restrained three times:
+pixel is mispredicted by the others (`sci_stream.recon.initialization.lmmse`): e_p² around a pixel p, e² in all. What
+moves much further than that from its start moves away from the truth. So a solve is restrained three times:
 
-- σ. The first denoising moves the frames by m e. Where it mends, m is about a half; from m₀ = 0.6 on it takes away
+- σ. The first denoising moves the frames by m e. Where it corrects errors, m is about a half; from m₀ = 0.6 on it
+takes away
   more than is wrong, and σ is lowered by (m/m₀)^−2 for the rest of the solve.
-- The number of iterations. If m > m₀, and less than half of e² is where anything moves, there is little to mend and
+- The number of iterations. If m > m₀, and less than half of e² is where anything moves, little is left to correct and
   much to lose: the solve ends after one round of the priors that take turns.
 - The end. Where frames have moved around p by d_p > c e_p they are taken back: v ← v⁰ + (c e_p/d_p)(v − v⁰). Nothing
   that stands still needs to move far: there c is lower. And a warm start that is better than the cold one is so by what
@@ -60,7 +61,7 @@ _TINY = 1e-12
 
 _UNEVEN = 0.5
 """g: how much σ follows the error from place to place, of not at all, 0, and all the way, 1. What is wrong in one place
-is mended with what its surroundings tell."""
+is repaired with what its surroundings tell."""
 
 _LEAST_LEVEL, _MOST_LEVEL = 0.5, 2.0
 """Between what σ at a place may lie, in units of σ."""
@@ -69,7 +70,7 @@ _LEAST_LEVEL, _MOST_LEVEL = 0.5, 2.0
 class InitialErrorMap(NamedTuple):
     """How far a start is from the truth: e_p² (P, H, W), infinite where nothing is measured, and e² over all, ().
 
-    ``where_wrong``, (): the root of the mean of e_p⁴, which tells how large errors are where there are any. ``moves``,
+    ``where_wrong``, (): the root of the mean of e_p⁴, which shows how large errors are where there are any. ``moves``,
     (P, H, W), 0–1: where something moves; ``of_motion``, (): the share of e² that is there. ``beside_cold``, of a warm
     start: e_p² as a fraction of the cold start's, ρ_p², (P, H, W), 0–1.
     """

@@ -1,10 +1,10 @@
 r"""The warm start: an estimate of a snapshot's frames from the video before it, and of how good that estimate is.
 
-Objects go on as they went. Their velocity in the preceding video (`sci_stream.recon.initialization.optical_flow`) carries its last frame
-forward to the times of the new frames; then the new measurement itself corrects the velocity, since y = Σ_b φ_b ⊙ x_b
-sees every frame of the motion (`refine`). What comes out is blended pixel by pixel with the cold start, each by how
-well it predicts the measurement (`sci_stream.recon.initialization.lmmse`). The same over the whole image says what the blended
-start leaves of the cold one's error, ρ: 1 for a prediction that is of no use.
+Objects go on as they went. Their velocity in the preceding video (`sci_stream.recon.initialization.optical_flow`)
+carries its last frame forward to the times of the new frames; then the new measurement itself corrects the velocity,
+since y = Σ_b φ_b ⊙ x_b sees every frame of the motion (`refine`). What comes out is blended pixel by pixel with the
+cold start, each by how well it predicts the measurement (`sci_stream.recon.initialization.lmmse`). The same over the
+whole image says what the blended start leaves of the cold one's error, ρ: 1 for a prediction that is of no use.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coded:
-    """A measurement with its masks, by planes P (1, or a mosaic's 4), as `sci_stream.recon.algorithms.gap.gap` takes them.
+    """A measurement with its masks, by planes P (1, or a mosaic's 4), as `gap` takes them.
 
     ``y`` (P, h, w), finite; ``phi`` (P, B, h, w); ``r_inv`` (P, h, w), 0 at pixels without a valid measurement;
     ``noise`` n², (P, h, w), the variance of y's noise, None where it is not known.
@@ -66,7 +66,7 @@ class Coded:
     noise: torch.Tensor | None = None
 
     def thinned(self, stride: int) -> Coded:
-        """Return every so manieth pixel of it along rows and columns, without the noise."""
+        """Subsample rows and columns by `stride`, with the noise removed."""
         lattice = (..., slice(None, None, stride), slice(None, None, stride))
         return Coded(*(image[lattice].contiguous() for image in (self.y, self.phi, self.r_inv)))
 
@@ -160,7 +160,7 @@ def refine(
     coded
         The new measurement, thinned by the stride.
     stride
-        Every so manieth pixel along rows and columns is used.
+        Rows and columns are subsampled by this stride.
     radius
         Of the window, in such pixels.
 

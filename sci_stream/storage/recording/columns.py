@@ -73,7 +73,7 @@ COLUMNS = (
 )
 
 _WRITTEN_LAST = {"state": 1, "outcome": 2}
-"""Columns that come after all others, in this order: a kill may come between any two. A row is believed to hold what
+"""Columns that come after all others, in this order: a kill may come between any two. A row holds what
 its state says, and to be done with once it has an outcome: what they speak of has to be in the file before them."""
 
 CHUNK_PREFIX = "chunk_"
@@ -226,7 +226,7 @@ class RowTable:
         return block
 
     def flush(self) -> None:
-        """Write what changed so that readers, and whoever comes after a crash, see whole rows only."""
+        """Write what changed so that readers, and a process after a crash, see whole rows only."""
         if not self._dirty:
             return
         extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS

@@ -2,7 +2,7 @@
 
 HDF5 keeps one copy of a file's metadata in a process. To see what a live writer has added, the file is closed and
 opened again: ``H5Drefresh``, made for this, leaves a dataset that is open twice giving row 0 for every row (HDF5 2.0).
-Opening again helps only if nobody else in the process keeps the file open; hence it is shared.
+Opening again helps only if no one else in the process keeps the file open; hence it is shared.
 
 A recording of days has more segments than a process may have files open: those that were not read of late are closed
 meanwhile, and opened again when they are.
@@ -30,7 +30,7 @@ from sci_stream.storage.recording.layout import FORMAT, SCHEMA_VERSION, RowState
 _FRAMES = {"raw": 3, "video": 4}
 _MOST_OPEN = 64
 _READS_OF_VIRTUAL = 64
-"""After so many reads of virtual datasets they are opened anew: HDF5 keeps every file open that one of them was read
+"""After so many reads of virtual datasets they are reopened: HDF5 keeps every file open that one of them was read
 from, and gives zeros in the place of what it cannot open."""
 
 Identity = tuple[int, int]
@@ -146,7 +146,7 @@ class RecordingFile:
     def _check_identity(self) -> None:
         if self._identity() != self.identity:
             self._hdf5.close()
-            raise FileFormatError(f"Another file has taken the place of {self.path}", hint="Open it anew.")
+            raise FileFormatError(f"Another file has taken the place of {self.path}", hint="Open it again.")
 
     def _column(self, column: Column, rows: int) -> Array:
         if column.later and f"rows/{column.name}" not in self._hdf5:
@@ -166,7 +166,7 @@ class RecordingFile:
         return node
 
     def reopen(self) -> None:
-        """Look at the file anew, to see what its writer has flushed since.
+        """Refresh the file, to see what its writer has flushed since.
 
         Raises
         ------
@@ -231,7 +231,7 @@ def _forget(file: RecordingFile) -> None:
 
 
 def share(path: Path) -> RecordingFile:
-    """Return this process's open file for ``path``, looked at anew; `release` it after use.
+    """Return this process's open file for ``path``, refreshed; `release` it after use.
 
     Raises
     ------

@@ -49,7 +49,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
     path
         Of one segment.
     progress
-        Told how many rows are done, of how many.
+        Called with the number of items done and the total: how many rows are done, of how many.
 
     Returns
     -------

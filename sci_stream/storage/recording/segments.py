@@ -85,7 +85,7 @@ def create_segment(
     path, series
         Of the first segment; of the series.
     build
-        Makes its first bytes, told what the segments before it hold.
+        Makes its first bytes, from what earlier segments hold.
     begin
         Opens the file under the hidden name to write; the other is what it will be called.
     known, segment
@@ -139,7 +139,7 @@ def _begin_new(path: Path, image: bytes, begin: Callable[[Path, Path], h5py.File
 
 
 def _publish(hidden: Path, path: Path) -> None:
-    """Give a file its name if nobody has it; raise FileExistsError otherwise."""
+    """Give a file its name if it is free; raise FileExistsError otherwise."""
     try:
         path.hardlink_to(hidden)
     except FileExistsError:

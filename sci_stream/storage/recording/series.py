@@ -141,7 +141,7 @@ class RecordedSeries:
         self.rows: Mapping[str, Array] = rows
 
     def refresh(self) -> None:
-        """Take note of what a live writer has flushed since; not of segments begun since: open it anew for those."""
+        """Take note of what a live writer has flushed since; not of segments begun since: reopen it for those."""
         for segment in self.segments:
             segment.refresh()
         self._merge()
@@ -217,7 +217,8 @@ class RecordedSeries:
     def table(self) -> npt.NDArray[np.void]:
         """How each snapshot came and was solved: a structured array, a row for each of which anything is known.
 
-        Columns: ``seq`` and those of `sci_stream.storage.recording.columns.COLUMNS`; ``pandas.DataFrame(table)`` takes it.
+        Columns: ``seq`` and those of `sci_stream.storage.recording.columns.COLUMNS`; ``pandas.DataFrame(table)`` takes
+        it.
         """
         known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
         table = np.zeros(len(known), self._columns)

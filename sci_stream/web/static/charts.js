@@ -47,13 +47,13 @@ export function histograms({ levels, counts, saturated_fraction: saturated }) {
   screen.context.globalCompositeOperation = "source-over";
   const total = levels.flat().reduce((sum, n) => sum + n, 0);
   const clipped = levels.reduce((sum, bins) => sum + bins[bins.length - 1], 0) / Math.max(1, total);
-  el("levels-told").textContent = `clipped ${percent(clipped)}`;
+  el("levels-given").textContent = `clipped ${percent(clipped)}`;
   const sensor = surface(el("counts"));
-  if (!counts) { el("counts-told").textContent = "not sent"; return; }
+  if (!counts) { el("counts-given").textContent = "not sent"; return; }
   bars(sensor.context, counts.bins, sensor.width, sensor.height, colour("--chart-grey"));
   sensor.context.fillStyle = colour("--bad");
   sensor.context.fillRect(sensor.width - 1.5, 0, 1.5, sensor.height);
-  el("counts-told").textContent = `max ${count(counts.max_dn)} of ${count(counts.top_dn)} DN` + (saturated > 0 ? `, saturated ${percent(saturated)}` : "");
+  el("counts-given").textContent = `max ${count(counts.max_dn)} of ${count(counts.top_dn)} DN` + (saturated > 0 ? `, saturated ${percent(saturated)}` : "");
 }
 
 export function remember(samples) {

@@ -66,7 +66,7 @@ export const nudgeExposure = (by) => {
   setTone({ exposure_ev: Number(field.value) });
 };
 
-// As others may have set it, or the sink was started anew.
+// As others may have set it, or the sink was restarted.
 export function follow() {
   const { preview = {}, recording = {}, state: phase } = state.status;
   if (!busy && preview.tone) showTone(preview.tone);

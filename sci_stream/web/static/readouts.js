@@ -130,7 +130,7 @@ function showAlerts() {
   const refused = Object.values(wireErrors).reduce((sum, n) => sum + n, 0);
   if (refused) alerts.push(["warn", `${count(refused)} messages refused: ${Object.keys(wireErrors).map(words).join(", ")}`]);
   const text = JSON.stringify(alerts);
-  if (el("alerts").dataset.text === text) return;  // said once, not twice a second, to whoever listens to the page
+  if (el("alerts").dataset.text === text) return;  // said once, not twice a second, for screen readers
   el("alerts").dataset.text = text;
   el("alerts").replaceChildren(...alerts.map(([kind, words]) => {
     const item = document.createElement("li");

@@ -166,7 +166,7 @@ def test_wrong_arguments_have_errors_of_their_own(producer: Producer, interface:
     assert producer("IFGetDeviceID", interface, 0, text, ctypes.byref(size)) == TOO_SMALL
     assert producer("IFGetDeviceID", interface, 9, None, ctypes.byref(size)) == INVALID_INDEX
     assert producer("IFGetDeviceID", interface, 0, None, None) == INVALID_PARAMETER
-    assert producer("IFOpenDevice", interface, b"nobody", 4, ctypes.byref(out)) == INVALID_ID
+    assert producer("IFOpenDevice", interface, b"no one", 4, ctypes.byref(out)) == INVALID_ID
     assert producer("IFOpenDevice", interface, b"SciSim_SIM0001", 77, ctypes.byref(out)) == INVALID_PARAMETER
     assert producer("IFOpenDevice", interface, b"SciSim_SIM0001", 4, None) == INVALID_PARAMETER
 

@@ -1,4 +1,4 @@
-"""The description is valid GenApi and tells the truth: what it says can be read, written and refused, can."""
+"""The description is valid GenApi and shows the truth: what it says can be read, written and refused, can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frame ids: how cameras count, and when one has begun to count anew."""
+"""Frame ids: how cameras count, and when one has restarted its counter."""
 
 from __future__ import annotations
 

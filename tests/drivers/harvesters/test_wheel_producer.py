@@ -43,7 +43,7 @@ def test_it_opens_configures_delivers_without_gaps_stops_and_starts_again(make: 
     assert frames[0].counts.any()
     camera.stop()
     camera.start()
-    assert take(camera, 1)[0].frame_id == frames[0].frame_id, "this producer counts anew with each start"
+    assert take(camera, 1)[0].frame_id == frames[0].frame_id, "this producer counts again with each start"
     assert camera.counters() == {"delivered": 201}
 
 

@@ -57,5 +57,5 @@ def test_it_is_started_again_to_go_on(tmp_path: Path, leaves: tuple[str, ...]) -
 
 def test_not_once_its_last_series_is_over(tmp_path: Path) -> None:
     starts, said = starts_of_acquire(tmp_path, "done")
-    assert starts == 1, "it would acquire a series that nobody asked for"
+    assert starts == 1, "it would acquire a series that no one asked for"
     assert "restarting" not in said

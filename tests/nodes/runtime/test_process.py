@@ -54,7 +54,7 @@ def test_it_is_waited_for_as_long_as_asked_and_no_longer() -> None:
     request.call_on_stop(lambda: called.append(bool(request)))
     threading.Timer(0.05, request.set).start()
     assert request.wait(60.0)
-    assert called == [True], "whoever is called finds it set"
+    assert called == [True], "the client that is called finds it set"
 
 
 def test_who_asks_to_be_told_after_it_came_is_told() -> None:

@@ -100,7 +100,7 @@ def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
             outcomes = file["rows/outcome"][:].tolist()
             for row, state in enumerate(file["rows/state"][:].tolist()):
                 seq = row + first_seq
-                # Whoever takes the series up believes an outcome, and has nothing of that snapshot sent again.
+                # the client that takes the series up accepts an outcome, and has nothing of that snapshot sent again.
                 if row < len(outcomes) and outcomes[row] == OUTCOME_CODES["reconstructed"]:
                     assert state & RowState.VIDEO
                 if state & RowState.RAW:
@@ -120,8 +120,8 @@ def assert_repaired(folder: Path, said: dict[str, list[int]]) -> None:
     """Assert that `inspect` knows it for unfinished, and that `repair` makes clean files of the same content."""
     first = folder / "run.h5"
     assert inspect_recording(first)["state"] == "unfinished"
-    mended = [done for path in existing_segments(first) if (done := repair_recording(path)) is not None]
-    assert 1 <= len(mended) <= 2, "the last segment, and the one before if the kill came between the two"
+    repaired = [done for path in existing_segments(first) if (done := repair_recording(path)) is not None]
+    assert 1 <= len(repaired) <= 2, "the last segment, and the one before if the kill came between the two"
     found = inspect_recording(first)
     assert found["state"] == "complete"
     assert found["stored"]["raw"] >= len(said["raw"])

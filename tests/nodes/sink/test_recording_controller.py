@@ -1,4 +1,4 @@
-"""The operator starts and stops the recording in mid-series; each time a file is made, closed in order, and told of."""
+"""The operator starts and stops the recording during a series; each start creates a file that is closed cleanly."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_snapshot_that_was_to_be_recorded_raw_while_it_was_off_is_dropped_for_
 
 
 def test_settings_are_known_by_name_and_only_so_many_kept_as_fit_the_file(open_series: SeriesSession) -> None:
-    assert open_series.knows_solver(""), "nothing is to be known of a node that tells none"
+    assert open_series.knows_solver(""), "nothing is to be known of a node that shows none"
     assert not open_series.knows_solver("00")
     for index in range(40):
         open_series.learn_solvers({f"{index:02x}": {"denoiser": "tv"}})

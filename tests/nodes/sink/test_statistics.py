@@ -115,5 +115,5 @@ def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
         {"queue": 0.001, "wait": 0.001, "solve": 0.005, "total": 0.01}
     )
     assert set(stage_seconds(result, None, hour)) == {"queue", "wait", "solve", "deliver"}, (
-        "what is not known is not told"
+        "what is not known is not given"
     )

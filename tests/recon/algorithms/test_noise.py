@@ -1,4 +1,4 @@
-"""Noise that the calibration tells of is not to be explained: every pixel is believed as far as it goes."""
+"""Noise that the calibration shows of is not to be explained: every pixel is accepted as far as it goes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
-from sci_stream.recon.algorithms.gap import belief, cold_start, gap, noise_variance_ratio
+from sci_stream.recon.algorithms.gap import cold_start, data_weight, gap, noise_variance_ratio
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine, default_settings
 
@@ -106,9 +106,9 @@ def test_a_noise_of_nothing_changes_nothing(
 
 def test_the_more_noise_and_the_lower_sigma_the_less_is_believed_and_pixels_without_light_are_left_alone() -> None:
     r_inv = torch.tensor([0.5, 0.5, 0.1, 0.0])
-    doubt = noise_variance_ratio(torch.tensor([0.0, 0.02, 0.02, 0.02]), r_inv)
-    assert doubt is not None
-    high, low = belief(doubt, 0.1), belief(doubt, 0.05)
+    noise_ratio = noise_variance_ratio(torch.tensor([0.0, 0.02, 0.02, 0.02]), r_inv)
+    assert noise_ratio is not None
+    high, low = data_weight(noise_ratio, 0.1), data_weight(noise_ratio, 0.05)
     torch.testing.assert_close(high, torch.tensor([1.0, 2 / 3, 0.01 / 0.011, 1.0]))
     assert bool((low <= high).all())
     assert bool((low[1:3] < high[1:3]).all())
@@ -177,5 +177,5 @@ def test_a_noisy_snapshot_comes_out_better_where_its_noise_is_known(
         return quality
 
     plain = quality_db(exact, weigh=True)
-    assert quality_db(report, weigh=False) == plain, "what is told is not heeded"
+    assert quality_db(report, weigh=False) == plain, "what is given is not heeded"
     assert quality_db(report, weigh=True) > plain + least_db

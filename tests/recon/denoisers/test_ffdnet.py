@@ -106,7 +106,7 @@ def test_a_network_of_any_depth_runs_in_any_precision(precision: Precision) -> N
 
 @pytest.fixture
 def fast_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the denoiser believe that this processor has instructions for bfloat16; without them it computes as well."""
+    """Have the denoiser accept that this processor has instructions for bfloat16; without them it computes as well."""
     monkeypatch.setattr(ffdnet, "half_dtype", lambda _device: torch.bfloat16)
 
 

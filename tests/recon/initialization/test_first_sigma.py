@@ -23,11 +23,11 @@ B, SIZE = 8, 64
 CPU = torch.device("cpu")
 SETTINGS = default_settings(CPU, "ffdnet-lite")
 FRAMES_ONLY = dataclasses.replace(SETTINGS, along_time=False)
-"""Along time the network is told another σ than frames are."""
+"""Along time the network is given another σ than frames are."""
 
 
 def smooth(speed: float) -> np.ndarray:
-    """Return frames of a smooth scene in which rings and a disc move, (B, H, W): much motion that y hardly tells of."""
+    """Return frames of a smooth scene in which rings and a disc move, (B, H, W): much motion that y hardly shows of."""
     rows, columns = np.mgrid[:SIZE, :SIZE].astype(np.float32)
     frames = []
     for t in speed * np.arange(B, dtype=np.float32):

@@ -179,7 +179,7 @@ def after_a_cut(shots: list[Snapshot]) -> Snapshot:
 
 
 def test_from_a_still_image_everywhere_nothing_is_restrained(calibration: Calibration, shots: list[Snapshot]) -> None:
-    """What moves is not told from texture there, whether the solve then begins warm or is refused a warm start."""
+    """Motion is not distinguished from texture, whether the solve starts warm or a warm start is refused."""
     videos = []
     for restrain in (True, False):
         engine = Engine(

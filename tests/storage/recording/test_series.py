@@ -95,7 +95,7 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux tells them")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
 def test_more_segments_than_files_may_be_open_read_all_the_same(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(recording_file, "_MOST_OPEN", 3)
     monkeypatch.setattr(recording_file, "_READS_OF_VIRTUAL", 4)
