@@ -118,7 +118,7 @@ def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
 @contextlib.contextmanager
 def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subprocess.Popen[str]]]:
     """Start nodes that load and wait for the request to join; end all of them on exit."""
-    command = [sys.executable, "-m", "sci_stream.bench.scale_node", str(path)]
+    command = [sys.executable, "-P", "-m", "sci_stream.bench.scale_node", str(path)]
     processes = [
         subprocess.Popen([*command, str(index), str(solve_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for index in range(nodes)

@@ -21,7 +21,7 @@ from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.transport.pubsub import subscribe_status
 
 _LINES = 2000
-_PROGRAM = (sys.executable, "-m", "sci_stream")
+_PROGRAM = (sys.executable, "-P", "-m", "sci_stream")
 
 
 def small_rig(

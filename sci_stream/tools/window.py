@@ -288,7 +288,7 @@ def window_process(rig_path: Path, *, wanted: bool) -> Iterator[None]:
         return
     require_screen()
     process = subprocess.Popen(
-        [sys.executable, "-m", "sci_stream", "window", str(rig_path)],
+        [sys.executable, "-P", "-m", "sci_stream", "window", str(rig_path)],
         env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
     )
     try:

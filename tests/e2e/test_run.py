@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from sci_stream_drivers.simulated import SimulatedCamera
 
 from sci_stream.model import CameraFrame
 from sci_stream.storage.recording import Recording
-from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
+from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, environment, sci_stream, write_rig
 
 SNAPSHOTS = 12
 
@@ -133,3 +135,17 @@ def test_demo_runs_and_ends_by_itself(tmp_path: Path) -> None:
     (path,) = (tmp_path / "recordings").glob("*.h5")
     with Recording(path) as recording:
         assert recording.raw_seqs == list(range(5))
+
+
+def test_modules_in_working_directory_are_not_imported(tmp_path: Path) -> None:
+    for module in ("numpy.py", "drivers/__init__.py", "sci_stream_drivers/__init__.py"):
+        path = tmp_path / module
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise SystemExit('imported from the working directory')\n")
+    rig = write_rig(tmp_path)
+    command = [Path(sys.executable).with_name("sci-stream"), "run", rig, "--snapshots", "3"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "imported from the working directory" not in done.stdout + done.stderr

@@ -76,7 +76,7 @@ class Supervisor:
         duration_s: float = 0.0,
         summary: Path | None = None,
         verbose: bool = False,
-        program: Sequence[str] = (sys.executable, "-m", "sci_stream"),
+        program: Sequence[str] = (sys.executable, "-P", "-m", "sci_stream"),
     ) -> None:
         self._rig = rig
         self._stop = stop
