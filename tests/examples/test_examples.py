@@ -1,0 +1,61 @@
+"""The programs in `examples/` run as documented."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from sci_stream.ports import Camera
+from tests.e2e.kit import PATIENCE_S, ROOT, RunningRig, environment
+
+EXAMPLES = ROOT / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_example(name: str, *arguments: str | Path) -> str:
+    command = [sys.executable, EXAMPLES / f"{name}.py", *arguments]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_camera_plugin_delivers_frames_of_its_calibration() -> None:
+    driver = load("camera_plugin").GradientCamera
+    camera = driver(driver.Options(period_s=0.0))
+    assert isinstance(camera, Camera)
+    capabilities = camera.open()
+    camera.start()
+    frames = [camera.read(1.0) for _ in range(3)]
+    camera.stop()
+    calibration = camera.calibration()
+    camera.close()
+    assert [frame.frame_id for frame in frames] == [0, 1, 2]
+    assert frames[0].counts.shape == (capabilities.height_px, capabilities.width_px)
+    scene = np.linspace(0, 1, capabilities.width_px, dtype=np.float32)
+    np.testing.assert_allclose(
+        calibration.measurement(frames[0].counts), calibration.phi.sum(0) * scene, atol=1 / calibration.full_scale_dn
+    )
+
+
+def test_subscribe_and_open_recording_work_on_a_rig(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, {}, "--snapshots", "60") as rig:
+        rig.wait_for_count("reconstructed", 1)
+        shown = run_example("subscribe", rig.rig.network.taps, "2")
+        rig.finish()
+        (recording,) = rig.segments()
+    assert shown.count("snapshot ") == 2
+    assert "60 snapshots" in run_example("open_recording", recording, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
