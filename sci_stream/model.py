@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+"""A JSON document. Only what is read from or written to a file or a socket is one; everything else has a type."""
 
 
 class BayerPhase(enum.StrEnum):
