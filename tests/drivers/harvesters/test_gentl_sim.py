@@ -20,7 +20,7 @@ from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
-from sci_stream.tools.calibrate import Plan, told_by
+from sci_stream.tools.calibrate import Plan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 from tests.drivers.harvesters.kit import ramp, sim_options
@@ -254,9 +254,9 @@ def test_what_a_grab_says_of_chunk_data(make: MakeHarvestersCamera) -> None:
 def test_a_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvestersCamera) -> None:
     camera = make(["Gain", 6.0])
     camera.open()
-    plan = told_by(camera, Plan())
+    plan = with_camera_settings(camera, Plan())
     assert (plan.exposure_ns, plan.gain_db) == (100_000, 6.0)
-    assert told_by(camera, Plan(exposure_ns=7, gain_db=1.0)) == Plan(exposure_ns=7, gain_db=1.0)
+    assert with_camera_settings(camera, Plan(exposure_ns=7, gain_db=1.0)) == Plan(exposure_ns=7, gain_db=1.0)
 
 
 def test_time_stamps_are_those_of_the_clock_that_is_named(make: MakeHarvestersCamera) -> None:
