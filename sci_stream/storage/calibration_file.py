@@ -1,4 +1,4 @@
-"""Calibrations in HDF5: a file of their own, or a group inside a recording.
+"""Calibrations in HDF5: in a separate file, or in a group of a recording.
 
 Layout of the group (schema version 1)::
 
@@ -6,11 +6,11 @@ Layout of the group (schema version 1)::
     phi (B, H, W) float32      dark (H, W) float32      [bad_pixels (H, W) bool]
     @full_scale_dn  [@saturation_dn]  [@read_noise_dn]  [@gain_e_per_dn]  [@bit_depth]  [@bayer]
     @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source
-    [measured/]  the evidence, where it was measured here:
+    [measured/]  raw measurements behind the calibration, if it was measured here:
         white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)      mask_order (B,) int64
         @frames  @field  @clipped_fraction
 
-What is unknown is absent. Recordings hold no evidence.
+Unknown values are absent. Recordings do not contain ``measured/``.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _SCHEMA_VERSION = 1
 def save_calibration(
     path: Path, calibration: Calibration, measured: Measured | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a calibration to a file of its own, whole or not at all.
+    """Write a calibration file, complete or not at all.
 
     Parameters
     ----------
     path
-        Where to; its folder must exist.
+        Output file; its folder must exist.
     calibration, measured
-        What to write, and the evidence for it.
+        The calibration, and the measurements it was computed from.
     overwrite
-        Replace an existing file rather than refuse.
+        Replace an existing file instead of raising an error.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def save_calibration(
         If the file exists (without ``overwrite``) or cannot be written.
     """
     if path.exists() and not overwrite:
-        raise StorageError(f"The calibration file {path} exists", hint="Choose another name, or ask to overwrite it.")
+        raise StorageError(f"The calibration file {path} exists", hint="Choose another name, or allow overwriting.")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
 
     def fill(file: h5py.File) -> None:
@@ -78,14 +78,14 @@ def save_calibration(
 
 
 def load_calibration(path: Path) -> Calibration:
-    """Read a calibration from a file of its own, or out of a recording, and verify its content.
+    """Read a calibration from a calibration file or a recording, and verify its content.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, foreign, of a newer schema or damaged.
+        If the file is missing, of another format, of a newer schema or damaged.
     CalibrationError
-        If what it holds is not a usable calibration.
+        If the content is not a usable calibration.
     """
     with open_for_reading(path, "calibration") as file:
         inside = file.get("calibration")
@@ -94,12 +94,12 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def load_measured(path: Path) -> Measured | None:
-    """Read the evidence that lies in a calibration file, None where there is none.
+    """Read the measurements stored in a calibration file; None if it has none.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, foreign or damaged.
+        If the file is missing, of another format or damaged.
     """
     with open_for_reading(path, "calibration") as file:
         group = file.get("measured")
@@ -164,9 +164,9 @@ def read_calibration(group: h5py.Group) -> Calibration:
     Raises
     ------
     FileFormatError
-        If the group is not a calibration, of a newer schema, incomplete, or its content was changed or damaged.
+        If the group is not a calibration, has a newer schema, is incomplete, or its content was changed or damaged.
     CalibrationError
-        If what it holds is not a usable calibration.
+        If the content is not a usable calibration.
     """
     check_mark(group, _FORMAT, _SCHEMA_VERSION)
     bayer = read_attribute(group, "bayer", str, required=False)
@@ -203,9 +203,9 @@ def read_calibration(group: h5py.Group) -> Calibration:
     stored = read_attribute(group, "content_hash", str)
     if calibration.hash != stored:
         raise FileFormatError(
-            f"The content of {place(group)} is not what was written",
+            f"The content of {place(group)} does not match its hash",
             expected=f"content_hash {stored}",
             got=calibration.hash,
-            hint="The file was edited or damaged; calibrate again or take a copy.",
+            hint="The file was edited or damaged; calibrate again or use another copy.",
         )
     return calibration

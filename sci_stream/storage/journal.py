@@ -1,7 +1,7 @@
-"""An append-only journal of what happened in a series, one JSON object a line, beside its recording.
+"""An append-only journal of the events of a series, one JSON object per line, next to its recording.
 
-It survives what the recording may not: it is plain text, forced to the disk batch by batch, and a torn last line
-costs that line only.
+It survives damage to the recording: it is plain text, synced to disk batch by batch, and a truncated last line
+loses that line only.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Journal:
     Parameters
     ----------
     path
-        The file, made if absent, appended to if present.
+        The file; created if missing, appended to otherwise.
 
     Raises
     ------
     StorageError
-        If it cannot be opened.
+        If the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pending: list[str] = []
         try:
-            # Unbuffered bytes: a batch reaches the kernel in one write, so that only its last line can be torn.
+            # Unbuffered: a batch reaches the kernel in one write, so that a crash can truncate its last line only.
             self._file = path.open("ab+", buffering=0)
             self._end_torn_line()
         except OSError as error:
@@ -54,12 +54,12 @@ class Journal:
         self._pending.append(json.dumps(line, separators=(",", ":"), default=str))
 
     def sync(self) -> None:
-        """Write the batch and force it to the disk. Does nothing, cheaply, if there is none.
+        """Write the batch and sync it to disk; do nothing if the batch is empty.
 
         Raises
         ------
         StorageError
-            If that fails; the batch is kept and tried again by the next call.
+            If writing fails; the batch is kept and written by the next call.
         """
         if not self._pending:
             return
@@ -92,12 +92,12 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a journal, oldest first, without any torn line.
+    """Return the events of a journal, oldest first, skipping truncated lines.
 
     Raises
     ------
     FileFormatError
-        If there is no such file or not one line of it is an event.
+        If the file is missing or contains no event.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -105,7 +105,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         raise FileFormatError(f"The journal {path} cannot be read", got=error) from error
     events = list(_events(lines))
     if lines and not events and len(lines) > 1:
-        raise FileFormatError(f"{path} is not a journal", expected="one JSON object with 'event' a line")
+        raise FileFormatError(f"{path} is not a journal", expected="one JSON object with 'event' per line")
     return events
 
 
@@ -114,6 +114,6 @@ def _events(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError:
-            continue  # torn by a crash: what follows it is whole
+            continue  # truncated by a crash: the lines that follow are complete
         if isinstance(value, dict) and "event" in value:
             yield value

@@ -1,4 +1,4 @@
-"""The validation curve of a run: one JSON object a line, in the order of the steps."""
+"""The validation curve of a run: one JSON object per line, in the order of the steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sci_stream.training.checkpoint import write_atomically
 
 
 def curve_path(run: Path) -> Path:
-    """Return where a run's curve is."""
+    """Return the path of a run's curve."""
     return run / "curve.jsonl"
 
 
@@ -21,7 +21,7 @@ def read_curve(run: Path) -> list[dict[str, Any]]:
     Raises
     ------
     FileFormatError
-        If a line is no such point.
+        If a line is not a point of a curve.
     """
     path = curve_path(run)
     points = []
@@ -31,19 +31,19 @@ def read_curve(run: Path) -> list[dict[str, Any]]:
             int(point["step"]), dict(point["psnr_db"])
         except (ValueError, TypeError, KeyError) as error:
             raise FileFormatError(
-                f"Line {number} of {path} is no point of a curve", expected="step, psnr_db, …", got=line[:80]
+                f"Line {number} of {path} is not a point of a curve", expected="step, psnr_db, …", got=line[:80]
             ) from error
         points.append(point)
     return points
 
 
 def write_curve(run: Path, points: list[dict[str, Any]]) -> None:
-    """Replace the curve: it is small, and written whole it can neither be torn nor run ahead of its checkpoint.
+    """Replace the curve. It is small; replacing it as a whole keeps it complete and consistent with its checkpoint.
 
     Raises
     ------
     StorageError
-        If it cannot be written.
+        If writing fails.
     """
     text = "".join(json.dumps(point) + "\n" for point in points)
     write_atomically(curve_path(run), lambda file: file.write(text.encode()))

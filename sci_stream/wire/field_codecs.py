@@ -1,4 +1,4 @@
-"""The kinds that carry the model's own values: series, snapshots, reconstructions, calibrations."""
+"""Messages with the values of the model: series, snapshots, reconstructions, calibrations."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ _REPORT = Record(
         "solve_ns": COUNT,
         "residual": Number(0),
         "saturated_fraction": Number(0, 1),
-        # Infinite where the video equals the truth, as on a black scene: no reason for a node to fall silent.
+        # Infinite if the video equals the truth, as for a black scene; that must not make the message invalid.
         "psnr_db": FiniteOrNil(),
         "health": Maybe(_HEALTH),
         "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),

@@ -57,7 +57,7 @@ def test_another_bayer_phase_is_refused() -> None:
 
 def test_a_calibration_of_another_camera_is_refused_with_both_serials_unless_it_is_allowed() -> None:
     other = replace(calibration(), camera_serial="8")
-    with pytest.raises(CalibrationError, match=r"expected one of camera 7.*made with camera 8.*other_camera = true"):
+    with pytest.raises(CalibrationError, match=r"connected camera 7; got one of camera 8.*other_camera = true"):
         fit_calibration(camera(), None, other, FILE)
     assert fit_calibration(camera(), None, other, FILE, other_camera=True) is other
     assert fit_calibration(camera(), None, replace(other, camera_serial="7"), FILE).camera_serial == "7"

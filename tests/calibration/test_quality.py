@@ -54,8 +54,8 @@ def take_contrast(phi: Array) -> None:
     [
         (copy_a_mask, "likeness", Verdict.BAD, "masks 1 and 4 are duplicates"),
         (copy_a_mask, "condition", Verdict.BAD, "condition number"),
-        (repeat_half_a_mask, "likeness", Verdict.WARN, "masks 1 and 4 are most alike"),
-        (open_a_mask, "likeness", Verdict.BAD, "masks 2 are the same at every pixel"),
+        (repeat_half_a_mask, "likeness", Verdict.WARN, "masks 1 and 4 are the most similar"),
+        (open_a_mask, "likeness", Verdict.BAD, "masks 2 are constant across the sensor"),
         (close_a_third, "blind", Verdict.BAD, "440 pixels"),
         (take_contrast, "contrast", Verdict.BAD, "modulate a pixel by 0.00"),
     ],

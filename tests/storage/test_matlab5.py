@@ -82,5 +82,5 @@ def test_any_bytes_behind_a_header_raise_nothing_but_a_value_error(tail: bytes) 
 
 
 def test_something_else_is_refused() -> None:
-    with pytest.raises(ValueError, match="no header"):
+    with pytest.raises(ValueError, match="not a MATLAB file"):
         read_arrays(b"not a measurement" * 40, ["meas"])

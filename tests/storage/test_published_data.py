@@ -69,10 +69,10 @@ def test_a_single_shot_may_lack_its_last_axis(save: Save) -> None:
         ({"meas": None, "mask": None}, "no meas and no mask"),
         ({"meas": np.zeros((H, W + 1, SHOTS))}, "differ in size"),
         ({"orig": np.zeros((H, W, 5))}, "2 shots × 3 masks = 6 frames"),
-        ({"orig": np.zeros((H, W, 3, 6))}, "wrong shape"),
+        ({"orig": np.zeros((H, W, 3, 6))}, "invalid shape"),
         ({"meas": np.full((H, W, SHOTS), np.nan)}, "NaN"),
-        ({"mask": np.zeros((H, W, B))}, "no transmission"),
-        ({"mask": np.full((H, W, B), -1.0)}, "no transmission"),
+        ({"mask": np.zeros((H, W, B))}, "not a transmission"),
+        ({"mask": np.full((H, W, B), -1.0)}, "not a transmission"),
         ({"meas": np.ones((H, W, SHOTS), complex)}, "real numbers"),
     ],
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -13,14 +15,14 @@ from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 from sci_stream.calibration.measurement import Measured
 from sci_stream.calibration.quality import Verdict, judge, worst
-from sci_stream.errors import CalibrationError, CameraError, ConfigError
+from sci_stream.errors import CalibrationError, CameraError, ConfigError, StorageError
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
 from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.tools.calibrate import Plan, calibrate
-from sci_stream.tools.calibration_report import draw_report, write_report
+from sci_stream.tools.calibration_report import write_report
 
 CPU = torch.device("cpu")
 PLAN = Plan(frames=16, settle=1, patience_s=5.0)
@@ -168,11 +170,27 @@ def test_a_silent_camera_is_an_error() -> None:
         calibrate(waiting, dataclasses.replace(PLAN, patience_s=0.1), no_operator, silent)
 
 
-def test_the_report_draws_masks_of_any_number_and_shape(tmp_path: Path) -> None:
+def test_write_report_plots_masks_of_any_number_and_shape(tmp_path: Path) -> None:
     for shape in ((1, 16, 20), (20, 40, 24)):
         calibration = Calibration(np.random.default_rng(1).random(shape, dtype=np.float32))
-        picture = draw_report("c", calibration, judge(calibration))
-        assert picture.ndim == 3
+        assert write_report(tmp_path / "c.png", "c", calibration, judge(calibration))
+        picture = cv2.imread(str(tmp_path / "c.png"))
+        assert picture is not None
         assert picture.std() > 10
-        write_report(tmp_path / "c.png", "c", calibration, judge(calibration))
-        assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_write_report_refuses_unknown_formats_and_missing_folders(tmp_path: Path) -> None:
+    calibration = Calibration(np.ones((1, 8, 8), np.float32))
+    with pytest.raises(StorageError, match=r"Unknown format of the report .*c\.xyz"):
+        write_report(tmp_path / "c.xyz", "c", calibration, [])
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_report(tmp_path / "missing" / "c.png", "c", calibration, [])
+
+
+def test_write_report_without_matplotlib_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not write_report(tmp_path / "c.png", "c", Calibration(np.ones((1, 8, 8), np.float32)), [])
+    assert "sci-stream[plot]" in caplog.text
+    assert not (tmp_path / "c.png").exists()

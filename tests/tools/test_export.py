@@ -140,13 +140,13 @@ def test_an_export_that_fails_leaves_nothing_behind_and_the_old_file_in_place(
 
 
 def test_what_cannot_be_exported_is_said(recorded: Path, tmp_path: Path, series, monkeypatch) -> None:
-    with pytest.raises(InputError, match=r"out is to be is not clear.*\.mp4.*no ending"):
+    with pytest.raises(InputError, match=r"format of .*out; expected .*\.mp4.*no suffix"):
         export(recorded, tmp_path / "out", ExportOptions())
     with pytest.raises(InputError, match="in that range; expected seq from 0 to 3"):
         export(recorded, tmp_path / "out.mp4", ExportOptions(first=9))
     with pytest.raises(StorageError, match="nowhere does not exist"):
         export(recorded, tmp_path / "nowhere" / "out.mp4", ExportOptions())
-    (tmp_path / "text.h5").write_text("no recording")
+    (tmp_path / "text.h5").write_text("not a recording")
     with pytest.raises(FileFormatError, match=r"text\.h5"):
         export(tmp_path / "text.h5", tmp_path / "out.mp4", ExportOptions())
     RecordingWriter(tmp_path / "raw.h5", series.info, series.calibration, video=False).close({})

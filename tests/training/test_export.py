@@ -106,7 +106,7 @@ def test_a_checkpoint_that_is_no_network_is_not_exported(run: Path, tmp_path: Pa
     saved = load_checkpoint(run)
     del saved["learner"]["averages"]
     save_checkpoint(run, saved)
-    with pytest.raises(FileFormatError, match="holds no network of ours"):
+    with pytest.raises(FileFormatError, match="contains no network of this project"):
         _export(run, tmp_path / "lite.safetensors")
 
 

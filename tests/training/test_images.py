@@ -39,7 +39,7 @@ def test_an_unreadable_image_is_passed_over_said_and_counted(
         images = load_images(photographs)
     assert images.unreadable == ("broken.png",)
     assert len(images.images) == 5
-    assert "broken.png cannot be read" in caplog.text
+    assert "broken.png: not readable" in caplog.text
 
 
 def test_an_image_too_small_for_a_patch_is_passed_over(photographs: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -68,7 +68,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_without_images_says_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"rubbish")
-    with pytest.raises(ConfigError, match=r"holds no image.*1 files, 1 unreadable, 0 too small"):
+    with pytest.raises(ConfigError, match=r"contains no usable image.*1 files, 1 unreadable, 0 too small"):
         load_images(tmp_path, least_px=8)
 
 

@@ -207,7 +207,7 @@ def test_a_checkpoint_of_another_network_is_refused(go: Train, tmp_path: Path, s
     saved = load_checkpoint(tmp_path / "run")
     saved["learner"]["parameters"][0] = torch.zeros(1)
     save_checkpoint(tmp_path / "run", saved)
-    with pytest.raises(FileFormatError, match="holds another network"):
+    with pytest.raises(FileFormatError, match="contains another network"):
         go(tmp_path / "run", small, steps=3, resume=True)
 
 
@@ -257,7 +257,7 @@ def test_images_passed_over_are_counted(go: Train, photographs: Path, tmp_path: 
 
 def test_a_folder_without_images_is_refused(tmp_path: Path, small: TrainingSettings) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="holds no image"):
+    with pytest.raises(ConfigError, match="contains no usable image"):
         train(tmp_path / "empty", tmp_path / "run", small, Until(steps=1), device=CPU)
 
 

@@ -198,7 +198,7 @@ def test_a_node_that_does_not_answer_in_time_is_not_said_to_have_done_nothing(
     board.answers = False
     answer = post(preview.start(), "do", {"node": "acquire", "action": "stop_series"})
     assert answer.status_code == 504
-    assert "may still do it" in answer.json()["error"]
+    assert "may still take effect" in answer.json()["error"]
 
 
 def test_where_nothing_can_be_recorded_it_is_said() -> None:
@@ -206,7 +206,7 @@ def test_where_nothing_can_be_recorded_it_is_said() -> None:
     url = preview.start()
     try:
         assert httpx.get(f"{url}status").json()["preview"]["can_record"] is False
-        assert "Nothing can be recorded" in post(url, "recording", {"on": True}).json()["error"]
+        assert "Recording is not available" in post(url, "recording", {"on": True}).json()["error"]
     finally:
         preview.close()
 
@@ -228,7 +228,7 @@ def test_where_nothing_can_be_recorded_it_is_said() -> None:
         ("set", {"node": 5, "parameters": {"a": 1}}, "node is missing"),
         ("do", {"node": "acquire"}, "action is missing"),
         ("do", {"node": "x" * 65, "action": "stop"}, "node is missing"),
-        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "Who asks"),
+        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "Invalid name of the operator"),
     ],
 )
 def test_nonsense_is_refused_in_words_and_changes_nothing(
@@ -247,7 +247,7 @@ def test_what_is_no_json_or_too_long_is_refused(preview: WebPreview) -> None:
     form = httpx.post(url, data={"exposure_ev": "1"})
     assert (form.status_code, "Content-Type" in form.json()["error"]) == (400, True)
     json_type = {"Content-Type": "application/json"}
-    assert "no JSON" in httpx.post(url, content=b"{", headers=json_type).json()["error"]
+    assert "not valid JSON" in httpx.post(url, content=b"{", headers=json_type).json()["error"]
     assert "too long" in httpx.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
     assert httpx.get(url).status_code == 405
 

@@ -249,13 +249,13 @@ def test_who_has_no_token_is_asked_for_it_and_who_has_a_wrong_one_is_told_so(gua
     browser = {"Accept": "text/html,application/xhtml+xml"}
     asked = httpx.get(base + "/", headers=browser)
     assert asked.status_code == 403
-    assert "A token is needed" in asked.text
+    assert "A token is required" in asked.text
     assert '<form action="/" method="get">' in asked.text
     assert "form-action 'self'" in asked.headers["content-security-policy"]
     wrong = httpx.get(base + "/?token=wrong", headers=browser)
-    assert "The token is not the right one" in wrong.text
-    assert httpx.get(base + "/status?token=wrong").text.startswith("the token is not the right one")
-    assert httpx.get(base + "/status").text.startswith("a token is needed")
+    assert "The token is wrong" in wrong.text
+    assert httpx.get(base + "/status?token=wrong").text.startswith("the token is wrong")
+    assert httpx.get(base + "/status").text.startswith("a token is required")
     with httpx.Client(follow_redirects=True, headers=browser) as client:
         assert client.get(base + "/", params={"token": "s3cret&more"}).url.path == "/"
         assert "Reconstructed video" in client.get(base + "/").text

@@ -96,7 +96,7 @@ def test_a_record_reads_what_it_dumps() -> None:
     [
         ({"name": "x", "inner": {"level": 10}}, "inner.level: expected an integer from 0 to 9, got 10"),
         ({"name": "x", "inner": 3}, "inner: expected a map, got 3"),
-        ({"name": "x"}, "inner: expected it to be there, got no such field"),
+        ({"name": "x"}, "inner: expected a required field, got no such field"),
         ({"name": "x", "inner": {"level": 1}, "more": 1}, "'more': expected only the fields of this version"),
     ],
 )

@@ -68,7 +68,7 @@ def test_frames_unlike_their_header_leave_no_file(tmp_path: Path, frames: np.nda
 def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "scene.sciframes"
     write_frames(path, header(), np.zeros((2, 4, 16), np.uint16))
-    for size, why in ((200, "cut off"), (40, "not a frame file"), (0, "not a frame file")):
+    for size, why in ((200, "truncated"), (40, "not a frame file"), (0, "not a frame file")):
         path.write_bytes(path.read_bytes()[:size])
         with pytest.raises(FileFormatError, match=why):
             read_frames(path)

@@ -20,7 +20,7 @@ from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
-from sci_stream.tools.calibrate import Plan, told_by
+from sci_stream.tools.calibrate import Plan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 from tests.drivers.harvesters.kit import ramp, sim_options
@@ -241,7 +241,7 @@ def test_chunk_data_that_has_no_feature_is_pointed_out(
     make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert make(chunks=["Image", "Gain"]).open().chunks == {"Gain": "dB"}
-    assert "the camera has no feature ChunkImage" in caplog.text
+    assert "No feature ChunkImage" in caplog.text
 
 
 def test_what_a_grab_says_of_chunk_data(make: MakeHarvestersCamera) -> None:
@@ -254,9 +254,9 @@ def test_what_a_grab_says_of_chunk_data(make: MakeHarvestersCamera) -> None:
 def test_a_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvestersCamera) -> None:
     camera = make(["Gain", 6.0])
     camera.open()
-    plan = told_by(camera, Plan())
+    plan = with_camera_settings(camera, Plan())
     assert (plan.exposure_ns, plan.gain_db) == (100_000, 6.0)
-    assert told_by(camera, Plan(exposure_ns=7, gain_db=1.0)) == Plan(exposure_ns=7, gain_db=1.0)
+    assert with_camera_settings(camera, Plan(exposure_ns=7, gain_db=1.0)) == Plan(exposure_ns=7, gain_db=1.0)
 
 
 def test_time_stamps_are_those_of_the_clock_that_is_named(make: MakeHarvestersCamera) -> None:
@@ -275,7 +275,7 @@ def test_a_clock_that_follows_the_network_s_is_waited_for_and_named(make: MakeHa
 
 
 def test_a_clock_that_does_not_settle_in_time_is_an_error(make: MakeHarvestersCamera) -> None:
-    with pytest.raises(CameraError, match=r"does not settle; expected PtpStatus Slave or .*within 0\.01 s"):
+    with pytest.raises(CameraError, match=r"is not synchronised; expected PtpStatus Slave or .*within 0\.01 s"):
         make(ptp="on", ptp_timeout_s=0.01).open()
 
 
@@ -304,7 +304,7 @@ def test_a_trigger_that_was_left_on_is_pointed_out(
     assert "waits for triggers" not in caplog.text
     left.close()
     make(user_set="UserSet1").open()
-    assert "SIM0001 waits for triggers from Line1, as it was left" in caplog.text
+    assert "SIM0001 waits for triggers from Line1, as configured before" in caplog.text
 
 
 def test_the_saved_state_of_a_camera_with_selectors_is_brought_back(make: MakeHarvestersCamera) -> None:

@@ -47,7 +47,7 @@ def test_without_any_given_the_environment_leads_to_them(folder: Path, monkeypat
 def test_no_producer_at_all_says_where_one_would_come_from() -> None:
     with pytest.raises(ConfigError) as caught:
         producer_files([])
-    for words in ("No GenTL producer is known", VARIABLE, ".cti", "SDK"):
+    for words in ("No GenTL producer is configured", VARIABLE, ".cti", "SDK"):
         assert words in str(caught.value)
 
 
@@ -60,7 +60,7 @@ def test_an_environment_that_leads_nowhere_is_shown(tmp_path: Path, monkeypatch:
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"no GenTL producer {tmp_path / 'none.cti'}"):
         producer_files([tmp_path / "none.cti"])
-    with pytest.raises(ConfigError, match=rf"no .cti file in the folder {tmp_path}"):
+    with pytest.raises(ConfigError, match=rf"folder {tmp_path} contains no .cti file"):
         producer_files([tmp_path])
 
 
@@ -72,7 +72,7 @@ def test_a_file_that_is_no_library_is_refused(folder: Path) -> None:
 def test_a_library_that_is_no_producer_is_refused_before_it_ends_the_process(producer: Path, tmp_path: Path) -> None:
     other = next(producer.parent.glob("libLog*.so"))
     path = Path(shutil.copy(other, tmp_path / "other.cti"))
-    with pytest.raises(CameraError, match=r"other\.cti is a library but no GenTL producer.*GCInitLib"):
+    with pytest.raises(CameraError, match=r"other\.cti is a library but not a GenTL producer.*GCInitLib"):
         check_producer(path)
 
 

@@ -140,7 +140,7 @@ def test_a_producer_that_is_broken_is_found_with_its_problem(producer: Path, tmp
 
 def test_two_that_match_are_listed(make: MakeHarvestersCamera) -> None:
     said = message(make(selector={"model": "Viky"}), ConfigError)
-    assert said.startswith("3 cameras fit the selector model 'Viky'. Found:")
+    assert said.startswith("3 cameras match the selector model 'Viky'. Found:")
     for serial in "012":
         assert f"serial '{serial}'" in said
     assert 'selector = { serial = "…" }' in said
@@ -148,7 +148,7 @@ def test_two_that_match_are_listed(make: MakeHarvestersCamera) -> None:
 
 def test_none_that_matches_shows_those_found_and_may_come_back(make: MakeHarvestersCamera) -> None:
     said = message(make(selector={"serial": "7"}), CameraError)
-    assert said.startswith("No camera fits the selector serial '7'. Found:")
+    assert said.startswith("No camera matches the selector serial '7'. Found:")
     assert "serial '2'" in said
 
 
@@ -157,10 +157,10 @@ def test_none_that_matches_shows_those_found_and_may_come_back(make: MakeHarvest
     [
         (["Widht", 320], ["has no feature Widht", "Did you mean Width?"]),
         (["Xyzzy", 320], ["has no feature Xyzzy", "sci-stream cameras features"]),
-        (["Width", 10_000], ["Width does not take its value", "expected 100 to 800", "got 10000"]),
+        (["Width", 10_000], ["Width refuses its value", "expected 100 to 800", "got 10000"]),
         (["AcquisitionFrameRate", 1e6], ["expected 1 to 200 Hz", "got 1000000.0"]),
-        (["Width", "wide"], ["Width does not take its value", "expected 100 to 800", "got 'wide'"]),
-        (["Width", True], ["Width does not take its value", "got True"]),
+        (["Width", "wide"], ["Width refuses its value", "expected 100 to 800", "got 'wide'"]),
+        (["Width", True], ["Width refuses its value", "got True"]),
         (["PixelFormat", "Mono99"], ["expected one of RGBa8, Mono8", "got 'Mono99'"]),
         (["PayloadSize", 7], ["PayloadSize cannot be set", "got a read-only one"]),
         (["AcquisitionStop", 7], ["AcquisitionStop is a command and takes no value", "got 7"]),
@@ -183,7 +183,7 @@ def test_a_pixel_format_that_is_not_supported_is_named_with_one_that_is(make: Ma
 
 
 def test_a_clock_that_cannot_follow_another_is_an_error_only_if_it_must(make: MakeHarvestersCamera) -> None:
-    assert "no clock that follows IEEE 1588" in message(make(ptp="on"), CameraError)
+    assert "does not support IEEE 1588" in message(make(ptp="on"), CameraError)
     assert make(ptp="try").open().clock == "none"
 
 
@@ -196,7 +196,7 @@ def test_a_second_camera_of_a_producer_in_one_process_is_refused_in_words(make: 
     make().open()
     said = message(make(selector={"serial": "2"}), CameraError)
     assert "viky.cti is in use in this process" in said
-    assert "each acquire node is a process of its own" in said
+    assert "each acquire node is a separate one" in said
 
 
 def test_without_the_packages_it_says_how_to_install_them(make: MakeHarvestersCamera) -> None:

@@ -76,10 +76,10 @@ def test_a_reader_whose_file_is_gone_says_so(recorded: Path) -> None:
         recorded.rename(recorded.with_suffix(".old"))
         with pytest.raises(FileFormatError, match=r"no recording file.*run\.h5"):
             recording.refresh()
-        with pytest.raises(FileFormatError, match="opened again"):
+        with pytest.raises(FileFormatError, match="reopened"):
             recording.raw(0)
         shutil.copy(recorded.with_suffix(".old"), recorded)
-        with pytest.raises(FileFormatError, match="taken the place"):
+        with pytest.raises(FileFormatError, match="was replaced"):
             recording.refresh()
         recorded.with_suffix(".old").replace(recorded)
         recording.refresh()
