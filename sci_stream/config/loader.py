@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -21,6 +22,9 @@ from sci_stream.errors import ConfigError
 _MOST_BYTES: Final = 32 << 10
 
 _SECTION: Final = "reconstruct"
+_REMOVED_KEYS: Final = frozenset({"momentum", "restrain"})
+
+log = logging.getLogger(__name__)
 
 
 def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Rig:
@@ -61,6 +65,7 @@ def parse_rig(
             f"{name} is not valid TOML", got=error, hint="Strings are quoted, and truth values are true and false."
         ) from None
     expert = _merge_expert(table, name)
+    _drop_removed_keys(table, name)
     given = read_overrides(os.environ if overrides is None else overrides)
     for override in given:
         _put(table, override, name)
@@ -110,6 +115,15 @@ def _merge_expert(table: dict[str, object], name: str) -> frozenset[str]:
             )
     table[_SECTION] = {**own, **expert}
     return frozenset(expert)
+
+
+def _drop_removed_keys(table: dict[str, object], name: str) -> None:
+    """Remove keys of earlier versions that have no effect any more, with a warning."""
+    section = table.get(_SECTION)
+    if isinstance(section, dict):
+        for key in _REMOVED_KEYS & section.keys():
+            log.warning("%s: [%s] %s has no effect any more: remove it", name, _SECTION, key)
+            del section[key]
 
 
 def _read(path: Path) -> str:

@@ -167,19 +167,10 @@ class ReconstructSection(Section):
         description="α of accelerated GAP: weight of the accumulated residual; unset: chosen for the denoiser.",
         json_schema_extra=EXPERT,
     )
-    momentum: float | None = Field(
-        default=None,
-        ge=0,
-        le=10,
-        examples=[0.0],
-        description="μ of accelerated GAP: extrapolation of the estimate, in units of σ on the 0–1 scale; the "
-        "factor is at most 0.35. Unset: chosen for the denoiser.",
-        json_schema_extra=EXPERT,
-    )
     weigh_noise: bool = Field(
         default=True,
-        description="Weight each measured pixel by the noise of the calibration; false: fit every pixel exactly. "
-        "No effect where the calibration contains no noise model.",
+        description="Weight each measured pixel by its noise, as estimated from each snapshot and by the calibration; "
+        "false: fit every pixel exactly.",
         json_schema_extra=EXPERT,
     )
     correlated: int = Field(
@@ -195,13 +186,6 @@ class ReconstructSection(Section):
         default=True,
         description="Denoise each region by the estimated error of the initial estimate there, with denoisers "
         "that accept a σ map (FFDNet); false: the same σ everywhere.",
-        json_schema_extra=EXPERT,
-    )
-    restrain: bool = Field(
-        default=True,
-        description="Where the error of the initial estimate is known: lower σ if the first denoising removes "
-        "more than that error, stop early where little is left to correct, and limit the distance of "
-        "each pixel from its initial value (trust region). false: follow the schedule alone.",
         json_schema_extra=EXPERT,
     )
     along_time: bool | None = Field(

@@ -79,11 +79,9 @@ def test_a_solve_takes_the_memory_that_is_planned_for_it(
     settings = SolverSettings(
         iterations=6,
         relaxation=1.5,
-        momentum=4.0,
         lambda_rule=LambdaRule.RESIDUAL,
         along_time=along_time,
         linear_start=from_linear,
-        restrain=from_linear,
         correlated=4 if from_linear else 0,
     )
     with Tracker() as tracker:
