@@ -28,7 +28,7 @@ from sci_stream.recon.engine import Engine, SolverSettings
 
 CPU = torch.device("cpu")
 LITE = load_ffdnet(shipped_weights("ffdnet-lite"))
-SETTINGS = SolverSettings(iterations=8, relaxation=1.5, sigma_last=10 / 255)
+SETTINGS = SolverSettings(iterations=8, relaxation=1.5, sigma_last=10 / 255, weigh_noise=False)
 
 Video = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -61,4 +61,4 @@ def test_old_recording_is_read_with_equal_pixels(tmp_path: Path) -> None:
         assert digest(np.asarray(recording.video)) == "cbdc75f2620b6203"
         assert recording.table["start_reason"].tolist() == [b"first", b"warm"]
         assert recording.table["camera_time_ns"].tolist() == [500_000_000, 1_000_000_000]
-        assert parse_rig(recording.info.rig_toml, overrides={}).reconstruct.relaxation is not None
+        assert parse_rig(recording.info.rig_toml, overrides={}).reconstruct.iterations == 4
