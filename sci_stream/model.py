@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+# A parsed JSON object. Any, because a recursive union would need a cast at every nested access.
+JsonObject = dict[str, Any]
+
 
 class BayerPhase(enum.StrEnum):
     """Colours of the top-left 2×2 pixels of the sensor, read row by row."""
@@ -323,7 +326,7 @@ class Inspection:
     """The features of a camera, in its own order, and driver options that restore its present state."""
 
     features: tuple[Feature, ...]
-    options: dict[str, Any]
+    options: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +339,7 @@ class FoundCamera:
     serial: str
     user_defined_name: str
     access: str
-    options: dict[str, Any]
+    options: JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ class Figure:
     verdict: Verdict
     text: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the figure for JSON."""
         value = self.value if self.value is None or np.isfinite(self.value) else None
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,6 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.imaging.rendering import no_data_jpeg
+from sci_stream.model import JsonObject
 from sci_stream.web.controls import Controls, answer
 from sci_stream.web.history import History
 from sci_stream.web.message import Picture
@@ -79,9 +79,9 @@ class Hub:
         self.latest: Picture | None = None
         self._latest_s = 0.0
         self.interval_s = _HEARTBEAT_S
-        self.status: Mapping[str, Any] = {}
+        self.status: Mapping[str, object] = {}
         self.history = History()
-        self.counters: Callable[[], Mapping[str, Any]] = dict
+        self.counters: Callable[[], Mapping[str, object]] = dict
         self.expired: Callable[[], bool] = bool
         """Whether the token of the viewers has expired."""
         self.viewers: set[Viewer] = set()
@@ -127,7 +127,7 @@ class Hub:
         if not self.viewers:
             self.latest = None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """Return the status with the preview's own counters."""
         preview = {"viewers": len(self.viewers), "stale_s": self.stale_s, **self.counters()}
         preview["history"] = self.history.tail()
@@ -208,7 +208,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
-    last_status: Mapping[str, Any] | None = None
+    last_status: Mapping[str, object] | None = None
     while not hub.over:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:

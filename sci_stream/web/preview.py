@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -22,7 +21,7 @@ from sci_stream.clock import host_s, unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.errors import InputError, TransportError
 from sci_stream.imaging.tone import ToneSettings, pick_white
-from sci_stream.model import Reconstruction, SeriesInfo
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.security.http_access import HttpAccessControl
 from sci_stream.web.app import Hub, make_app
 from sci_stream.web.auth import AccessMiddleware
@@ -171,7 +170,7 @@ class WebPreview:
             self._published += 1
             self._changed.notify_all()
 
-    def set_status(self, status: Mapping[str, Any]) -> None:
+    def set_status(self, status: Mapping[str, object]) -> None:
         """Show a status on the page and under ``/status``."""
         self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
@@ -184,7 +183,7 @@ class WebPreview:
         """Current tone settings."""
         return self._tone
 
-    def set_tone(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def set_tone(self, changes: Mapping[str, object]) -> JsonObject:
         """Change the tone settings for all viewers; see `sci_stream.web.controls.Controls`."""
         with self._changed:
             self._tone = self._tone.changed(changes)
@@ -192,7 +191,7 @@ class WebPreview:
         self._wake()
         return self._tone.as_dict()
 
-    def pick_white(self, x: float, y: float) -> dict[str, Any]:
+    def pick_white(self, x: float, y: float) -> JsonObject:
         """Make a point of the newest image grey; see `sci_stream.web.controls.Controls`."""
         reconstruction = self._newest_reconstruction("There is no image for a white balance")
         if reconstruction.bayer is None:
@@ -211,7 +210,7 @@ class WebPreview:
             raise InputError("Recording is not available here")
         return self._operator.switch_recording(on, who)
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
         """Send a request to nodes; see `sci_stream.web.controls.OperatorControl`."""
         if self._operator is None:
             raise InputError("No nodes are reachable from here")
@@ -250,7 +249,7 @@ class WebPreview:
                 self._shown = None
             self._changed.notify_all()
 
-    def _counters(self) -> dict[str, Any]:
+    def _counters(self) -> JsonObject:
         return {
             "published": self._published,
             "encoded": self._encoded,

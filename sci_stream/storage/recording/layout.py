@@ -33,7 +33,7 @@ class Compression(enum.StrEnum):
     BITSHUFFLE_LZ4 = "bitshuffle_lz4"
     """Lossless; readers need the hdf5plugin filters."""
 
-    def filters(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, object]:
         """Return the options for ``create_dataset``."""
         return {} if self is Compression.NONE else dict(hdf5plugin.Bitshuffle(cname="lz4"))
 
@@ -61,7 +61,7 @@ class Layout:
     raw: np.dtype[Any] | None
     video: bool
     compression: Compression
-    parent: Mapping[str, Any] | None = None
+    parent: Mapping[str, object] | None = None
 
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
@@ -117,7 +117,7 @@ def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
             entry.attrs["default"] = name
 
 
-def ledger_document(document: Mapping[str, Any]) -> Array:
+def ledger_document(document: Mapping[str, object]) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
     Raises

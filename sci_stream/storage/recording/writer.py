@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Array, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, build_image
@@ -88,14 +88,14 @@ class RecordingWriter:
         compression: Compression = Compression.NONE,
         first_seq: int | None = None,
         dtype: npt.DTypeLike | None = None,
-        parent: Mapping[str, Any] | None = None,
+        parent: Mapping[str, object] | None = None,
         after: RecordingWriter | None = None,
     ) -> None:
         self.info = info
         self.first_seq = 0
         self.bytes_written = 0
         self.rows_written = 0
-        self.notes: dict[str, Any] = {} if after is None else dict(after.notes)
+        self.notes: JsonObject = {} if after is None else dict(after.notes)
         self._failure: str | None = None
         self._closed = False
         counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
@@ -128,14 +128,18 @@ class RecordingWriter:
             segment=0 if after is None else after.segment + 1,
         )
         self._has_raw, self._has_outcome = known.raw, known.settled
-        same: dict[str, Any] = {
-            "raw": raw,
-            "video": video,
-            "compression": compression,
-            "dtype": dtype,
-            "parent": parent,
-        }
-        self._next = functools.partial(RecordingWriter, path, info, calibration, **same, after=self)
+        self._next = functools.partial(
+            RecordingWriter,
+            path,
+            info,
+            calibration,
+            raw=raw,
+            video=video,
+            compression=compression,
+            dtype=dtype,
+            parent=parent,
+            after=self,
+        )
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:
@@ -285,20 +289,24 @@ class RecordingWriter:
             self._rows.flush()
 
     def write_ledger(
-        self, ledger: Mapping[str, Any] | None, *, clean: bool = False, continued: str | None = None
+        self, ledger: Mapping[str, object] | None, *, clean: bool = False, continued: str | None = None
     ) -> None:
         """Store the ledger of the series and the `notes`, replacing earlier ones.
 
         ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
         """
-        document = {"clean": clean, "time_ns": unix_ns(), "ledger": None if ledger is None else dict(ledger)}
+        document: JsonObject = {
+            "clean": clean,
+            "time_ns": unix_ns(),
+            "ledger": None if ledger is None else dict(ledger),
+        }
         document |= self.notes | ({} if continued is None else {"continued": continued})
         padded = ledger_document(document)
         with self._guard("written"):
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: Mapping[str, Any] | None = None, *, continued: str | None = None) -> None:
+    def close(self, ledger: Mapping[str, object] | None = None, *, continued: str | None = None) -> None:
         """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
 
         ``continued`` names the segment that continues the series, for all but the last.
@@ -317,7 +325,7 @@ class RecordingWriter:
         finally:
             self._close_file()
 
-    def _finish(self, ledger: Mapping[str, Any] | None, continued: str | None) -> None:
+    def _finish(self, ledger: Mapping[str, object] | None, continued: str | None) -> None:
         self.flush()
         if continued is not None:
             self.write_ledger(ledger, continued=continued)
