@@ -62,7 +62,7 @@ def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.Mo
         pytest.param(False, False, False, id="rows alone"),
     ],
 )
-def test_wherever_a_kill_cuts_a_flush_short_nothing_is_missing_once_it_is_delivered_again(
+def test_torn_flush_loses_nothing_after_redelivery(
     tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch, *, raw: bool, video: bool, raw_first: bool
 ) -> None:
     live = RecordingWriter(tmp_path / "live.h5", series.info, series.calibration, raw=raw, video=video)
@@ -92,7 +92,7 @@ def test_wherever_a_kill_cuts_a_flush_short_nothing_is_missing_once_it_is_delive
     assert len(found) > 1
 
 
-def test_an_outcome_whose_video_was_never_said_to_be_there_is_not_believed(tmp_path: Path, series) -> None:
+def test_outcome_without_stored_video_is_ignored(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     with RecordingWriter(path, series.info, series.calibration) as writer:
         writer.write_reconstruction(series.reconstruction(0))
