@@ -1,4 +1,4 @@
-"""Stamps do not step with the host's clock; nothing but `sci_stream.clock` reads that clock."""
+"""Timestamps do not follow steps of the host's clock; only `sci_stream.clock` reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_NS = 3600 * 10**9
 
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set the host's clock an hour back, as far as this process can see."""
+    """Set the host's clock back by an hour, for this process."""
     real = time.time_ns
     monkeypatch.setattr(clock, "_ahead_ns", clock._ahead_ns)  # put back afterwards
     monkeypatch.setattr(time, "time_ns", lambda: real() - HOUR_NS)

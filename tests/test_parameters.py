@@ -1,4 +1,4 @@
-"""What may be set: its range is kept, said, and survives the way to another node; nothing from there is accepted."""
+"""Parameters: ranges, parsing, and declarations in a node's status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a calibration fits a camera, asked before anything starts."""
+"""Check that a calibration fits the camera."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ B = 6
 
 
 def film(snapshots: int, speed: float = 0.5) -> npt.NDArray[np.float32]:
-    """Return (snapshots, B, h, w): a blob that moves on evenly, with some noise of reconstruction."""
+    """Return (snapshots, B, h, w): a blob at constant velocity, with reconstruction noise."""
     random = np.random.default_rng(1)
     rows, columns = np.mgrid[:16, :64]
     times = np.arange(snapshots * B) * speed
@@ -22,7 +22,7 @@ def film(snapshots: int, speed: float = 0.5) -> npt.NDArray[np.float32]:
 
 
 def verdict(order: npt.NDArray[np.intp], speed: float = 0.5) -> tuple[str, int]:
-    """Return what is found where calibrated mask b is in truth shown as number ``order[b]``."""
+    """Return the order that is detected when calibrated mask b is shown as number ``order[b]``."""
     watch = OrderWatch(B)
     videos = film(9, speed)[:, order]
     for before, after in pairwise(videos):

@@ -28,7 +28,7 @@ def run(
     calibration: Calibration | None = None,
     iterations: int = 8,
 ) -> tuple[list[float], list[CalibrationHealth]]:
-    """Reconstruct snapshots one by one as a node does; return PSNR of each, and every look at the calibration."""
+    """Reconstruct snapshots one by one as a node does; return the PSNR of each, and every assessment."""
     calibration = calibration or rig.calibration
     settings = replace(default_settings(CPU, "tv"), iterations=iterations)
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, settings)

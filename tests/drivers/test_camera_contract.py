@@ -1,4 +1,4 @@
-"""What every camera must do, whichever driver it comes from."""
+"""The contract of every camera, for all drivers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def camera(make_camera: MakeCamera) -> Iterator[Camera]:
 
 @pytest.fixture
 def finite(camera: Camera) -> Camera:
-    """A camera that ends by itself, and shows the same again when it is started again."""
+    """A camera that ends, and delivers the same frames after a restart."""
     if not camera.open().finite:
         pytest.skip("a live camera goes on, and does not repeat itself")
     camera.close()

@@ -75,7 +75,7 @@ def test_calibration_hash_is_equal_in_another_process() -> None:
 
 
 def stacks(shift_px: tuple[float, float], **options: Any) -> tuple[Array, Array]:
-    """Return the masks at rest and displaced."""
+    """Return the masks without and with displacement."""
     size = {"width_px": 64, "height_px": 48, "mask_unevenness": 0.0, "mask_shift_px": shift_px}
     optics = MaskOptics(SimulatedOptions.model_validate({**size, **options}))
     return optics.stack(), optics.stack(shift_px)

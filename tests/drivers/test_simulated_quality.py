@@ -1,4 +1,4 @@
-"""The scenes are worth showing: even the prior that needs no weights recovers them from what the camera delivers."""
+"""Simulated scenes can be recovered even with the prior that needs no weights."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def sensor(**options: Any) -> Sensor:
 
 
 def flat(brightness: float) -> np.ndarray:
-    """Return the measurement of an evenly bright scene, large enough for statistics."""
+    """Return the measurement of a uniformly bright scene, large enough for statistics."""
     return np.full((200, 200), 2.0 * brightness, np.float32)
 
 

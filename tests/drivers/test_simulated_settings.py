@@ -1,4 +1,4 @@
-"""What can be changed on a running simulated camera: the next exposure is another, the calibration stays."""
+"""Changing settings of a running simulated camera."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ N = 5
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Pictures 8 to 12, each of one colour: BGR (number, 2·number, 100)."""
+    """Images 8 to 12, each of one colour: BGR (number, 2·number, 100)."""
     for i in range(8, 8 + N):
         cv2.imwrite(str(tmp_path / f"shot{i}.png"), np.full((20, 40, 3), (i, 2 * i, 100), np.uint8))
     return tmp_path

@@ -1,4 +1,4 @@
-"""Every method finds the colours of a scene, in every phase, and the better ones find them better."""
+"""All demosaicing methods on all Bayer phases, and their ranking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on the screen has the colours and the brightness of the scene."""
+"""Rendered images have the colours and brightness of the scene."""
 
 from __future__ import annotations
 

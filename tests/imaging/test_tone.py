@@ -1,4 +1,4 @@
-"""Tone settings: what may be set, what a picked point does, and what is refused with a reason."""
+"""Tone settings: ranges, white balance by a picked point, error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optical model: Φ and Φᵀ are adjoint, and the projection lands on what was measured."""
+"""The forward model: Φ and Φᵀ are adjoint, and the projection satisfies the measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linear half of an iteration, operation by operation and as one kernel."""
+"""The linear half of an iteration, with torch operations and as one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between hosts: who has an allowed key is let in and read by no one else; who has none gets nothing, and is given."""
+"""Encrypted connections: allowed keys connect, unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lab:
         return ClientConnection(self.context, self.endpoint, HELLO, heartbeat_s=0.2, limits=Limits(), dress=dress)
 
     def until(self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 15.0) -> bool:
-        """Let both sides turn until something is so; return whether it came about."""
+        """Poll both sides until a condition holds; return whether it did."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             now_s = time.monotonic()

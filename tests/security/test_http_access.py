@@ -1,4 +1,4 @@
-"""Who may ask by HTTP: by how often, and by which word."""
+"""HTTP access control: rate limits and tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of hosts: made once, for their owner only, and lists of those that are let in."""
+"""Key pairs of hosts, and lists of allowed keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A calibration comes back from a file as it was, or not at all."""
+"""Calibration files: round trip, and refusal of damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks that others measured, in each form in which they are published."""
+"""Import of masks in every published format."""
 
 from __future__ import annotations
 

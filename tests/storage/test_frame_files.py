@@ -1,4 +1,4 @@
-"""Single frames in files: read back bit by bit by other programs' means."""
+"""Single frames in files, read back by other libraries."""
 
 from __future__ import annotations
 

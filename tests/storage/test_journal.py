@@ -1,4 +1,4 @@
-"""The journal keeps every whole line, whatever happened to the last one."""
+"""The journal keeps every complete line after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authors' own MATLAB file is the same network as its published port to torch."""
+"""The authors' MATLAB file equals its published port to torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sci_stream.storage.matconvnet import read_matconvnet
 
 
 def _write(path: Path, shapes: list[tuple[int, ...]], types: list[str] | None = None) -> Path:
-    """Write a network as MATLAB does: cells of references, text as UTF-16, axes reversed."""
+    """Write a network in MATLAB's layout: cells of references, text as UTF-16, axes reversed."""
     random = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         layers = []

@@ -18,7 +18,7 @@ Save = Callable[..., Path]
 
 
 def content(**changed: Array | None) -> dict[str, Array]:
-    """Variables of a file in MATLAB's order, every value telling its place."""
+    """Variables of a file in MATLAB's order, each value encoding its position."""
     arrays = {
         "meas": np.arange(H * W * SHOTS, dtype=float).reshape(H, W, SHOTS),
         "mask": np.arange(H * W * B, dtype=np.uint8).reshape(H, W, B) % 2,

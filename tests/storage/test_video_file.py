@@ -1,4 +1,4 @@
-"""Films play in other programs, also those whose writer was killed."""
+"""Video files play in other programs, even after a kill of their writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ av = pytest.importorskip("av")
 
 
 def gradient(k: int, shape: tuple[int, ...] = (48, 64, 3)) -> np.ndarray:
-    """A smooth picture that shows frames and colours apart."""
+    """A smooth image that distinguishes frames and colours."""
     rows, columns = np.mgrid[: shape[0], : shape[1]]
     planes = [(rows * 2 + k) % 256, (columns * 2) % 256, np.full(shape[:2], 10 * k % 256)]
     picture = np.stack(planes, axis=-1) if len(shape) == 3 else planes[0]

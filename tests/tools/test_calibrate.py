@@ -1,4 +1,4 @@
-"""A rig is calibrated: the camera shows everything, a file comes out, and it reconstructs as well as the truth."""
+"""Calibration of a camera, and reconstruction with the result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def take(**options: object) -> tuple[Calibration, Measured]:
 
 
 class Operated:
-    """A camera whose patterns a person sets up: what it sees follows from what that person was asked."""
+    """A camera whose patterns are set up by an operator: its frames follow the last request."""
 
     def __init__(self) -> None:
         self._camera = camera(n_frames=4)

@@ -1,4 +1,4 @@
-"""Comparing two recordings gives PSNR and SSIM of what both hold, and says what only one does."""
+"""Comparison of two recordings by PSNR and SSIM."""
 
 from __future__ import annotations
 

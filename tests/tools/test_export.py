@@ -1,4 +1,4 @@
-"""Exports hold what the recording holds: values where a form can, pictures where it cannot."""
+"""Exports contain the values of a recording where the format can, else images."""
 
 from __future__ import annotations
 

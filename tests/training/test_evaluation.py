@@ -1,4 +1,4 @@
-"""PSNR on noisy images: the same noise for every network, and published weights scoring as published."""
+"""PSNR on noisy images: equal noise for every network, and published values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.training.pictures import CPU
 
 
 def _leaves_alone() -> FfdnetWeights:
-    """Return a network that finds no noise."""
+    """Return a network that predicts no noise."""
     return FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
 
 

@@ -1,4 +1,4 @@
-"""From a run to weights with their card; and foreign weights brought into the own form."""
+"""Export of a run with its model card, and import of foreign weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of photographs: what is taken, what is passed over and said, and how much memory it may cost."""
+"""The folder of photographs: selection, skipped files, memory limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step sees: luminance, aliased Bayer planes, noise; all from the seed and the step alone."""
+"""Batches: luminance, aliased Bayer planes, noise, all determined by seed and step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training from end to end: it learns, it is the same for the same seed, and stopping it changes nothing."""
+"""Training runs: progress, reproducibility, resuming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Train = Callable[..., TrainingResult]
 
 @pytest.fixture
 def go(photographs: Path) -> Train:
-    """Train on the small pictures, one of them held out."""
+    """Train on the small images, one of them held out."""
 
     def go(run: Path, settings: TrainingSettings, **options: object) -> TrainingResult:
         until = Until(steps=options.pop("steps", None), minutes=options.pop("minutes", None))  # type: ignore[arg-type]  # as given by the test
@@ -40,7 +40,7 @@ def go(photographs: Path) -> Train:
 
 
 def _tensors(run: Path) -> list[torch.Tensor]:
-    """Return all that a checkpoint holds of the network, its average and the optimisers."""
+    """Return the network, its average and the optimisers of a checkpoint."""
     learner = load_checkpoint(run)["learner"]
     adam = [entry[key] for entry in learner["adam"]["state"].values() for key in ("exp_avg", "exp_avg_sq", "step")]
     return [*learner["parameters"], *learner["averages"], *adam, *learner["muon"]]
@@ -55,7 +55,7 @@ def _without_time(run: Path) -> list[dict[str, object]]:
 
 
 def _after(calls: int) -> Callable[[], bool]:
-    """Return a stop request that comes at this call."""
+    """Return a stop request for the n-th call."""
     counter = itertools.count()
     return lambda: next(counter) >= calls
 

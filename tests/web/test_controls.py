@@ -1,4 +1,4 @@
-"""What viewers may do from the page: it is done, or refused in words; no one else can do it in their name."""
+"""Operator controls of the live page, and refusal of invalid or foreign requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 10.0
 
 
 class SwitchBoard:
-    """A sink that records what it is asked; it answers as given."""
+    """A sink that records requests and gives prepared answers."""
 
     def __init__(self) -> None:
         self.asked: list[bool] = []
@@ -97,7 +97,7 @@ def test_new_tone_is_shown_to_every_viewer_at_once(preview: WebPreview, series) 
 
 
 def next_other_picture(viewer, level: float) -> tuple[dict, float]:
-    """Return the next picture that looks different: a viewer that comes has everyone sent the last one once more."""
+    """Return the next image that differs: a new viewer makes the last one be sent again."""
     while abs((found := next_picture(viewer))[1] - level) <= 3:
         pass
     return found

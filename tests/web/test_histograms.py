@@ -1,4 +1,4 @@
-"""Histograms and history say what was there."""
+"""Histograms and history of the live page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any number of viewers see the newest video; none of them can hold the instrument up, and no stranger is let in."""
+"""The live page with any number of viewers, slow viewers and strangers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def acknowledge(viewer: ClientConnection, header: dict) -> None:
 
 
 def until(url: str, counter: str, least: int) -> None:
-    """Wait until a counter of the preview has come this far."""
+    """Wait until a counter of the preview reaches a value."""
     deadline = time.monotonic() + WAIT_S
     while httpx.get(f"{url}status").json()["preview"][counter] < least:
         assert time.monotonic() < deadline, f"{counter} did not reach {least}"
@@ -275,7 +275,7 @@ def test_token_moves_from_the_address_into_a_cookie(guarded: str) -> None:
 
 
 def is_sent_away(viewer: ClientConnection, say: str = "") -> bool:
-    """Listen, and say something again and again, until the connection is closed."""
+    """Receive, and send a text repeatedly, until the connection is closed."""
     deadline = time.monotonic() + WAIT_S
     try:
         while time.monotonic() < deadline:

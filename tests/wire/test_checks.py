@@ -1,4 +1,4 @@
-"""What a field may be, and how it says so when it is not."""
+"""Validators of fields and their error messages."""
 
 from __future__ import annotations
 

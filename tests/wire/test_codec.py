@@ -1,4 +1,4 @@
-"""Messages become frames and come back; whatever else arrives is refused with a reason."""
+"""Messages round-trip through frames; invalid frames are refused with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CORPUS = list(hostile_messages())
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare values whose arrays dataclass equality leaves out."""
+    """Compare values, including arrays, which dataclass equality omits."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if dataclasses.is_dataclass(one) and type(one) is type(other):
@@ -250,7 +250,7 @@ def test_oversized_header_is_not_sent() -> None:
 
 
 def test_corruption_on_a_forwarding_node_is_detected() -> None:
-    """What is sent on unchanged keeps the checksum under which it came; what was derived from it gets its own."""
+    """Forwarded payloads keep their checksum; derived arrays get a new one."""
     frames = [bytearray(frame) for frame in encode(samples()["snapshot"])]
     forwarded = decode(frames)
     assert isinstance(forwarded, Snapshot)

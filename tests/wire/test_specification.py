@@ -1,4 +1,4 @@
-"""docs/wire.md says what the code does: a peer in another language is written from it."""
+"""docs/wire.md agrees with the code: peers in other languages are written from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames, calibration and truth that the Python side writes for the producer, and how they come back."""
+"""Frames, calibration and truth written for the producer, and reading them back."""
 
 from __future__ import annotations
 

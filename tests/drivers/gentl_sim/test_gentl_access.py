@@ -1,4 +1,4 @@
-"""One camera belongs to one consumer at a time: handles, processes, errors, through the C interface as it is."""
+"""Exclusive access to a camera: handles, processes, errors, through the C interface."""
 
 from __future__ import annotations
 

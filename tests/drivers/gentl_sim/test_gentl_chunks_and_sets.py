@@ -1,4 +1,4 @@
-"""What a frame carries besides its pixels, and what the camera remembers."""
+"""Chunk data of frames, and user sets."""
 
 from __future__ import annotations
 

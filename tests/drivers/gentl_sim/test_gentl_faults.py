@@ -1,4 +1,4 @@
-"""Everything that goes wrong with real cameras, on request, and counted."""
+"""Faults of real cameras, on request and counted."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def count_incomplete(bench: Bench) -> None:
 
 
 def exposed(bench: Bench, count: int) -> None:
-    """Wait until so many frames were exposed, then end the exposures."""
+    """Wait until a number of frames have been exposed, then stop."""
     while bench.get("SimExposedCount") < count:
         time.sleep(0.01)
     bench.set(AcquisitionStop=None)
 
 
 def all_that_came(bench: Bench) -> list[int]:
-    """Return the ids of the complete frames that wait."""
+    """Return the ids of the complete frames in the queue."""
     ids = []
     for _ in range(bench.stream_count("StreamOutputBufferCount")):
         got = bench.next()

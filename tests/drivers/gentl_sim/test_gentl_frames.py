@@ -1,4 +1,4 @@
-"""What comes in the buffers is what the camera exposed: every pixel, in every format, and every frame."""
+"""Frames in buffers equal the exposed frames, in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description is valid GenApi and shows the truth: what it says can be read, written and refused, can."""
+"""The feature description is valid GenApi, and features behave as described."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def features(node_map: Any) -> Iterator[Any]:
 
 
 def description(port: Any) -> ET.Element:
-    """Read a module's description as a consumer does."""
+    """Read a module's description like a consumer."""
     url = port.url_info_list[0].url
     _, address, size = url.removeprefix("Local:///").split("?")[0].split(";")
     return ET.fromstring(port.read(int(address, 16), int(size, 16))[1])

@@ -1,4 +1,4 @@
-"""Frames on request: by software, by a line, and never while the sensor is busy."""
+"""Triggered frames: by software, by a line, and never while the sensor is busy."""
 
 from __future__ import annotations
 

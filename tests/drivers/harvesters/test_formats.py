@@ -1,4 +1,4 @@
-"""Pixel formats: every bit of every pixel, whatever the packing, the size and the padding."""
+"""Pixel formats: every bit of every pixel, for every packing, size and padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sci_stream.model import Array, BayerPhase
 
 
 def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:
-    """Lay pixels out bit by bit, slowly, as the standards' figures draw them: shares nothing with the decoder."""
+    """Encode pixels bit by bit, as in the figures of the standards; shares no code with the decoder."""
     lines = counts if padding_bytes else counts.reshape(1, -1)
     out = bytearray()
     for line in lines:

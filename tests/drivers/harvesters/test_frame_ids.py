@@ -1,4 +1,4 @@
-"""Frame ids: how cameras count, and when one has restarted its counter."""
+"""Frame ids: numbering, and detection of restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver against the simulated GenTL camera: everything that a camera in a laboratory does, faults included."""
+"""The driver with the simulated GenTL camera, including faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def producer(gentl_producer: Path) -> Path:
 
 @pytest.fixture
 def make(producer: Path) -> Iterator[MakeHarvestersCamera]:
-    """Return a function that makes a simulated camera: features added, options changed."""
+    """Return a function that makes a simulated camera with more features and changed options."""
     made: list[HarvestersCamera] = []
 
     def camera(*more: list[Any], **changed: Any) -> HarvestersCamera:
@@ -65,7 +65,7 @@ def take(camera: HarvestersCamera, count: int) -> list[CameraFrame]:
 
 
 def exact(camera: HarvestersCamera, form: str, count: int) -> None:
-    """Take frames and compare each with the picture that its number stands for."""
+    """Read frames and compare each with the expected image of its number."""
     first = None
     for index in range(count):
         (frame,) = take(camera, 1)
@@ -141,7 +141,7 @@ def test_incomplete_frames_are_counted_and_not_delivered(make: MakeHarvestersCam
 
 
 def run_pump(camera: HarvestersCamera, most: int) -> tuple[CameraPump, list[Captured]]:
-    """Run the acquire node's camera thread until it has captured so many."""
+    """Run the acquire node's camera thread until it has captured a number of frames."""
     ring = MemoryBudget(64 << 20)
     pump = CameraPump(camera, ring, lambda: None, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1))
     pump.open()

@@ -1,4 +1,4 @@
-"""Options of a GenICam camera: written as camera people do, and refused where they cannot be meant."""
+"""Options of a GenICam camera."""
 
 from __future__ import annotations
 

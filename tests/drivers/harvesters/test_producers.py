@@ -1,4 +1,4 @@
-"""Producers: found where the user or the environment says, and refused in words when they are none."""
+"""Finding and checking GenTL producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator may change on a GenICam camera that delivers frames, against the simulated GenTL camera."""
+"""Changing settings of a GenICam camera while it delivers frames, with the simulated GenTL camera."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver against the producer that the genicam wheel carries: a real one, with pip alone."""
+"""The driver with the producer of the genicam wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killed in the middle of a flush, a recording takes nothing for done that it does not hold whole."""
+"""Recordings killed in the middle of a flush contain no snapshot that counts as done but is incomplete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def deliver(writer: RecordingWriter, series, seqs: Iterable[int], *, raw_first: 
 
 
 def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Return what a kill would leave in a file while something flushes it: at each change of it, its content."""
+    """Return the contents of a file at each change during a flush: what a kill could leave."""
     contents = [path.read_bytes()]
 
     def look() -> None:
@@ -111,7 +111,7 @@ def test_outcome_without_stored_video_is_ignored(tmp_path: Path, series) -> None
 
 
 def assert_whole(recording: Recording, seq: int, *, has_video: bool) -> None:
-    """Assert that a snapshot which has an outcome has all that belongs to it."""
+    """Assert that every snapshot with an outcome is complete."""
     outcome, reason = recording.outcome(seq) or ("", "")
     assert outcome == ("dropped" if seq % 3 == 2 else "reconstructed")
     assert reason == ("queue_full" if outcome == "dropped" else "")
@@ -122,7 +122,7 @@ def assert_whole(recording: Recording, seq: int, *, has_video: bool) -> None:
 
 
 def assert_all_there_once(path: Path, series, *, raw: bool, video: bool) -> None:
-    """Assert that over all segments each snapshot has its outcome once, and what is stored of it is there once."""
+    """Assert that across all segments each snapshot has one outcome and is stored once."""
     outcomes, raws, videos = Counter[int](), Counter[int](), Counter[int]()
     for segment in existing_segments(path):
         with Recording(segment) as recording:

@@ -1,4 +1,4 @@
-"""After a kill and on a full disk a recording holds what was flushed."""
+"""After a kill and on a full disk a recording contains everything that was flushed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inspect` says of a recording what is in it, and of an unfinished one what was flushed."""
+"""The summary of finished and unfinished recordings."""
 
 from __future__ import annotations
 

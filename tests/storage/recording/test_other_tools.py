@@ -1,4 +1,4 @@
-"""Programs that know nothing of this one open its recordings: plain h5py, silx, h5ls and h5dump."""
+"""Other programs open recordings: plain h5py, silx, h5ls and h5dump."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sci_stream.storage.recording.virtual_dataset import write_whole
 
 @pytest.fixture(params=["finished", "compressed", "live", "segments"])
 def recording(request, tmp_path: Path, series):
-    """A recording of two snapshots in every state in which somebody might open it."""
+    """A recording of two snapshots, in every state in which it may be opened."""
     path = tmp_path / "run.h5"
     compression = Compression.BITSHUFFLE_LZ4 if request.param == "compressed" else Compression.NONE
     writer = RecordingWriter(path, series.info, series.calibration, compression=compression)

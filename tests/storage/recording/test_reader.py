@@ -1,4 +1,4 @@
-"""A recording is readable while it grows, by any number of readers, and what is no recording is refused by name."""
+"""Recordings are readable while they grow, by any number of readers; other files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`repair` makes a clean file of what a crash left, and keeps the old one."""
+"""Repair of recordings left by a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.storage.recording.writing import start_writer
 
 
 def crashed(path: Path, series, compression: Compression = Compression.NONE) -> Path:
-    """Copy a recording while its writer holds it open: that is what a kill leaves."""
+    """Copy a recording while its writer has it open, which equals the file after a kill."""
     live = path.with_name("live.h5")
     info = replace(series.info, chunks={"Gain": "dB"})
     with RecordingWriter(live, info, series.calibration, compression=compression) as writer:

@@ -1,4 +1,4 @@
-"""A segment has its name from the moment at which any reader can open it, and never takes another's."""
+"""Creation of segments: readable from the start, never overwriting another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded series reads as arrays, from however many segments, and one file over them reads the same."""
+"""Recorded series as arrays, from any number of segments and through the virtual dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEDGER = {"acquired": 9, "closed": True}
 
 @pytest.fixture
 def recorded(tmp_path: Path, series) -> Path:
-    """Three segments: snapshots 0–2; raw 3 and 4, of which the video follows in the next; 5, 6 dropped, 8."""
+    """Three segments: snapshots 0–2; raw 3 and 4, with their video in the next one; 5, 6 dropped, 8."""
     path = tmp_path / "run.h5"
     one = RecordingWriter(path, series.info, series.calibration)
     for seq in range(3):

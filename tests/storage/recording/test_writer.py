@@ -1,4 +1,4 @@
-"""A recording holds what was written, once, in whatever order it came, and refuses what does not fit."""
+"""The writer stores every snapshot once, in any order, and refuses data that does not fit."""
 
 from __future__ import annotations
 
