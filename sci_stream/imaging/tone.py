@@ -21,13 +21,17 @@ from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
 from sci_stream.model import Array, BayerPhase, JsonObject
 
+# The usual approximation of the sRGB curve.
 LINEAR_LIGHT_GAMMA = 2.2
 MOST_EV = 10.0
 MOST_GAIN = 8.0
 
+# A scene of a single colour must not turn into amplified noise of the others.
 _MOST_BALANCE = 4.0
 _FULL = 65535
+# A single pixel of a noisy reconstruction would give random gains.
 _PICK_RADIUS_PX = 4
+# Darker, noise determines the ratio of the colours; brighter, the strongest colour is clipped and the ratio is lost.
 _PICK_DARKEST = 0.01
 _PICK_BRIGHTEST = 0.98
 

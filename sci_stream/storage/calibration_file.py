@@ -36,6 +36,7 @@ from sci_stream.storage.hdf5 import (
 )
 
 _FORMAT = "sci_stream.calibration"
+# Optional attributes do not increase it: what is unknown is absent.
 _SCHEMA_VERSION = 1
 
 

@@ -35,8 +35,11 @@ from sci_stream.web.message import Picture
 _WEB = Path(__file__).parent / "static"
 # Images a viewer may have unacknowledged: one in transit while another is being shown.
 _WINDOW = 2
+# The status is sent at least this often, so that the page can tell a quiet rig from a lost connection.
 _HEARTBEAT_S = 1.0
+# MJPEG plays the frames of a snapshot over the camera's period; slow cameras would otherwise show a slide show.
 _LONGEST_DWELL_S = 1 / 8
+# One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
 _ACKS_PER_S, _ACKS_BURST = 500.0, 1000
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"

@@ -17,10 +17,13 @@ from sci_stream.model import JsonObject
 from sci_stream.parameters import MOST_CHANGES
 
 _LOG = logging.getLogger(__name__)
+# Far above a request that sets the 16 parameters allowed.
 _MOST_BODY_BYTES = 1 << 14
+# A node applies settings between two snapshots, which may take seconds on a CPU.
 _PATIENCE_S = 10.0
 
 
+# The name appears in the log with every change.
 _MOST_WHO = 64
 _UNANSWERED = "The instrument did not answer in time. The request may still take effect: check before repeating it."
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sci_stream.model import Reconstruction
 
 KEPT_S = 300
+# Sent with every status, once a second: it covers a few statuses that a viewer missed.
 _TAIL = 5
 
 

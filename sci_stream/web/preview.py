@@ -30,6 +30,7 @@ from sci_stream.web.message import encode_picture
 from sci_stream.web.still import save_still
 
 _LOG = logging.getLogger(__name__)
+# Longer than the web server's own shutdown timeout; the threads are daemons in case they hang.
 _JOIN_S = 5.0
 # Requests per address: a page makes about twenty, dragging a slider one with each step.
 _VISITS_PER_S, _VISITS_BURST = 100.0, 1000
@@ -118,6 +119,8 @@ class WebPreview:
         """
         listener = listen(self.options.host, self.options.port)
         port = listener.getsockname()[1]
+        # Browsers share cookies between the ports of a host: two rigs on one host must not overwrite each other's
+        # token.
         cookie = f"sci_stream_{port}"
         token = self.options.token or None
         app = AccessMiddleware(
@@ -134,6 +137,7 @@ class WebPreview:
         ]
         for thread in self._threads:
             thread.start()
+        # The address is returned only once the event loop exists, so that publish() and close() can reach it.
         ready.wait()
         return address(self.options.host, port, token)
 
@@ -239,6 +243,7 @@ class WebPreview:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             try:
+                # The loop may close between the check and the call, which raises RuntimeError.
                 loop.call_soon_threadsafe(self._hub.wake_all)
             except RuntimeError:
                 _LOG.debug("The event loop of the live page has ended")
@@ -264,6 +269,8 @@ class WebPreview:
         with self._changed:
             while not self._closed:
                 wanted = None if self._newest is None else (self._newest, self._tone)
+                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/0018), so nothing is encoded without a
+                # viewer.
                 if wanted is not None and wanted != self._shown and self._hub.viewers:
                     self._shown = wanted
                     return wanted
@@ -294,6 +301,7 @@ class WebPreview:
             self._wake()
 
 
+# Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.
 _MOST_INCOMING_BYTES = 1 << 16
 
 
@@ -318,6 +326,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         try:
+            # A restarted sink must get its port back while old connections are still in TIME_WAIT.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(place)
             listener.listen()
@@ -346,5 +355,6 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         ws_max_size=_MOST_INCOMING_BYTES,
         ws_per_message_deflate=False,  # JPEG does not compress further
+        # A viewer that does not close its connection must not delay the shutdown of the rig.
         timeout_graceful_shutdown=2,
     )

@@ -15,6 +15,7 @@ from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTC
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.series import RecordedSeries
 
+# A run that lost every other snapshot would otherwise print one gap for each.
 _MOST_GAPS = 1000
 
 

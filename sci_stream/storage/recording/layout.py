@@ -18,6 +18,7 @@ from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 
 FORMAT = "sci_stream.recording"
+# Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.
 SCHEMA_VERSION = 1
 # Datasets grow by this many rows: rarely enough to cost nothing, while a live reader sees few empty rows.
 GROWTH_ROWS = 64

@@ -102,17 +102,23 @@ class RecordingWriter:
 
         def image(known: Known) -> bytes:
             self.first_seq = known.settled.complete_below if first_seq is None else first_seq
+            # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
+            # is the first snapshot without an outcome, not the next one to arrive.
             layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
             return recording_image(info, calibration, layout)
 
         def begin(hidden: Path, named: Path) -> h5py.File:
             self.path = named
             with self._guard("started"):
+                # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in
+                # close.
                 self._file = h5py.File(hidden, "r+", libver=LIBVER)
                 self._rows = RowTable(self._file["rows"], info)
                 self._raw = FrameWriter(self._file["raw"], compression) if raw else None
                 self._video = FrameWriter(self._file["video"], compression) if video else None
                 self._ledger: h5py.Dataset = self._file["ledger"]
+                # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
+                # columns.
                 self._file.swmr_mode = True
             return self._file
 
@@ -303,6 +309,8 @@ class RecordingWriter:
         document |= self.notes | ({} if continued is None else {"continued": continued})
         padded = ledger_document(document)
         with self._guard("written"):
+            # One chunk in one system call: a reader or a kill sees the old ledger or the new one, rarely a mixture,
+            # which readers treat as no ledger.
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
@@ -321,6 +329,8 @@ class RecordingWriter:
         self._closed = True
         try:
             if self._failure is None:
+                # After a failed write the file is in an unknown state: it is closed without further writes and read to
+                # its last flush.
                 self._finish(ledger, continued)
         finally:
             self._close_file()
@@ -376,11 +386,13 @@ class FrameWriter:
         if node.shape[0] <= row:
             node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
         if self._packed:
+            # Direct chunks bypass the filters, so compressed rows take the ordinary path.
             node[row] = data
         elif data.ndim == 2:
             node.id.write_direct_chunk((row, 0, 0), data)
         else:
             for frame in range(data.shape[0]):
+                # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/0008).
                 node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
         return data.nbytes
 
