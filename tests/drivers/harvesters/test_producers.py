@@ -47,7 +47,7 @@ def test_environment_is_the_default(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_missing_producer_error_names_the_sdk() -> None:
     with pytest.raises(ConfigError) as caught:
         producer_files([])
-    for words in ("No GenTL producer is configured", VARIABLE, ".cti", "SDK"):
+    for words in ("No GenTL producer is known", VARIABLE, ".cti", "SDK"):
         assert words in str(caught.value)
 
 
