@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
-JsonObject: TypeAlias = Mapping[str, JsonValue]
-"""A JSON document. Only what is read from or written to a file or a socket is one; everything else has a type."""
+# A parsed JSON object. Any, because a recursive union would need a cast at every nested access.
+JsonObject = dict[str, Any]
 
 
 class BayerPhase(enum.StrEnum):
@@ -328,7 +327,7 @@ class Inspection:
     """The features of a camera, in its own order, and driver options that restore its present state."""
 
     features: tuple[Feature, ...]
-    options: dict[str, Any]
+    options: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +340,7 @@ class FoundCamera:
     serial: str
     user_defined_name: str
     access: str
-    options: dict[str, Any]
+    options: JsonObject
 
 
 @dataclass(frozen=True, slots=True)

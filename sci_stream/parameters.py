@@ -7,7 +7,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, TypeGuard, get_args
+from typing import Final, Literal, TypeGuard, get_args
 
 from sci_stream.errors import InputError
 
@@ -113,7 +113,7 @@ class Parameter:
         """Return a copy with another value."""
         return replace(self, value=value)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the parameter as plain values."""
         return {**asdict(self), "choices": list(self.choices), "range": self.range}
 
@@ -160,7 +160,7 @@ def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> di
     return {**said, ACTIONS_KEY: words} if words else said
 
 
-def declarations(status: Mapping[str, Any]) -> tuple[list[Parameter], list[str]]:
+def declarations(status: Mapping[str, object]) -> tuple[list[Parameter], list[str]]:
     """Return the parameters and actions that a node's status declares, skipping invalid entries."""
     texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]
     found = [parameter for text in texts if (parameter := read_parameter(text)) is not None]

@@ -200,7 +200,7 @@ class Sink(Protocol):
         """Receive a reconstruction; each arrives once, not necessarily in order of seq."""
         ...
 
-    def series_ended(self, ledger: Mapping[str, Any]) -> None:
+    def series_ended(self, ledger: Mapping[str, object]) -> None:
         """End the series; ``ledger`` is its closed ledger (docs/wire.md)."""
         ...
 

@@ -18,7 +18,9 @@ from sci_stream.storage.recording.columns import recorded_chunks
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream_drivers.fields import pixel_format
 
+# The maximum would be determined by a few specular highlights or hot pixels.
 _BRIGHT_PERCENTILE = 99.5
+# Published simulations agree to rounding; masks in another order leave far more.
 _MOST_RESIDUAL = 0.05
 
 

@@ -41,6 +41,8 @@ SEARCH_PX = 3
 _BLOCKS = 512
 _SEARCH_BLOCKS = 192
 _HALO_PX = SEARCH_PX + TAPS_RADIUS + 1
+# Gauss–Newton converges in a few steps from within a pixel; long steps leave the range of the linearisation and are
+# shortened.
 _MOST_STEPS = 8
 _SETTLED = 1e-3
 _LONGEST_STEP = 0.4

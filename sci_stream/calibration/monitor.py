@@ -35,7 +35,6 @@ _LOST = 0.6
 _FIRST_PAIRS = 9
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale, exceed read noise.
 _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
-"""Darker than the dark frame by more than this, and by more than this part of full scale, is no read noise."""
 
 
 class CalibrationMonitor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from sci_stream.calibration.measurement import Measured
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import R_FLOOR
 
+# Independent random masks correlate by about 1/√pixels; frames of correlated masks share their errors.
 _SIMILAR, _DUPLICATE = 0.5, 0.95
 
 
@@ -35,7 +35,7 @@ class Figure:
     verdict: Verdict
     text: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the figure for JSON."""
         value = self.value if self.value is None or np.isfinite(self.value) else None
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}

@@ -30,6 +30,7 @@ _EXPECTED = {
     "finite": "a finite number",
 }
 _BOUNDS = {"greater_than_equal": "≥", "greater_than": ">", "less_than_equal": "≤", "less_than": "<"}
+# A wrong value may be a whole table; the message must stay one line.
 _SHOWN = 80
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,7 +33,7 @@ class CameraSection(Section):
     """The camera, and how to reconnect to it."""
 
     driver: Name = Field(default="simulated", description="Camera driver, by the name of its entry point.")
-    options: dict[str, Any] = Field(
+    options: dict[str, object] = Field(
         default_factory=dict,
         description="Options of the driver; each driver defines its own.",
     )

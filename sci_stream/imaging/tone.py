@@ -11,7 +11,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import cv2
 import numpy as np
@@ -19,15 +19,19 @@ import numpy.typing as npt
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import Array, BayerPhase, JsonObject
 
+# The usual approximation of the sRGB curve.
 LINEAR_LIGHT_GAMMA = 2.2
 MOST_EV = 10.0
 MOST_GAIN = 8.0
 
+# A scene of a single colour must not turn into amplified noise of the others.
 _MOST_BALANCE = 4.0
 _FULL = 65535
+# A single pixel of a noisy reconstruction would give random gains.
 _PICK_RADIUS_PX = 4
+# Darker, noise determines the ratio of the colours; brighter, the strongest colour is clipped and the ratio is lost.
 _PICK_DARKEST = 0.01
 _PICK_BRIGHTEST = 0.98
 
@@ -110,14 +114,14 @@ class ToneSettings:
         for gain in self.gains:
             _within("gains", gain, 1 / MOST_GAIN, MOST_GAIN)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the settings as plain values, for a status or a file; `changed` accepts them."""
         return {
             field.name: str(value) if isinstance(value := getattr(self, field.name), enum.Enum) else value
             for field in dataclasses.fields(self)
         }
 
-    def changed(self, changes: Mapping[str, Any]) -> Self:
+    def changed(self, changes: Mapping[str, object]) -> Self:
         """Return a copy with some settings changed, given as plain values by a page or a file.
 
         Raises
@@ -130,14 +134,16 @@ class ToneSettings:
             "false_colour": FalseColour,
             "demosaic": Demosaic,
         }
-        new: dict[str, Any] = {}
+        new: JsonObject = {}
         names = [field.name for field in dataclasses.fields(self)]
         for name, value in changes.items():
             try:
                 if name == "gains":
+                    if not isinstance(value, list | tuple):
+                        raise TypeError(f"expected three numbers, got {value!r}")
                     new[name] = tuple(_number(gain) for gain in value)
                 elif name in kinds:
-                    new[name] = kinds[name](value)
+                    new[name] = kinds[name](str(value))
                 elif name in names:
                     new[name] = _number(value)
                 else:

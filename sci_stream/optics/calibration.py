@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, BayerPhase
 
+# 128 bits: enough against accidental collisions, short enough for names and log lines.
 _HASH_HEX_DIGITS = 32
 
 

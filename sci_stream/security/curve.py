@@ -20,6 +20,7 @@ SocketConfig = Callable[[zmq.Socket[bytes]], None]
 """Configures a socket before it binds or connects."""
 
 _DOMAIN = "sci-stream"
+# A refused node retries every second; its log lines are limited to a burst of this many, then one per interval.
 _QUIET_S = 10.0
 _LINES_AT_ONCE = 10
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from sci_stream.delivery.rate_limit import KeyedRateLimiter
 
+# Ten typing errors are free; after that a token of 8 random letters would take thousands of years to guess.
 _GUESSES_PER_S, _GUESSES_BURST = 0.5, 10
 
 

@@ -12,6 +12,7 @@ import zmq.auth
 from sci_stream.config.fields import PUBLIC_KEY
 from sci_stream.errors import ConfigError, StorageError
 
+# Permission bits of group and others, as ssh checks them.
 _OTHERS = 0o077
 
 

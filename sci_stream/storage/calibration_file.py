@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -37,6 +36,7 @@ from sci_stream.storage.hdf5 import (
 )
 
 _FORMAT = "sci_stream.calibration"
+# Optional attributes do not increase it: what is unknown is absent.
 _SCHEMA_VERSION = 1
 
 
@@ -140,7 +140,7 @@ def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
     group.create_dataset("dark", data=calibration.dark)
     if calibration.bad_pixels is not None:
         group.create_dataset("bad_pixels", data=calibration.bad_pixels)
-    scalars: dict[str, Any] = {
+    scalars: dict[str, object] = {
         "full_scale_dn": float(calibration.full_scale_dn),
         "saturation_dn": None if calibration.saturation_dn is None else float(calibration.saturation_dn),
         "read_noise_dn": calibration.read_noise_dn,
@@ -176,25 +176,22 @@ def read_calibration(group: h5py.Group) -> Calibration:
         )
     number = (int, float)
     bad_pixels = read_array(group, "bad_pixels", 2).astype(np.bool_) if "bad_pixels" in group else None
-    fields: dict[str, Any] = {
-        "full_scale_dn": read_attribute(group, "full_scale_dn", number),
-        "saturation_dn": read_attribute(group, "saturation_dn", number, required=False),
-        "read_noise_dn": read_attribute(group, "read_noise_dn", number, required=False),
-        "gain_e_per_dn": read_attribute(group, "gain_e_per_dn", number, required=False),
-        "bit_depth": read_attribute(group, "bit_depth", int, required=False),
-        "camera_serial": read_attribute(group, "camera_serial", str),
-        "exposure_ns": read_attribute(group, "exposure_ns", int, required=False),
-        "gain_db": read_attribute(group, "gain_db", number, required=False),
-        "created": read_attribute(group, "created", str),
-        "source": read_attribute(group, "source", str),
-    }
     try:
         calibration = Calibration(
             phi=read_array(group, "phi", 3),
             dark=read_array(group, "dark", 2),
             bad_pixels=bad_pixels,
             bayer=None if bayer is None else BayerPhase(bayer),
-            **fields,
+            full_scale_dn=read_attribute(group, "full_scale_dn", number),
+            saturation_dn=read_attribute(group, "saturation_dn", number, required=False),
+            read_noise_dn=read_attribute(group, "read_noise_dn", number, required=False),
+            gain_e_per_dn=read_attribute(group, "gain_e_per_dn", number, required=False),
+            bit_depth=read_attribute(group, "bit_depth", int, required=False),
+            camera_serial=read_attribute(group, "camera_serial", str),
+            exposure_ns=read_attribute(group, "exposure_ns", int, required=False),
+            gain_db=read_attribute(group, "gain_db", number, required=False),
+            created=read_attribute(group, "created", str),
+            source=read_attribute(group, "source", str),
         )
     except CalibrationError as error:
         raise CalibrationError(

@@ -49,7 +49,7 @@ def write_tiff(path: Path, stack: Stack) -> None:
         If the file cannot be written.
     """
     tifffile = need("tifffile", "export", "Writing TIFF")
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "axes": "TYXS" if stack.colour else "TYX",
         "Name": stack.name,
         "Description": "; ".join(f"{key} = {value}" for key, value in stack.notes.items()),

@@ -11,10 +11,11 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.model import JsonObject
 
 
 class Journal:
@@ -48,7 +49,7 @@ class Journal:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def append(self, event: str, fields: Mapping[str, Any] | None = None) -> None:
+    def append(self, event: str, fields: Mapping[str, object] | None = None) -> None:
         """Add an event to the batch; nothing is written before `sync`."""
         line = {"event": event, "time_ns": unix_ns(), **(fields or {})}
         self._pending.append(json.dumps(line, separators=(",", ":"), default=str))
@@ -91,7 +92,7 @@ class Journal:
         self.close()
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
+def read_journal(path: Path) -> list[JsonObject]:
     """Return the events of a journal, oldest first, skipping truncated lines.
 
     Raises
@@ -109,7 +110,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def _events(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
+def _events(lines: Iterable[bytes]) -> Iterable[JsonObject]:
     for line in lines:
         try:
             value = json.loads(line)

@@ -56,7 +56,7 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
         if isinstance(loaded, CameraFinder):
             found.append(Found(name, loaded.find(places)))
         elif driver:
-            raise ConfigError(f"The driver {driver} cannot find cameras", hint="Name its camera in the rig file.")
+            raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Name its camera in the rig file.")
     return found
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from sci_stream.model import JsonObject
 from sci_stream.recon.denoisers.variants import NetworkShape
+from sci_stream.training.checkpoint import SessionRecord
+from sci_stream.training.curve import CurvePoint
 
 _POINTS_SHOWN = 16
 
@@ -42,13 +44,13 @@ class ModelCard:
     licence: str
     data: Sequence[str]
     n_images: int
-    settings: Mapping[str, Any]
-    sessions: Sequence[Mapping[str, Any]]
+    settings: JsonObject
+    sessions: Sequence[SessionRecord]
     begun_with: str
     step: int
     steps: int | None
     minutes: float
-    curve: Sequence[Mapping[str, Any]]
+    curve: Sequence[CurvePoint]
     scores: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     def markdown(self) -> str:

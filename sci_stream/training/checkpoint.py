@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypedDict, cast
 
 import torch
 
 from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.model import JsonObject
+from sci_stream.training.learner import LearnerState
 
 # The `format` entry of checkpoints; the number increases with every incompatible change.
 FORMAT = "sci_stream.training.2"
@@ -18,12 +20,34 @@ FORMAT = "sci_stream.training.2"
 _REQUIRED = {"format", "settings", "data_id", "steps", "elapsed_s", "sessions", "begun_with", "learner"}
 
 
+class SessionRecord(TypedDict):
+    """Machine and duration of one session of a run."""
+
+    device: str
+    torch: str
+    steps: int
+    minutes: float
+
+
+class Checkpoint(TypedDict):
+    """Content of a checkpoint. ``settings`` are those of `TrainingSettings`; ``steps`` is None while undecided."""
+
+    settings: JsonObject
+    data_id: str
+    n_images: int
+    steps: int | None
+    elapsed_s: float
+    sessions: list[SessionRecord]
+    begun_with: str
+    learner: LearnerState
+
+
 def checkpoint_path(run: Path) -> Path:
     """Return the path of a run's checkpoint."""
     return run / "checkpoint.pt"
 
 
-def save_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
+def save_checkpoint(run: Path, content: Checkpoint) -> None:
     """Replace a run's checkpoint atomically: after a crash, the old or the new one is complete.
 
     Raises
@@ -34,7 +58,7 @@ def save_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
     write_atomically(checkpoint_path(run), lambda file: torch.save({**content, "format": FORMAT}, file))
 
 
-def load_checkpoint(run: Path) -> dict[str, Any]:
+def load_checkpoint(run: Path) -> Checkpoint:
     """Read a run's checkpoint without executing code from it.
 
     Raises
@@ -60,7 +84,7 @@ def load_checkpoint(run: Path) -> dict[str, Any]:
             expected=f"format {FORMAT!r} with {', '.join(sorted(_REQUIRED))}",
             got=repr(content.get("format")) if isinstance(content, dict) else type(content).__name__,
         )
-    return content
+    return cast(Checkpoint, content)
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from sci_stream.errors import FileFormatError
 from sci_stream.training.checkpoint import write_atomically
+
+
+class CurvePoint(TypedDict):
+    """A validation point; ``psnr_db`` by noise level on the 0–255 scale."""
+
+    step: int
+    minutes: float
+    learning_rate: float
+    loss: float
+    psnr_db: dict[str, float]
 
 
 def curve_path(run: Path) -> Path:
@@ -15,8 +25,8 @@ def curve_path(run: Path) -> Path:
     return run / "curve.jsonl"
 
 
-def read_curve(run: Path) -> list[dict[str, Any]]:
-    """Return the points of the curve, each ``{"step", "minutes", "learning_rate", "loss", "psnr_db": {"15": …}}``.
+def read_curve(run: Path) -> list[CurvePoint]:
+    """Return the points of the curve.
 
     Raises
     ------
@@ -24,7 +34,7 @@ def read_curve(run: Path) -> list[dict[str, Any]]:
         If a line is not a point of a curve.
     """
     path = curve_path(run)
-    points = []
+    points: list[CurvePoint] = []
     for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), start=1):
         try:
             point = json.loads(line)
@@ -37,7 +47,7 @@ def read_curve(run: Path) -> list[dict[str, Any]]:
     return points
 
 
-def write_curve(run: Path, points: list[dict[str, Any]]) -> None:
+def write_curve(run: Path, points: list[CurvePoint]) -> None:
     """Replace the curve. It is small; replacing it as a whole keeps it complete and consistent with its checkpoint.
 
     Raises

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from sci_stream.errors import ConfigError, FileFormatError, WeightsError
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.training.card import ModelCard
-from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, write_atomically
+from sci_stream.training.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, write_atomically
 from sci_stream.training.convert import file_sha256, read_any, write_own
 from sci_stream.training.curve import read_curve
 from sci_stream.training.evaluation import evaluate
@@ -107,7 +106,7 @@ def export_weights(
     return card
 
 
-def _averaged(saved: Mapping[str, Any], run: Path) -> FfdnetWeights:
+def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights:
     """Return the averaged weights of a checkpoint."""
     try:
         settings = TrainingSettings(**saved["settings"])

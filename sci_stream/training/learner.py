@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
@@ -36,6 +35,19 @@ def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
         kernels.append(scale * torch.randn((c_out, c_in, 3, 3), generator=generator))
         biases.append(torch.zeros(c_out))
     return FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=True, origin="own")
+
+
+class LearnerState(TypedDict):
+    """State of a `Learner`: plain containers of tensors and numbers, which a checkpoint can store."""
+
+    step: int
+    gives_noise: bool
+    parameters: list[torch.Tensor]
+    averages: list[torch.Tensor]
+    adam: dict[str, Any]
+    muon: list[torch.Tensor]
+    loss_sum: torch.Tensor
+    loss_count: int
 
 
 class Learner:
@@ -117,8 +129,8 @@ class Learner:
             tuple(values[:layers]), tuple(values[layers:]), gives_noise=self._gives_noise, origin="own"
         )
 
-    def state(self) -> dict[str, Any]:
-        """Return everything that the next step depends on, as plain containers of tensors and numbers; not copied."""
+    def state(self) -> LearnerState:
+        """Return everything that the next step depends on; not copied."""
         return {
             "step": self.step,
             "gives_noise": self._gives_noise,
@@ -130,7 +142,7 @@ class Learner:
             "loss_count": self._loss_count,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: LearnerState) -> None:
         """Resume from a `state`.
 
         Raises

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+# Momentum and coefficients are those of the reference implementation.
 _MOMENTUM = 0.95
 # Coefficients of an odd polynomial that maps singular values from 0.01–1 to 0.7–1.2 in five rounds.
 _QUINTIC = (3.4445, -4.7750, 2.0315)

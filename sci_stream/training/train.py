@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -19,11 +18,11 @@ from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
-from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
-from sci_stream.training.curve import read_curve, write_curve
+from sci_stream.training.checkpoint import Checkpoint, SessionRecord, checkpoint_path, load_checkpoint, save_checkpoint
+from sci_stream.training.curve import CurvePoint, read_curve, write_curve
 from sci_stream.training.evaluation import psnr_by_level, validation_planes
 from sci_stream.training.images import ImageSet, load_images
-from sci_stream.training.learner import Learner, initial_weights
+from sci_stream.training.learner import Learner, LearnerState, initial_weights
 from sci_stream.training.patches import add_noise, drawn_ahead, least_image_px
 from sci_stream.training.settings import TrainingSettings, Until
 
@@ -136,9 +135,9 @@ class _Session:
         self._device = device
         self._steps = until.steps
         self._elapsed_before_s = 0.0
-        self._sessions: list[dict[str, Any]] = []
+        self._sessions: list[SessionRecord] = []
         self._begun_with = ""
-        self.curve: list[dict[str, Any]] = []
+        self.curve: list[CurvePoint] = []
 
     def begin(self, start_from: Path | None) -> None:
         shape = variant_shape(self._settings.variant)
@@ -174,7 +173,7 @@ class _Session:
         # Points beyond the checkpoint belong to steps that will be repeated.
         self.curve = [point for point in read_curve(self._run) if point["step"] <= step]
 
-    def _start_learner(self, start: FfdnetWeights, state: dict[str, Any] | None = None) -> None:
+    def _start_learner(self, start: FfdnetWeights, state: LearnerState | None = None) -> None:
         self.learner = Learner(start, self._device, self._settings.ema_decay)
         if state is not None:
             self.learner.restore(state)
@@ -234,7 +233,7 @@ class _Session:
 
     def _validate(self, rate: float, console: Console | None) -> None:
         elapsed_s = self._elapsed_before_s + self._spent_s
-        point = {
+        point: CurvePoint = {
             "step": self.learner.step,
             "minutes": round(elapsed_s / 60, 3),
             "learning_rate": rate,
@@ -248,13 +247,13 @@ class _Session:
             console.print(f"step {point['step']}, {point['minutes']:.1f} min: {_in_words(point)}", highlight=False)
 
     def _save(self) -> None:
-        session = {
+        session: SessionRecord = {
             "device": describe_device(self._device),
             "torch": str(torch.__version__),  # a str subclass, which weights_only loading would refuse
             "steps": self.learner.step - self._first_step,
             "minutes": round(self._spent_s / 60, 2),
         }
-        content = {
+        content: Checkpoint = {
             "settings": dataclasses.asdict(self._settings),
             "data_id": self._data_id,
             "n_images": len(self._images.images),
@@ -267,7 +266,7 @@ class _Session:
         save_checkpoint(self._run, content)
 
 
-def _in_words(point: dict[str, Any]) -> str:
+def _in_words(point: CurvePoint) -> str:
     levels = " / ".join(f"{db:.2f}" for db in point["psnr_db"].values())
     return f"loss {point['loss']:.5f}, {levels} dB at σ {' / '.join(point['psnr_db'])}"
 

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,6 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.imaging.rendering import no_data_jpeg
+from sci_stream.model import JsonObject
 from sci_stream.web.controls import Controls, answer
 from sci_stream.web.history import History
 from sci_stream.web.message import Picture
@@ -35,8 +35,11 @@ from sci_stream.web.message import Picture
 _WEB = Path(__file__).parent / "static"
 # Images a viewer may have unacknowledged: one in transit while another is being shown.
 _WINDOW = 2
+# The status is sent at least this often, so that the page can tell a quiet rig from a lost connection.
 _HEARTBEAT_S = 1.0
+# MJPEG plays the frames of a snapshot over the camera's period; slow cameras would otherwise show a slide show.
 _LONGEST_DWELL_S = 1 / 8
+# One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
 _ACKS_PER_S, _ACKS_BURST = 500.0, 1000
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
@@ -79,9 +82,9 @@ class Hub:
         self.latest: Picture | None = None
         self._latest_s = 0.0
         self.interval_s = _HEARTBEAT_S
-        self.status: Mapping[str, Any] = {}
+        self.status: Mapping[str, object] = {}
         self.history = History()
-        self.counters: Callable[[], Mapping[str, Any]] = dict
+        self.counters: Callable[[], Mapping[str, object]] = dict
         self.expired: Callable[[], bool] = bool
         """Whether the token of the viewers has expired."""
         self.viewers: set[Viewer] = set()
@@ -127,7 +130,7 @@ class Hub:
         if not self.viewers:
             self.latest = None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """Return the status with the preview's own counters."""
         preview = {"viewers": len(self.viewers), "stale_s": self.stale_s, **self.counters()}
         preview["history"] = self.history.tail()
@@ -208,7 +211,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
-    last_status: Mapping[str, Any] | None = None
+    last_status: Mapping[str, object] | None = None
     while not hub.over:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:

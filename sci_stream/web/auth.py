@@ -21,7 +21,9 @@ from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.security.http_access import Admission, HttpAccessControl
 
 _LOG = logging.getLogger(__name__)
+# RFC 6455, section 7.4.1.
 _POLICY_VIOLATION = 1008
+# Probes of a supervisor or a cluster have no token, and the answer reveals nothing.
 _OPEN_PATHS = frozenset({"/healthz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOO_OFTEN = (429, "too many requests from this address: wait a moment")

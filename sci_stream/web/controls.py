@@ -7,19 +7,23 @@ import json
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
+from sci_stream.model import JsonObject
 from sci_stream.parameters import MOST_CHANGES
 
 _LOG = logging.getLogger(__name__)
+# Far above a request that sets the 16 parameters allowed.
 _MOST_BODY_BYTES = 1 << 14
+# A node applies settings between two snapshots, which may take seconds on a CPU.
 _PATIENCE_S = 10.0
 
 
+# The name appears in the log with every change.
 _MOST_WHO = 64
 _UNANSWERED = "The instrument did not answer in time. The request may still take effect: check before repeating it."
 
@@ -34,7 +38,7 @@ class OperatorControl(Protocol):
         """
         ...
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
         """Request that a node, or all nodes of a kind, set parameters or perform an action.
 
         The future returns the ``values`` by node and a ``text``, or raises the error.
@@ -45,11 +49,11 @@ class OperatorControl(Protocol):
 class Controls(Protocol):
     """Operations behind the page's buttons. The first two are quick; the others may block, in separate threads."""
 
-    def set_tone(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def set_tone(self, changes: Mapping[str, object]) -> JsonObject:
         """Change the tone settings for all viewers; return all of them. Raises `InputError`."""
         ...
 
-    def pick_white(self, x: float, y: float) -> dict[str, Any]:
+    def pick_white(self, x: float, y: float) -> JsonObject:
         """Make a point of the image grey; return all tone settings. Raises `InputError`."""
         ...
 
@@ -61,7 +65,7 @@ class Controls(Protocol):
         """See `OperatorControl.switch_recording`."""
         ...
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
         """See `OperatorControl.ask`."""
         ...
 
@@ -81,7 +85,7 @@ async def answer(request: Request, controls: Controls) -> Response:
     return JSONResponse({"ok": True, **report})
 
 
-def _who(request: Request, body: dict[str, Any]) -> str:
+def _who(request: Request, body: JsonObject) -> str:
     """Return the name of the operator, as given in the request, with the client's address."""
     said = body.pop("who", "somebody")
     if not isinstance(said, str) or len(said) > _MOST_WHO or not said.isprintable():
@@ -91,7 +95,7 @@ def _who(request: Request, body: dict[str, Any]) -> str:
     return f"{said or 'somebody'} from {host}"
 
 
-async def _do(name: str, body: Mapping[str, Any], controls: Controls, who: str) -> dict[str, Any]:
+async def _do(name: str, body: Mapping[str, object], controls: Controls, who: str) -> JsonObject:
     match name:
         case "set":
             changes = body.get("parameters")
@@ -115,21 +119,21 @@ async def _do(name: str, body: Mapping[str, Any], controls: Controls, who: str) 
     raise InputError(f"Unknown control command {name!r}", expected="tone, white, snapshot, recording, set or do")
 
 
-def _word(body: Mapping[str, Any], name: str) -> str:
+def _word(body: Mapping[str, object], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= _MOST_WHO:
         raise InputError(f"The {name} is missing", expected="a name", got=repr(value)[:60])
     return value
 
 
-def _fraction(body: Mapping[str, Any], name: str) -> float:
+def _fraction(body: Mapping[str, object], name: str) -> float:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"The point's {name} is missing", expected="a fraction, 0 to 1", got=repr(value))
     return float(value)
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def _body(request: Request) -> JsonObject:
     # A page of another site cannot send this content type without a preflight request, which is never granted.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InputError("The request body must be JSON", expected="Content-Type: application/json")

@@ -6,11 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sci_stream.model import Reconstruction
 
 KEPT_S = 300
+# Sent with every status, once a second: it covers a few statuses that a viewer missed.
 _TAIL = 5
 
 
@@ -52,10 +52,10 @@ class History:
             second.slowest_ms = max(second.slowest_ms or 0.0, latency_ms)
             second.solve_ms += reconstruction.report.solve_ns / 1e6
 
-    def update(self, status: Mapping[str, Any], now_s: float) -> None:
+    def update(self, status: Mapping[str, object], now_s: float) -> None:
         """Add the ledger and the queue of a status of the sink."""
-        ledger = status.get("ledger") or {}
-        if not ledger:
+        ledger = status.get("ledger")
+        if not isinstance(ledger, dict) or not ledger:
             return
         lost = sum(ledger.get("dropped", {}).values()) + ledger.get("camera_missed", 0)
         with self._lock:

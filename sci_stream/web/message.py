@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, Reconstruction
+from sci_stream.model import Array, JsonObject, Reconstruction
 
 MESSAGE_VERSION = 1
 _LENGTH = struct.Struct("<I")
@@ -59,7 +58,7 @@ def encode_picture(
     return Picture(number, published_ns, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
 
 
-def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, Any]:
+def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, object]:
     report, ident = reconstruction.report, reconstruction.id
     return {
         "v": MESSAGE_VERSION,
@@ -88,11 +87,11 @@ def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, An
     }
 
 
-def split_message(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+def split_message(message: bytes) -> tuple[JsonObject, list[bytes]]:
     """Split a message into its header and images; the inverse of the encoding."""
     (length,) = _LENGTH.unpack_from(message)
     offset = _LENGTH.size + length
-    header: dict[str, Any] = json.loads(message[_LENGTH.size : offset])
+    header: JsonObject = json.loads(message[_LENGTH.size : offset])
     images = []
     for size in header["sizes"]:
         images.append(message[offset : offset + size])
@@ -118,7 +117,7 @@ def levels_histogram(rendered: npt.NDArray[np.uint8]) -> list[list[int]]:
     return [np.bincount((channel >> 2).ravel(), minlength=BINS).tolist() for channel in channels]
 
 
-def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Any]:
+def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, object]:
     """Return the histogram of a coded snapshot: ``{"bins": […64], "top_dn", "mean_dn", "max_dn"}``.
 
     Parameters

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -22,7 +21,7 @@ from sci_stream.clock import host_s, unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.errors import InputError, TransportError
 from sci_stream.imaging.tone import ToneSettings, pick_white
-from sci_stream.model import Reconstruction, SeriesInfo
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.security.http_access import HttpAccessControl
 from sci_stream.web.app import Hub, make_app
 from sci_stream.web.auth import AccessMiddleware
@@ -31,6 +30,7 @@ from sci_stream.web.message import encode_picture
 from sci_stream.web.still import save_still
 
 _LOG = logging.getLogger(__name__)
+# Longer than the web server's own shutdown timeout; the threads are daemons in case they hang.
 _JOIN_S = 5.0
 # Requests per address: a page makes about twenty, dragging a slider one with each step.
 _VISITS_PER_S, _VISITS_BURST = 100.0, 1000
@@ -119,6 +119,8 @@ class WebPreview:
         """
         listener = listen(self.options.host, self.options.port)
         port = listener.getsockname()[1]
+        # Browsers share cookies between the ports of a host: two rigs on one host must not overwrite each other's
+        # token.
         cookie = f"sci_stream_{port}"
         token = self.options.token or None
         app = AccessMiddleware(
@@ -135,6 +137,7 @@ class WebPreview:
         ]
         for thread in self._threads:
             thread.start()
+        # The address is returned only once the event loop exists, so that publish() and close() can reach it.
         ready.wait()
         return address(self.options.host, port, token)
 
@@ -171,7 +174,7 @@ class WebPreview:
             self._published += 1
             self._changed.notify_all()
 
-    def set_status(self, status: Mapping[str, Any]) -> None:
+    def set_status(self, status: Mapping[str, object]) -> None:
         """Show a status on the page and under ``/status``."""
         self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
@@ -184,7 +187,7 @@ class WebPreview:
         """Current tone settings."""
         return self._tone
 
-    def set_tone(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def set_tone(self, changes: Mapping[str, object]) -> JsonObject:
         """Change the tone settings for all viewers; see `sci_stream.web.controls.Controls`."""
         with self._changed:
             self._tone = self._tone.changed(changes)
@@ -192,7 +195,7 @@ class WebPreview:
         self._wake()
         return self._tone.as_dict()
 
-    def pick_white(self, x: float, y: float) -> dict[str, Any]:
+    def pick_white(self, x: float, y: float) -> JsonObject:
         """Make a point of the newest image grey; see `sci_stream.web.controls.Controls`."""
         reconstruction = self._newest_reconstruction("There is no image for a white balance")
         if reconstruction.bayer is None:
@@ -211,7 +214,7 @@ class WebPreview:
             raise InputError("Recording is not available here")
         return self._operator.switch_recording(on, who)
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
         """Send a request to nodes; see `sci_stream.web.controls.OperatorControl`."""
         if self._operator is None:
             raise InputError("No nodes are reachable from here")
@@ -240,6 +243,7 @@ class WebPreview:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             try:
+                # The loop may close between the check and the call, which raises RuntimeError.
                 loop.call_soon_threadsafe(self._hub.wake_all)
             except RuntimeError:
                 _LOG.debug("The event loop of the live page has ended")
@@ -250,7 +254,7 @@ class WebPreview:
                 self._shown = None
             self._changed.notify_all()
 
-    def _counters(self) -> dict[str, Any]:
+    def _counters(self) -> JsonObject:
         return {
             "published": self._published,
             "encoded": self._encoded,
@@ -265,6 +269,8 @@ class WebPreview:
         with self._changed:
             while not self._closed:
                 wanted = None if self._newest is None else (self._newest, self._tone)
+                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/0018), so nothing is encoded without a
+                # viewer.
                 if wanted is not None and wanted != self._shown and self._hub.viewers:
                     self._shown = wanted
                     return wanted
@@ -295,6 +301,7 @@ class WebPreview:
             self._wake()
 
 
+# Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.
 _MOST_INCOMING_BYTES = 1 << 16
 
 
@@ -319,6 +326,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         try:
+            # A restarted sink must get its port back while old connections are still in TIME_WAIT.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(place)
             listener.listen()
@@ -347,5 +355,6 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         ws_max_size=_MOST_INCOMING_BYTES,
         ws_per_message_deflate=False,  # JPEG does not compress further
+        # A viewer that does not close its connection must not delay the shutdown of the rig.
         timeout_graceful_shutdown=2,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from sci_stream.errors import InputError, StorageError
 from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Reconstruction
+from sci_stream.model import JsonObject, Reconstruction
 
 _MOST_OF_A_NAME = 1000
 
@@ -92,7 +92,7 @@ def _write_png(path: Path, image: np.ndarray[Any, np.dtype[Any]]) -> None:
     path.write_bytes(bytes(data))
 
 
-def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> dict[str, Any]:
+def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> JsonObject:
     ident, report, times = reconstruction.id, reconstruction.report, reconstruction.times
     return {
         "series": ident.series,

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sci_stream.errors import CalibrationError
 from sci_stream.wire.header import Limits, Reason, pack_header, refuse, unpack_header
 from sci_stream.wire.message_spec import Kind
-from sci_stream.wire.payload import pack_payloads, unpack_payloads
+from sci_stream.wire.payload import Arrays, pack_payloads, unpack_payloads
 from sci_stream.wire.schema import KINDS
-from sci_stream.wire.validators import UnfitError
+from sci_stream.wire.validators import Fields, UnfitError
 
 if TYPE_CHECKING:
     from sci_stream.wire.messages import Message
@@ -96,7 +96,7 @@ def decode(
     return _build(kind, fields, arrays)
 
 
-def _build(kind: Kind, fields: dict[str, Any], arrays: dict[str, Any]) -> Message:
+def _build(kind: Kind, fields: Fields, arrays: Arrays) -> Message:
     reason: Reason = "payload_value"
     try:
         message: Message = kind.make(fields, arrays)

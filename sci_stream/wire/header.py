@@ -6,12 +6,12 @@ This module handles the map, its size, syntax and version; `validators` and `sch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn
+from typing import Final, Literal, NoReturn
 
 import msgpack
 
 from sci_stream.errors import WireError
-from sci_stream.wire.validators import shown
+from sci_stream.wire.validators import Fields, shown
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields increases it.
 SCHEMA_VERSION: Final = 4
@@ -53,7 +53,7 @@ def refuse(reason: Reason, what: str, *, expected: object = None, got: object = 
     raise WireError(reason, what, expected=expected, got=got, hint=hint or None)
 
 
-def pack_header(fields: dict[str, Any]) -> bytes:
+def pack_header(fields: Fields) -> bytes:
     """Return a header as msgpack, starting with the schema version.
 
     Raises
@@ -68,7 +68,7 @@ def pack_header(fields: dict[str, Any]) -> bytes:
     return packed
 
 
-def unpack_header(frame: memoryview, limits: Limits) -> dict[str, Any]:
+def unpack_header(frame: memoryview, limits: Limits) -> Fields:
     """Return the fields of a header without its version; only the version is checked here.
 
     Raises

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sci_stream.model import Array, BayerPhase
 from sci_stream.wire.messages import StatusValue
-from sci_stream.wire.payload import MAX_DIM, PayloadSpec
-from sci_stream.wire.validators import Check, Choice, Integer, Maybe, Number, Prose, Record, Table, Text
+from sci_stream.wire.payload import MAX_DIM, Arrays, PayloadSpec
+from sci_stream.wire.validators import Check, Choice, Fields, Integer, Maybe, Number, Prose, Record, Table, Text
 
 # Names become files, folders and socket identities: no separators, no leading dot, no shell characters.
 NAME = Text(96, r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and . _ -")
@@ -46,7 +46,7 @@ class StatusEntry(Check):
 class Status(Table):
     """The status in a heartbeat. An unknown rate (NaN) must not prevent the heartbeat, so it is omitted."""
 
-    def dump(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def dump(self, value: Mapping[str, object]) -> Fields:
         """Return the map to send."""
         known = {key: entry for key, entry in value.items() if not isinstance(entry, float) or math.isfinite(entry)}
         return super().dump(known)
@@ -85,10 +85,10 @@ class Kind:
     record: Record
     payloads: tuple[PayloadSpec, ...] = ()
     arrays: Callable[[Any], Mapping[str, Array | None]] = lambda _: MappingProxyType({})
-    build: Callable[[dict[str, Any], dict[str, Array | None]], Any] | None = None
+    build: Callable[[Fields, Arrays], Any] | None = None
     agree: Callable[[Any], None] | None = None
 
-    def make(self, fields: dict[str, Any], arrays: dict[str, Array | None]) -> Any:
+    def make(self, fields: Fields, arrays: Arrays) -> Any:
         """Make the value from fields and arrays."""
         return self.record.make(**fields) if self.build is None else self.build(fields, arrays)
 

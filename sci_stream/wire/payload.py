@@ -12,13 +12,16 @@ from isal import isal_zlib
 
 from sci_stream.model import Array
 from sci_stream.wire.header import Limits, refuse
-from sci_stream.wire.validators import Integer, Text, UnfitError, shown
+from sci_stream.wire.validators import Fields, Integer, Text, UnfitError, shown
 
 # Types of payload elements, always little-endian on the wire.
 DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
 
 MAX_DIM: Final = 65536
 
+
+# The payloads of a message by name; None for absent optional ones.
+Arrays = dict[str, Array | None]
 
 _NAME = Text(32)
 _CRC = Integer(0, 2**32 - 1)
@@ -54,7 +57,7 @@ class PayloadSpec:
 
 def pack_payloads(
     specs: Sequence[PayloadSpec], arrays: Mapping[str, Array | None]
-) -> tuple[list[dict[str, Any]], list[memoryview]]:
+) -> tuple[list[Fields], list[memoryview]]:
     """Describe arrays and return them as bytes.
 
     Returns
@@ -67,7 +70,7 @@ def pack_payloads(
     UnfitError
         If an array is missing or has another dtype or number of dimensions than its payload.
     """
-    descriptions: list[dict[str, Any]] = []
+    descriptions: list[Fields] = []
     views: list[memoryview] = []
     for spec in specs:
         array = arrays[spec.name]
@@ -94,7 +97,7 @@ def unpack_payloads(
     frames: Sequence[memoryview],
     limits: Limits,
     sums: Mapping[int, int],
-) -> dict[str, Array | None]:
+) -> Arrays:
     """Return the arrays of a message by name, None for absent optional ones.
 
     ``sums`` are checksums of frames computed earlier, by index.
@@ -113,7 +116,7 @@ def unpack_payloads(
     if len(descriptions) != len(frames):
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
     known = {spec.name: spec for spec in specs}
-    out: dict[str, Array | None] = dict.fromkeys(known)
+    out: Arrays = dict.fromkeys(known)
     for index, (entry, frame) in enumerate(zip(descriptions, frames, strict=True)):
         described = _read_description(entry)
         spec = known.pop(described.name, None)

@@ -15,6 +15,9 @@ from typing import Any, NoReturn
 
 _SHOWN = 40
 
+# Fields of a record by name. Each has a type of its own, which only its `Check` knows.
+Fields = dict[str, Any]
+
 
 def shown(value: object) -> str:
     """Describe a received value in a few words, however large or deeply nested it is."""
@@ -134,7 +137,7 @@ class Choice(Check):
 
     __slots__ = ("_options",)
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, object]) -> None:
         self._options = dict(options)
 
     def read(self, value: object) -> Any:
@@ -187,7 +190,7 @@ class Table(Check):
         self._value, self._most = value, most
         self._keys = Text(64)
 
-    def read(self, value: object) -> dict[str, Any]:
+    def read(self, value: object) -> Fields:
         """Return the map with validated values."""
         if not isinstance(value, dict) or len(value) > self._most:
             got = f"{len(value)} entries" if isinstance(value, dict) else shown(value)
@@ -201,7 +204,7 @@ class Table(Check):
                 raise error.under(shown(key)) from None
         return out
 
-    def dump(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def dump(self, value: Mapping[str, object]) -> Fields:
         """Return the map to send."""
         return {key: self._value.dump(entry) for key, entry in value.items()}
 
@@ -237,7 +240,7 @@ class Record(Check):
         """Return the value of the map."""
         return self.make(**self.values(value))
 
-    def values(self, value: object) -> dict[str, Any]:
+    def values(self, value: object) -> Fields:
         """Return the validated fields."""
         if not isinstance(value, dict):
             raise UnfitError("a map", shown(value))
@@ -258,6 +261,6 @@ class Record(Check):
         unknown = next(key for key in value if key not in self._fields)
         raise UnfitError("only the fields of this version", "an unknown field", shown(unknown))
 
-    def dump(self, value: Any) -> dict[str, Any]:
+    def dump(self, value: Any) -> Fields:
         """Return the map to send."""
         return {name: check.dump(self._getters[name](value)) for name, check in self._fields.items()}

@@ -1,4 +1,4 @@
-"""A rig is calibrated: the camera shows everything, a file comes out, and it reconstructs as well as the truth."""
+"""Calibration of a camera, and reconstruction with the result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def take(**options: object) -> tuple[Calibration, Measured]:
 
 
 class Operated:
-    """A camera whose patterns a person sets up: what it sees follows from what that person was asked."""
+    """A camera whose patterns are set up by an operator: its frames follow the last request."""
 
     def __init__(self) -> None:
         self._camera = camera(n_frames=4)
@@ -86,7 +86,7 @@ class Operated:
 
 
 @pytest.mark.parametrize("bayer", ["none", "RGGB"])
-def test_what_was_calibrated_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path) -> None:
+def test_calibrate_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path) -> None:
     measured_calibration, measured = take(bayer=bayer)
     save_calibration(tmp_path / "c.h5", measured_calibration, measured)
     loaded = load_calibration(tmp_path / "c.h5")
@@ -109,7 +109,7 @@ def test_what_was_calibrated_reconstructs_as_well_as_the_truth(bayer: str, tmp_p
     assert worst(judge(loaded, measured)) is Verdict.OK
 
 
-def test_the_sensor_s_gain_and_noise_are_found() -> None:
+def test_calibrate_measures_gain_and_noise() -> None:
     calibration, _ = take(read_noise_e=8.0)
     options = SimulatedOptions()
     gain = options.full_well_e / (options.max_dn - options.black_dn)
@@ -117,7 +117,7 @@ def test_the_sensor_s_gain_and_noise_are_found() -> None:
     assert calibration.read_noise_dn == pytest.approx(8.0 / gain, rel=0.1)
 
 
-def test_evidence_comes_back_from_the_file(tmp_path: Path) -> None:
+def test_measurements_round_trip(tmp_path: Path) -> None:
     calibration, measured = take(n_frames=3)
     save_calibration(tmp_path / "c.h5", calibration, measured)
     loaded = load_measured(tmp_path / "c.h5")
@@ -128,7 +128,7 @@ def test_evidence_comes_back_from_the_file(tmp_path: Path) -> None:
     assert load_measured(tmp_path / "bare.h5") is None
 
 
-def test_someone_is_asked_where_the_camera_cannot_show_patterns() -> None:
+def test_operator_is_asked_without_a_pattern_camera() -> None:
     operated = Operated()
     calibration, measured = calibrate(
         operated, dataclasses.replace(PLAN, n_frames=4, brightness=0.4, reverse=True), operated.set_up, silent
@@ -141,7 +141,7 @@ def test_someone_is_asked_where_the_camera_cannot_show_patterns() -> None:
     assert operated.closed
 
 
-def test_the_camera_is_closed_when_the_operator_gives_up() -> None:
+def test_camera_is_closed_when_the_operator_aborts() -> None:
     operated = Operated()
 
     def give_up(words: str) -> None:
@@ -152,19 +152,19 @@ def test_the_camera_is_closed_when_the_operator_gives_up() -> None:
     assert operated.closed
 
 
-def test_too_much_light_is_said_before_all_patterns_are_taken() -> None:
+def test_saturated_white_field_is_reported_first() -> None:
     report: list[str] = []
     with pytest.raises(CalibrationError, match="saturates"):
         calibrate(camera(calibration_light=2.0), PLAN, no_operator, lambda words, *_: report.append(words))
     assert not any(words.startswith("Pattern") for words in report)
 
 
-def test_without_a_number_of_patterns_it_asks_for_one() -> None:
+def test_unknown_number_of_patterns_is_an_error() -> None:
     with pytest.raises(ConfigError, match="--masks B"):
         calibrate(Operated(), PLAN, no_operator, silent)
 
 
-def test_a_silent_camera_is_an_error() -> None:
+def test_camera_without_frames_is_an_error() -> None:
     waiting = camera(trigger="software")
     with pytest.raises(CameraError, match="delivers no frames"):
         calibrate(waiting, dataclasses.replace(PLAN, patience_s=0.1), no_operator, silent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -33,7 +32,7 @@ class Rendered:
     truth: Path
 
 
-def read_options(path: Path) -> dict[str, Any]:
+def read_options(path: Path) -> dict[str, object]:
     """Return the ``[camera.options]`` of a rig file with the simulated camera.
 
     Raises
@@ -50,7 +49,7 @@ def read_options(path: Path) -> dict[str, Any]:
     return dict(options)
 
 
-def render(options: dict[str, Any], folder: Path, *, snapshots: int = 32, serial: str = "SIM0001") -> Rendered:
+def render(options: dict[str, object], folder: Path, *, snapshots: int = 32, serial: str = "SIM0001") -> Rendered:
     """Render a scene with the simulated camera.
 
     Parameters
@@ -74,7 +73,7 @@ def render(options: dict[str, Any], folder: Path, *, snapshots: int = 32, serial
     StorageError
         If the folder cannot be written.
     """
-    ours: dict[str, Any] = {"snapshots": snapshots, "snapshot_rate_hz": 0, "loop_snapshots": 0, "truth": True}
+    ours: dict[str, object] = {"snapshots": snapshots, "snapshot_rate_hz": 0, "loop_snapshots": 0, "truth": True}
     rest = {key: value for key, value in options.items() if key not in {"faults", "trigger"}}
     try:
         wanted = SimulatedOptions.model_validate(rest)

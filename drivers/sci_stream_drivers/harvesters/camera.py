@@ -156,6 +156,8 @@ class HarvestersCamera:
         library()
         files = producer_files(self._options.cti)
         for path in files:
+            # Harvesters swallows the reason why a producer cannot be opened and shows an empty list of cameras; opening
+            # it first gives the error.
             with open_system(path):
                 pass
         return files
@@ -226,6 +228,8 @@ class HarvestersCamera:
 
     def _drain(self, stream: Stream) -> None:
         """Take all filled buffers from the producer, at most as many as it can hold itself."""
+        # Copied and returned before the first frame is decoded, so that the producer does not run out of buffers
+        # meanwhile (docs/decisions/0017).
         while len(self._held) < self._options.buffers:
             try:
                 grabbed = stream.fetch() if self._lost is None else None
@@ -243,6 +247,7 @@ class HarvestersCamera:
         self._heard_s = time.monotonic()
         if self._watch.restarted(grabbed.frame_id, grabbed.camera_time_ns):
             self._counts["restarts"] += 1
+            # Frames already fetched belong to the new count as well; they cannot be numbered within this epoch.
             self._counts["discarded"] += 1 + len(self._held)
             raise CameraLost(
                 "The camera restarted its frame counter: it was reset and may have lost its settings",
@@ -270,6 +275,7 @@ class HarvestersCamera:
 
     def _ask_whether_there(self) -> None:
         """Read a register: many producers do not report an unplugged camera but just deliver no more frames."""
+        # Every camera has Width. Without invalidation GenApi answers from its cache and the lost camera seems present.
         node = self._opened().node_map.get_node("Width")
         try:
             node.node.invalidate_node()

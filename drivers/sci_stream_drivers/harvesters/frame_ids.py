@@ -7,6 +7,7 @@ from typing import Any
 from sci_stream.model import FrameIds
 from sci_stream_drivers.harvesters.library import feature
 
+# GigE Vision 1.x block ids; 0 marks test packets and is skipped.
 _GIGE_LAST = 65535
 _EXTENDED = ("GevGVSPExtendedIDMode", "GevSCCFGExtendedIDMode")
 

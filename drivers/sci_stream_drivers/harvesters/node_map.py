@@ -17,7 +17,9 @@ _KINDS = {
     "intfIEnumeration": "enumeration",
 }  # fmt: skip
 _MOST_CHOICES = 12
+# Nodes without a limit report the extremes of int64 or double, which would be misleading as a range.
 _NO_LIMIT = 2**62
+# Restoring a command would execute it; registers are raw memory behind other features.
 _UNSAVED = ("command", "register")
 _LOCKS = ("TLParamsLocked",)
 

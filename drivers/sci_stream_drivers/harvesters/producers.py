@@ -66,7 +66,7 @@ def _from_environment() -> Iterator[Path]:
     files = [file for folder in folders for file in sorted(Path(folder).expanduser().glob("*.cti"))]
     if not files:
         raise ConfigError(
-            "No GenTL producer is configured",
+            "No GenTL producer is known",
             expected=f"paths of .cti files in cti, or folders of them in the environment variable {VARIABLE}",
             got=f"{VARIABLE}={os.environ[VARIABLE]}, without any .cti file" if folders else "neither",
             hint="A producer comes with the SDK of the camera's vendor.",

@@ -89,6 +89,8 @@ class Session:
             ) from None
         except lib.transport_errors as error:
             raise CameraError(f"The camera {describe(info)} cannot be opened", got=words(error)) from None
+        # Cameras with several streams (stereo, multi-component) deliver frames that belong together; this driver has no
+        # notion of that.
         if len(acquirer.data_streams) != 1:
             raise CameraError(
                 f"The camera {self.name} cannot be used", expected="one data stream", got=len(acquirer.data_streams)

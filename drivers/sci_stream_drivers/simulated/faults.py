@@ -9,6 +9,7 @@ import numpy as np
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream_drivers.simulated.options import FaultOptions
 
+# Every random part has a stream of its own, so that switching one on does not change the others.
 _FAULT_STREAM = 3
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo
+from sci_stream.model import Array, CalibrationHealth, JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.mask_shift import TEXT_LENGTH
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
@@ -100,7 +100,7 @@ def chunk_cells(chunks: Mapping[str, object], info: SeriesInfo) -> dict[str, flo
     }
 
 
-def recorded_chunks(row: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+def recorded_chunks(row: JsonObject) -> dict[str, bool | int | float | str]:
     """Return the chunk data of a row."""
     return {
         name.removeprefix(CHUNK_PREFIX): float(value)
@@ -124,7 +124,7 @@ def ascii_cell(text: str, width: int) -> bytes:
     return text.encode("ascii", "replace")[:width]
 
 
-def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
+def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, object]:
     """Return the cells that describe how a snapshot was reconstructed."""
     report = reconstruction.report
     return {
@@ -149,7 +149,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
     }
 
 
-def _health_cells(health: CalibrationHealth) -> dict[str, Any]:
+def _health_cells(health: CalibrationHealth) -> dict[str, object]:
     figures = {
         "mask_shift_x_px": health.shift_x_px,
         "mask_shift_y_px": health.shift_y_px,

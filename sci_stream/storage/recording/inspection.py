@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.model import Array
+from sci_stream.model import Array, JsonObject
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.series import RecordedSeries
 
+# A run that lost every other snapshot would otherwise print one gap for each.
 _MOST_GAPS = 1000
 
 
-def inspect_recording(path: Path) -> dict[str, Any]:
+def inspect_recording(path: Path) -> JsonObject:
     """Summarise a recording, finished or not, without reading its frames.
 
     Returns
@@ -66,7 +67,7 @@ def inspect_recording(path: Path) -> dict[str, Any]:
         }
 
 
-def _segment(segment: Recording) -> dict[str, Any]:
+def _segment(segment: Recording) -> dict[str, object]:
     state = "last" if segment.clean else ("continued" if segment.continued else "unfinished")
     return {
         "file": segment.path.name,
@@ -78,7 +79,7 @@ def _segment(segment: Recording) -> dict[str, Any]:
     }
 
 
-def _stored(series: RecordedSeries) -> dict[str, Any]:
+def _stored(series: RecordedSeries) -> dict[str, object]:
     raw, video = series.raw, series.video
     disk = sum(segment.disk_bytes for segment in series.segments)
     return {
@@ -91,7 +92,7 @@ def _stored(series: RecordedSeries) -> dict[str, Any]:
     }
 
 
-def _outcomes(rows: Any) -> dict[str, Any]:
+def _outcomes(rows: Any) -> dict[str, object]:
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])
     dropped = Counter(reason.decode("ascii") for reason in rows["reason"][rows["outcome"] == 3].tolist())
@@ -107,7 +108,7 @@ def _outcomes(rows: Any) -> dict[str, Any]:
     }
 
 
-def _gaps(series: RecordedSeries) -> dict[str, Any]:
+def _gaps(series: RecordedSeries) -> dict[str, object]:
     """Return the runs of sequence numbers, between the first and last known, whose raw counts or video are missing."""
     known = np.flatnonzero((series.rows["epoch"] >= 0) | (series.rows["outcome"] != 0))
     if not len(known):
@@ -126,7 +127,7 @@ def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> list[li
     return [[int(edges[i]) + 1, int(edges[i + 1]) - 1] for i in after]
 
 
-def _rates(rows: Any, n_frames: int) -> dict[str, Any]:
+def _rates(rows: Any, n_frames: int) -> dict[str, object]:
     came = np.sort(rows["host_time_ns"][rows["host_time_ns"] > 0])
     if len(came) < 2:
         return {"duration_s": 0.0, "snapshots_hz": None, "video_hz": None, "interval_ms": None}
@@ -141,7 +142,7 @@ def _rates(rows: Any, n_frames: int) -> dict[str, Any]:
     }
 
 
-def _solving(rows: Any) -> dict[str, Any]:
+def _solving(rows: Any) -> dict[str, object]:
     solved = rows["outcome"] == 1
     starts = Counter(
         f"{START_NAMES.get(int(start), 'unknown')}: {reason.decode('ascii')}"
@@ -160,7 +161,7 @@ def _solving(rows: Any) -> dict[str, Any]:
     }
 
 
-def _health(rows: Any) -> dict[str, Any] | None:
+def _health(rows: Any) -> dict[str, object] | None:
     """Summarise the calibration measurements of the series."""
     looked = np.isfinite(rows["below_black_fraction"])
     if not looked.any():
@@ -180,7 +181,7 @@ def _health(rows: Any) -> dict[str, Any] | None:
     }
 
 
-def _chunks(rows: Any, units: dict[str, str]) -> dict[str, Any]:
+def _chunks(rows: Any, units: dict[str, str]) -> dict[str, object]:
     """Summarise each chunk value: count, spread and unit."""
     columns = {name: rows[CHUNK_PREFIX + name] for name in units if CHUNK_PREFIX + name in rows}
     return {
@@ -202,7 +203,7 @@ def _spread(values: Array) -> dict[str, float] | None:
     }
 
 
-def describe_calibration(calibration: Calibration) -> dict[str, Any]:
+def describe_calibration(calibration: Calibration) -> JsonObject:
     """Describe a calibration: its origin and the quality of its masks."""
     phi = calibration.phi
     unseen = (phi.astype(np.float64) ** 2).sum(axis=0) == 0

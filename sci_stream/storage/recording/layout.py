@@ -18,6 +18,7 @@ from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 
 FORMAT = "sci_stream.recording"
+# Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.
 SCHEMA_VERSION = 1
 # Datasets grow by this many rows: rarely enough to cost nothing, while a live reader sees few empty rows.
 GROWTH_ROWS = 64
@@ -33,7 +34,7 @@ class Compression(enum.StrEnum):
     BITSHUFFLE_LZ4 = "bitshuffle_lz4"
     """Lossless; readers need the hdf5plugin filters."""
 
-    def filters(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, object]:
         """Return the options for ``create_dataset``."""
         return {} if self is Compression.NONE else dict(hdf5plugin.Bitshuffle(cname="lz4"))
 
@@ -61,7 +62,7 @@ class Layout:
     raw: np.dtype[Any] | None
     video: bool
     compression: Compression
-    parent: Mapping[str, Any] | None = None
+    parent: Mapping[str, object] | None = None
 
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
@@ -117,7 +118,7 @@ def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
             entry.attrs["default"] = name
 
 
-def ledger_document(document: Mapping[str, Any]) -> Array:
+def ledger_document(document: Mapping[str, object]) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
     Raises

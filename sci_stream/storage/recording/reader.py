@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, SeriesInfo, SolveReport, Start
+from sci_stream.model import Array, JsonObject, SeriesInfo, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
@@ -105,7 +105,7 @@ class Recording:
         """Every column by name, one value per row, row = seq − `first_seq`; see `columns.COLUMNS`."""
         return self._rows
 
-    def _ledger_document(self) -> dict[str, Any]:
+    def _ledger_document(self) -> JsonObject:
         text = self._file.ledger()
         try:
             document = json.loads(text) if text else {}
@@ -114,7 +114,7 @@ class Recording:
         return document if isinstance(document, dict) else {}
 
     @property
-    def ledger(self) -> dict[str, Any] | None:
+    def ledger(self) -> JsonObject | None:
         """The last stored ledger, None if there is none; final if `clean`."""
         ledger = self._ledger_document().get("ledger")
         return ledger if isinstance(ledger, dict) else None
@@ -136,13 +136,13 @@ class Recording:
         return self.clean or self.continued is not None
 
     @property
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> JsonObject:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         known = ("clean", "time_ns", "ledger", "continued")
         return {name: value for name, value in self._ledger_document().items() if name not in known}
 
     @property
-    def parent(self) -> dict[str, Any] | None:
+    def parent(self) -> JsonObject | None:
         """Source of a derived recording; None for a recording of a camera."""
         with self._hdf5() as file:
             if "parent" not in file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -35,7 +34,7 @@ class Repaired:
     path: Path
     kept: Path
     snapshots: int
-    ledger: dict[str, Any]
+    ledger: dict[str, object]
 
 
 def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
@@ -103,7 +102,7 @@ class _Elsewhere:
     settled: npt.NDArray[np.bool_]
 
 
-def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, Any]]:
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, object]]:
     """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
 
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the

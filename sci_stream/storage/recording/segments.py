@@ -18,6 +18,7 @@ from sci_stream.errors import FileFormatError, InputError, StorageError
 from sci_stream.storage.recording.reader import Recording
 
 _LOG = logging.getLogger(__name__)
+# Bounds the search for a free name in a folder that another program fills.
 _MOST_SEGMENTS = 100_000
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
 _LONGEST_NAME_BYTES = 200
@@ -105,6 +106,8 @@ def create_segment(
     for number in range(segment, _MOST_SEGMENTS):
         candidate = segment_path(path, number)
         try:
+            # Existing files are never opened for writing: the end-of-file mark of a crashed one may be stale, and
+            # writing could overwrite its data.
             if candidate.exists():
                 raise FileExistsError
             _begin_new(candidate, build(known), begin)
@@ -141,6 +144,7 @@ def _begin_new(path: Path, image: bytes, begin: Callable[[Path, Path], h5py.File
 def _publish(hidden: Path, path: Path) -> None:
     """Rename a hidden file if the name is free; raise FileExistsError otherwise."""
     try:
+        # A hard link fails if the name exists, atomically; rename() would silently replace the file of another sink.
         path.hardlink_to(hidden)
     except FileExistsError:
         raise
@@ -162,6 +166,7 @@ def _remove_left_behind(path: Path) -> None:
 
 def _is_alive(process: int) -> bool:
     try:
+        # Signal 0 only checks for existence. A recycled pid makes a leftover file survive, which is harmless.
         os.kill(process, 0)
     except ProcessLookupError:
         return False

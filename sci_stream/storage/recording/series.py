@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.model import Array, SeriesInfo
+from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
 from sci_stream.storage.recording.layout import RowState
@@ -157,17 +157,17 @@ class RecordedSeries:
         return self.segments[0].calibration
 
     @property
-    def parent(self) -> dict[str, Any] | None:
+    def parent(self) -> JsonObject | None:
         """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
         return self.segments[0].parent
 
     @property
-    def ledger(self) -> dict[str, Any] | None:
+    def ledger(self) -> JsonObject | None:
         """The last stored ledger, final if `finished`; None if there is none."""
         return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
 
     @property
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> JsonObject:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         return {name: value for segment in self.segments for name, value in segment.notes.items()}
 
@@ -227,7 +227,7 @@ class RecordedSeries:
             table[name] = values[known]
         return table
 
-    def row(self, seq: int) -> dict[str, Any]:
+    def row(self, seq: int) -> JsonObject:
         """Return the columns of one snapshot as plain values. Raises KeyError if it lies outside the recording."""
         index = seq - self.first_seq
         if not 0 <= index < len(self.rows["state"]):

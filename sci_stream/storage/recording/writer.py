@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Array, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, build_image
@@ -88,31 +88,37 @@ class RecordingWriter:
         compression: Compression = Compression.NONE,
         first_seq: int | None = None,
         dtype: npt.DTypeLike | None = None,
-        parent: Mapping[str, Any] | None = None,
+        parent: Mapping[str, object] | None = None,
         after: RecordingWriter | None = None,
     ) -> None:
         self.info = info
         self.first_seq = 0
         self.bytes_written = 0
         self.rows_written = 0
-        self.notes: dict[str, Any] = {} if after is None else dict(after.notes)
+        self.notes: JsonObject = {} if after is None else dict(after.notes)
         self._failure: str | None = None
         self._closed = False
         counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
 
         def image(known: Known) -> bytes:
             self.first_seq = known.settled.complete_below if first_seq is None else first_seq
+            # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
+            # is the first snapshot without an outcome, not the next one to arrive.
             layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
             return recording_image(info, calibration, layout)
 
         def begin(hidden: Path, named: Path) -> h5py.File:
             self.path = named
             with self._guard("started"):
+                # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in
+                # close.
                 self._file = h5py.File(hidden, "r+", libver=LIBVER)
                 self._rows = RowTable(self._file["rows"], info)
                 self._raw = FrameWriter(self._file["raw"], compression) if raw else None
                 self._video = FrameWriter(self._file["video"], compression) if video else None
                 self._ledger: h5py.Dataset = self._file["ledger"]
+                # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
+                # columns.
                 self._file.swmr_mode = True
             return self._file
 
@@ -128,14 +134,18 @@ class RecordingWriter:
             segment=0 if after is None else after.segment + 1,
         )
         self._has_raw, self._has_outcome = known.raw, known.settled
-        same: dict[str, Any] = {
-            "raw": raw,
-            "video": video,
-            "compression": compression,
-            "dtype": dtype,
-            "parent": parent,
-        }
-        self._next = functools.partial(RecordingWriter, path, info, calibration, **same, after=self)
+        self._next = functools.partial(
+            RecordingWriter,
+            path,
+            info,
+            calibration,
+            raw=raw,
+            video=video,
+            compression=compression,
+            dtype=dtype,
+            parent=parent,
+            after=self,
+        )
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:
@@ -285,20 +295,26 @@ class RecordingWriter:
             self._rows.flush()
 
     def write_ledger(
-        self, ledger: Mapping[str, Any] | None, *, clean: bool = False, continued: str | None = None
+        self, ledger: Mapping[str, object] | None, *, clean: bool = False, continued: str | None = None
     ) -> None:
         """Store the ledger of the series and the `notes`, replacing earlier ones.
 
         ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
         """
-        document = {"clean": clean, "time_ns": unix_ns(), "ledger": None if ledger is None else dict(ledger)}
+        document: JsonObject = {
+            "clean": clean,
+            "time_ns": unix_ns(),
+            "ledger": None if ledger is None else dict(ledger),
+        }
         document |= self.notes | ({} if continued is None else {"continued": continued})
         padded = ledger_document(document)
         with self._guard("written"):
+            # One chunk in one system call: a reader or a kill sees the old ledger or the new one, rarely a mixture,
+            # which readers treat as no ledger.
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: Mapping[str, Any] | None = None, *, continued: str | None = None) -> None:
+    def close(self, ledger: Mapping[str, object] | None = None, *, continued: str | None = None) -> None:
         """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
 
         ``continued`` names the segment that continues the series, for all but the last.
@@ -313,11 +329,13 @@ class RecordingWriter:
         self._closed = True
         try:
             if self._failure is None:
+                # After a failed write the file is in an unknown state: it is closed without further writes and read to
+                # its last flush.
                 self._finish(ledger, continued)
         finally:
             self._close_file()
 
-    def _finish(self, ledger: Mapping[str, Any] | None, continued: str | None) -> None:
+    def _finish(self, ledger: Mapping[str, object] | None, continued: str | None) -> None:
         self.flush()
         if continued is not None:
             self.write_ledger(ledger, continued=continued)
@@ -368,11 +386,13 @@ class FrameWriter:
         if node.shape[0] <= row:
             node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
         if self._packed:
+            # Direct chunks bypass the filters, so compressed rows take the ordinary path.
             node[row] = data
         elif data.ndim == 2:
             node.id.write_direct_chunk((row, 0, 0), data)
         else:
             for frame in range(data.shape[0]):
+                # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/0008).
                 node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
         return data.nbytes
 
