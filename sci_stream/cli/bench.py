@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +72,75 @@ def bench_quality(
     console = Console(stderr=True)
     figures = bench(data, section, device, lambda line: console.print(line, highlight=False, markup=False), plot)
     print_figures(figures, table_console(), json_path)
+
+
+@bench_app.command("reality")
+def bench_reality(
+    scenes: Annotated[str, typer.Option(help="tuning, reporting (never tune on these) or all.")] = "all",
+    perturbation: Annotated[
+        list[str] | None, typer.Option(help="none, shift, gain, all, shift+gain, …; repeatable. All by default.")
+    ] = None,
+    masks: Annotated[
+        list[str] | None, typer.Option(help="published, random, shift or measured; repeatable. All by default.")
+    ] = None,
+    blur: Annotated[list[float] | None, typer.Option(help="Blur of the masks, pixels; repeatable.")] = None,
+    frames: Annotated[list[int] | None, typer.Option(help="Frames per snapshot; repeatable.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every rig on every scene: hours.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three rigs, three perturbations, one snapshot.")] = False,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations; the plain loop always has 40.")] = 12,
+    snapshots: Annotated[int, typer.Option(min=1, help="Snapshots of a series, of which the last one counts.")] = 3,
+    size: Annotated[int, typer.Option(min=32, help="Height and width of the field, pixels.")] = 128,
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig; repeatable."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core, or one for a GPU.")] = 0,
+    cells: Annotated[bool, typer.Option("--cells", help="Also print every cell.")] = False,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file.")] = None,
+) -> None:
+    """Measure how much is lost when the masks are not quite those of the calibration, on scenes with truth."""
+    from sci_stream.bench.plots import require_matplotlib
+    from sci_stream.bench.reality import compare, rigs
+    from sci_stream.bench.reality.perturbations import PERTURBATIONS
+    from sci_stream.bench.reality.plot import plot
+    from sci_stream.bench.reality.scenes import Half
+    from sci_stream.bench.reality.solving import SolverSpec
+    from sci_stream.bench.result import print_result, write_json
+
+    if scenes not in {"all", *Half}:
+        raise ConfigError("Unknown --scenes", expected="tuning, reporting or all", got=repr(scenes))
+    if plot_path is not None:
+        require_matplotlib(plot_path)
+    plan = compare.Plan(
+        rigs=rigs.choose_rigs(
+            rigs.QUICK_RIGS if quick else rigs.ALL_RIGS if full else rigs.RIGS,
+            patterns=tuple(masks or ()),
+            blurs_px=tuple(blur or ()),
+            frames=tuple(frames or ()),
+        ),
+        perturbations=tuple(perturbation or (("none", "shift", "all") if quick else PERTURBATIONS)),
+        halves=tuple(Half) if scenes == "all" else (Half(scenes),),
+        snapshots=1 if quick else snapshots,
+        size=size,
+        every_scene=full,
+    )
+    spec = SolverSpec(reconstruct_section(denoiser, weights, None, None, set_ or []), device, iterations)
+    result = compare.bench(plan, spec, _progress(), settings={"set": " ".join(set_ or [])}, jobs=jobs)
+    print_result(result, table_console(), more=[compare.cell_table(result)] if cells else [])
+    if json_path is not None:
+        write_json(result, json_path)
+    if plot_path is not None:
+        plot(result, plot_path)
+
+
+def _progress() -> Callable[[str], None]:
+    """Return what prints a line of progress, on standard error."""
+    console = Console(stderr=True)
+    return lambda line: console.print(line, highlight=False, markup=False)
 
 
 @bench_app.command("colour")

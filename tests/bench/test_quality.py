@@ -42,7 +42,7 @@ def test_bench_quality_json_covers_every_shot(published: Path) -> None:
     assert figures["settings"]["denoiser"] == "tv"
     assert figures["versions"]["numpy"] == np.__version__
 
-    assert set(figures) == {"sets", "settings", "machine", "device", "versions"}
+    assert set(figures) == {"sets", "settings", "machine", "device", "versions", "processor"}
     assert set(row) == {"name", "shots", "psnr_db", "ssim", "iterations", "seconds_per_shot", "per_shot"}
     assert all(set(shot) == {"psnr_db", "ssim", "iterations", "seconds"} for shot in row["per_shot"])
     assert row["psnr_db"] == pytest.approx(np.mean([shot["psnr_db"] for shot in row["per_shot"]]))
