@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,12 +24,7 @@ class Environment:
     processor: str = ""
 
 
-def environment(device: str = "") -> dict[str, Any]:
-    """Return `read_environment` as a dictionary, for benchmarks that do not return a `BenchResult` yet."""
-    return dataclasses.asdict(read_environment(device))
-
-
-def read_environment(device: str = "") -> Environment:
+def environment(device: str = "") -> Environment:
     """Return the environment of this process."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return Environment(machine, device, versions(), _processor())

@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 
 from sci_stream.bench.environment import Environment
 from sci_stream.errors import StorageError
+from sci_stream.recon.settings import SolverSettings
 
 Row_co = TypeVar("Row_co", covariant=True)
 Settings = dict[str, int | float | str | bool | None]
@@ -62,8 +63,8 @@ class Table(Generic[Row_co]):
 class BenchResult:
     """Everything that one benchmark measured, with what is needed to judge and repeat it.
 
-    ``tables`` has the figures, ``notes`` the lines printed below them, ``settings`` the parameters of the run.
-    Benchmarks with figures that fit into no table derive a class with further fields, which JSON includes.
+    ``tables`` has the figures, ``notes`` the lines printed below them, ``settings`` the parameters of the run. Each
+    benchmark derives a class whose further fields have all figures by name, for programs; JSON has them too.
     """
 
     name: str
@@ -71,6 +72,11 @@ class BenchResult:
     tables: tuple[Table[object], ...]
     notes: tuple[str, ...] = ()
     settings: Settings = field(default_factory=dict)
+
+
+def solver_settings(prior: str, weights: Path | None, settings: SolverSettings) -> Settings:
+    """Return denoiser, weights and solver settings, as every benchmark of reconstruction records them."""
+    return {"denoiser": prior, "weights": str(weights or ""), **dataclasses.asdict(settings)}
 
 
 def print_result(result: BenchResult, console: Console, more: Iterable[Table[object]] = ()) -> None:
@@ -94,7 +100,7 @@ def _rich(table: Table[object]) -> RichTable:
 
 
 def write_json(result: BenchResult, path: Path) -> None:
-    """Write a result as JSON: its fields, and of each table its rows and the unit of each column.
+    """Write a result as JSON: its fields, and of each table its title and the units of its columns.
 
     Raises
     ------
@@ -112,7 +118,7 @@ def _plain(value: object) -> object:
     """Return what JSON does not know as what it knows."""
     if isinstance(value, Table):
         units = {column.key: column.unit for column in value.columns if column.unit}
-        return {"title": value.title, "units": units, "rows": value.rows}
+        return {"title": value.title, "units": units}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
     if isinstance(value, Enum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sci_stream.bench.environment import read_environment
+from sci_stream.bench.environment import environment
 from sci_stream.bench.reality.optics import F32, MaskOptics
 from sci_stream.bench.reality.perturbations import PERTURBATIONS, Perturbation, parse_perturbation
 from sci_stream.bench.reality.rigs import RIGS, Rig, film
@@ -156,7 +156,7 @@ def bench(plan: Plan, spec: SolverSpec, say: Say, *, settings: Settings | None =
     title = f"{spec.description}; snapshot {plan.snapshots} of a series, {plan.size}×{plan.size}"
     return RealityResult(
         name="reality",
-        environment=read_environment(spec.device),
+        environment=environment(spec.device),
         tables=(Table(title, SUMMARY_COLUMNS, summarise(cells), dense=True),),
         notes=verdicts(cells),
         settings={
