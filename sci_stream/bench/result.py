@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from sci_stream.bench.environment import Environment
@@ -95,7 +96,7 @@ def _rich(table: Table[object]) -> RichTable:
         rich.add_column(column.heading, justify="left" if column.left else "right", no_wrap=not column.wraps)
     for number, row in enumerate(table.rows):
         cells = [column.cell(row) for column in table.columns]
-        rich.add_row(*cells, style="bold red" if number in table.wrong else "")
+        rich.add_row(*map(escape, cells), style="bold red" if number in table.wrong else "")
     return rich
 
 
@@ -128,8 +129,28 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+def write_markdown(result: BenchResult, path: Path, more: Iterable[Table[object]] = ()) -> None:
+    """Write tables, notes, settings and environment as Markdown, for `docs/results`.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
+    here = result.environment
+    versions = ", ".join(f"{name} {version}" for name, version in here.versions.items())
+    settings = ", ".join(f"{name} = {value}" for name, value in result.settings.items() if value not in {None, ""})
+    parts = [f"Measured on {here.processor or 'an unnamed processor'} ({here.machine}), {versions}; {settings}.\n"]
+    parts += [f"## {table.title}\n\n{markdown(table)}" for table in (*result.tables, *more)]
+    parts += ["".join(f"- {note}\n" for note in result.notes)] if result.notes else []
+    try:
+        path.write_text("\n".join(parts))
+    except OSError as error:
+        raise StorageError(f"The report cannot be written to {path}", got=error) from error
+
+
 def markdown(table: Table[object]) -> str:
-    """Return a table as Markdown, for documents."""
+    """Return a table as Markdown."""
     headings = [column.heading.replace("\n", " ") for column in table.columns]
     rules = [":---" if column.left else "---:" for column in table.columns]
     lines: list[Sequence[str]] = [headings, rules]

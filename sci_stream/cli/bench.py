@@ -16,8 +16,14 @@ from sci_stream.errors import ConfigError, LedgerError
 from sci_stream.model import Policy
 
 if TYPE_CHECKING:
+    import torch
+
+    from sci_stream.bench.datasets import Footage
     from sci_stream.bench.result import BenchResult, Table
     from sci_stream.config import ReconstructSection
+    from sci_stream.ports import Denoiser
+    from sci_stream.recon.denoisers.half_precision import Precision
+    from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
@@ -118,6 +124,7 @@ def bench_reality(
     device: Device = "auto",
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write all tables to this Markdown file.")] = None,
 ) -> None:
     """Measure how much is lost when the masks are not quite those of the calibration, on scenes with truth."""
     from sci_stream.bench.plots import require_matplotlib
@@ -126,6 +133,7 @@ def bench_reality(
     from sci_stream.bench.reality.plot import plot
     from sci_stream.bench.reality.scenes import Half
     from sci_stream.bench.reality.solving import SolverSpec
+    from sci_stream.bench.result import write_markdown
 
     if scenes not in {"all", *Half}:
         raise ConfigError("Unknown --scenes", expected="tuning, reporting or all", got=repr(scenes))
@@ -142,11 +150,13 @@ def bench_reality(
         halves=tuple(Half) if scenes == "all" else (Half(scenes),),
         snapshots=1 if quick else snapshots,
         size=size,
-        every_scene=full,
+        scenes_per_rig=0 if full else 1 if quick else 2,
     )
     spec = SolverSpec(reconstruct_section(denoiser, weights, None, None, set_ or []), device, iterations)
     result = compare.bench(plan, spec, _progress(), settings={"set": " ".join(set_ or [])}, jobs=jobs)
     _show(result, json_path, [compare.cell_table(result)] if cells else [])
+    if report is not None:
+        write_markdown(result, report, [compare.cell_table(result)])
     if plot_path is not None:
         plot(result, plot_path)
 
@@ -262,7 +272,9 @@ def bench_speed(
         plot_figures(result, plot)
 
 
-def _denoisers(name: str, weights: Path | None, device: Any, precision: Any) -> tuple[Any, Any]:
+def _denoisers(
+    name: str, weights: Path | None, device: torch.device, precision: Precision
+) -> tuple[FfdnetWeights | None, Callable[[int | None], Denoiser]]:
     """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
     from sci_stream.bench.time_to_quality import read_weights
     from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -280,10 +292,6 @@ def _denoisers(name: str, weights: Path | None, device: Any, precision: Any) -> 
     else:
         network = initial_weights(variant_shape(name), seed=0)
     return network, lambda pixels: FfdnetDenoiser(network, device, precision, name=name, pixels_per_chunk=pixels)
-
-
-if TYPE_CHECKING:
-    from sci_stream.bench.datasets import Footage
 
 
 @bench_app.command("warm")

@@ -28,9 +28,10 @@ PLAIN_MARGIN_DB = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure: the product of rigs and perturbations, each rig on one scene of each half in turn, or on all.
+    """What to measure: the product of rigs and perturbations, each rig on some scenes of each half in turn.
 
-    ``snapshots`` are solved in series, of which the last one counts; ``size`` is the field's height and width, pixels.
+    ``snapshots`` are solved in series, of which the last one counts; ``size`` is the field's height and width, pixels;
+    ``scenes_per_rig`` is a number in each half, or 0 for all.
     """
 
     rigs: tuple[Rig, ...] = RIGS
@@ -38,7 +39,7 @@ class Plan:
     halves: tuple[Half, ...] = tuple(Half)
     snapshots: int = 3
     size: int = 128
-    every_scene: bool = False
+    scenes_per_rig: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +223,11 @@ def _takes(plan: Plan, say: Say) -> Iterator[_Take]:
         following = 0
         for rig in plan.rigs:
             take = Take(plan.size, rig.n_frames, rig.colour, plan.snapshots)
+            wanted = plan.scenes_per_rig or len(scenes)
             # Begin after the scene of the last rig, so that every scene has its turn.
             for place in [(following + offset) % len(scenes) for offset in range(len(scenes))]:
+                if wanted == 0:
+                    break
                 scene = scenes[place]
                 if take.colour and not scene.in_colour:
                     continue
@@ -234,9 +238,8 @@ def _takes(plan: Plan, say: Say) -> Iterator[_Take]:
                         say(f"skipped: {reason}")
                     said.add(str(reason))
                     continue
-                if not plan.every_scene:
-                    following = place + 1
-                    break
+                wanted -= 1
+                following = place + 1
 
 
 def measure(take: _Take, perturbations: Sequence[Perturbation], reconstructor: Reconstructor) -> list[Cell]:

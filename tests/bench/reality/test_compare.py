@@ -34,6 +34,7 @@ def small_plan(**changes: object) -> Plan:
         "perturbations": ("none", "all"),
         "snapshots": 2,
         "size": 32,
+        "scenes_per_rig": 1,
     }
     return Plan(**{**plan, **changes})  # type: ignore[arg-type]
 
@@ -73,6 +74,13 @@ def test_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "simulated faster" in shown
     assert "tuning" not in shown
+
+
+def test_rigs_have_number_of_scenes_asked_for() -> None:
+    rig = (Rig("random", 0.5, 4),)
+    for wanted, expected in ((2, 2), (0, 2)):  # without data there are two
+        plan = small_plan(rigs=rig, perturbations=("none",), halves=(Half.TUNING,), scenes_per_rig=wanted, snapshots=1)
+        assert len({cell.scene for cell in bench(plan, SPEC, lambda _: None, jobs=1).cells}) == expected
 
 
 def test_bench_without_available_masks_raises() -> None:
