@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from sci_stream.storage.recording.series import open_recording as open
     from sci_stream.transport.pubsub import subscribe
 
-__all__ = ["control", "open", "subscribe"]
+__all__ = ["__version__", "control", "open", "subscribe"]
+
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sci_stream import __version__
 from sci_stream.cli import (
     bench,
     calibration,
@@ -18,7 +21,7 @@ from sci_stream.cli import (
     rigs,
     training,
 )
-from sci_stream.cli.common import app
+from sci_stream.cli.common import app, state
 from sci_stream.errors import SciStreamError
 from sci_stream.nodes.runtime.logs import logs_json
 
@@ -34,6 +37,22 @@ __all__ = [
     "rigs",
     "training",
 ]
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"sci-stream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    state["verbose"] = verbose
 
 
 def main() -> None:
