@@ -116,7 +116,7 @@ def until_back(producer: Path) -> None:
 def test_unplugged_camera_fails_disappears_and_returns_restarted(gentl_producer: Path) -> None:
     with camera(gentl_producer) as bench:
         small(bench)
-        bench.set(SimUnplugAfter=20, SimUnplugTime=4000.0)
+        bench.set(SimUnplugAfter=20, SimUnplugTime=8000.0)
         bench.start(buffers=64)
         assert [got.frame_id for got in bench.take(20)] == list(range(20))
         with pytest.raises(gentl.IoException, match="SIM0001 was unplugged"):
