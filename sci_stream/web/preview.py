@@ -335,7 +335,7 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise TransportError(
-            f"The live page cannot listen on {host}:{port}",
+            f"The preview cannot listen on {host}:{port}",
             got=error.strerror or error,
             hint="Another program may use the port: choose another, or 0 for any free one.",
         ) from error
