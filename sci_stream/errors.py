@@ -1,40 +1,40 @@
-"""The exception tree. User errors are apart from environment faults and from malformed messages.
+"""The exception tree: user errors, environment faults, malformed messages and ledger errors.
 
 ::
 
     SciStreamError
-    ├── InputError            what the user gave is wrong: correct it and start again       (exit status 2)
+    ├── InputError            invalid user input: correct it and start again             (exit status 2)
     │   ├── ConfigError           the rig file, an option, an environment override
     │   ├── CalibrationError      a mask stack that is unusable or does not fit
-    │   ├── FileFormatError       a file that is not what its name or use says
+    │   ├── FileFormatError       a file whose content does not fit its name or use
     │   └── WeightsError          a denoiser checkpoint of an unknown or broken layout
-    ├── EnvironmentFault      the world is not as needed: camera, disk, device, network  (exit status 3)
+    ├── EnvironmentFault      a fault of the environment: camera, disk, device, network  (exit status 3)
     │   ├── CameraError           the camera cannot be opened, configured or read
-    │   │   └── CameraLost            it was there and went away; opening it again may work
+    │   │   └── CameraLost            the connection was lost; reopening may work
     │   ├── DeviceError           the compute device is missing or out of memory
-    │   │   └── DeviceMemoryError     it has too little memory now; with less to do at once it may work
+    │   │   └── DeviceMemoryError     out of memory; less work at a time may fit
     │   ├── StorageError          the disk is full, gone or not writable
     │   └── TransportError        an address is in use, unreachable or not allowed
     ├── WireError             a message that cannot be trusted; counted by ``reason``, never fatal to a node
-    └── LedgerError           a run whose snapshots do not add up                        (exit status 4)
+    └── LedgerError           the ledger of a run does not balance                       (exit status 4)
 
-A programmer's mistake is none of these: it stays a ``ValueError`` or ``TypeError`` with its traceback.
+Programming errors are none of these: they remain ``ValueError`` or ``TypeError``, with a traceback.
 """
 
 from __future__ import annotations
 
 
 class SciStreamError(Exception):
-    """Base of every error this project raises on purpose.
+    """Base of all errors that this project raises deliberately.
 
     Parameters
     ----------
     what
-        One sentence: what went wrong, naming the file, field or address.
+        One sentence that names the problem and the file, field or address.
     expected, got
-        What was expected there and what came instead, where that applies.
+        Expected and given value, if applicable.
     hint
-        What the reader can do about it.
+        How to solve the problem.
     """
 
     exit_status = 1
@@ -57,21 +57,21 @@ class SciStreamError(Exception):
 
 
 class InputError(SciStreamError):
-    """What the user gave is wrong."""
+    """Invalid user input."""
 
     exit_status = 2
 
 
 class ConfigError(InputError):
-    """The rig file, a command line option or an environment override is wrong."""
+    """The rig file, a command line option or an environment override is invalid."""
 
 
 class CalibrationError(InputError):
-    """A calibration is unusable or does not fit what it is used with."""
+    """A calibration is unusable or does not fit the data."""
 
 
 class FileFormatError(InputError):
-    """A file is not what its name or use says."""
+    """The content of a file does not fit its name or use."""
 
 
 class WeightsError(InputError):
@@ -79,7 +79,7 @@ class WeightsError(InputError):
 
 
 class EnvironmentFault(SciStreamError):
-    """The world is not as needed."""
+    """The environment does not provide what is needed."""
 
     exit_status = 3
 
@@ -89,7 +89,7 @@ class CameraError(EnvironmentFault):
 
 
 class CameraLost(CameraError):
-    """The camera was there and went away; opening it again may work."""
+    """The connection to the camera was lost; reopening may work."""
 
 
 class DeviceError(EnvironmentFault):
@@ -97,7 +97,7 @@ class DeviceError(EnvironmentFault):
 
 
 class DeviceMemoryError(DeviceError):
-    """The compute device has too little memory now; with less to do at once, or later, it may work."""
+    """The compute device is out of memory; less work at a time, or a later attempt, may fit."""
 
 
 class StorageError(EnvironmentFault):
@@ -109,7 +109,7 @@ class TransportError(EnvironmentFault):
 
 
 class WireError(SciStreamError):
-    """A message that cannot be trusted.
+    """An invalid message.
 
     Parameters
     ----------
@@ -125,6 +125,6 @@ class WireError(SciStreamError):
 
 
 class LedgerError(SciStreamError):
-    """A run whose snapshots do not add up."""
+    """The ledger of a run does not balance."""
 
     exit_status = 4

@@ -1,4 +1,4 @@
-"""The values that travel: frames from a camera, snapshots, reconstructions. Frozen, and free of any input or output."""
+"""Values exchanged between the components: frames, snapshots, reconstructions. Frozen, without input or output."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+# A parsed JSON object. Any, because a recursive union would need a cast at every nested access.
+JsonObject = dict[str, Any]
+
 
 class BayerPhase(enum.StrEnum):
     """Colours of the top-left 2×2 pixels of the sensor, read row by row."""
@@ -22,35 +25,35 @@ class BayerPhase(enum.StrEnum):
 
 
 class Policy(enum.StrEnum):
-    """What a rig does when reconstruction cannot keep up with the camera, which cannot be paused."""
+    """Behaviour under overload, when reconstruction is slower than the camera, which cannot be paused."""
 
     LIVE = "live"
-    """Drop the oldest waiting snapshot, counted: what is shown stays recent."""
+    """Drop and count the oldest queued snapshot: the live view stays recent."""
     RECORD = "record"
-    """Write every raw snapshot first; those beyond capacity are reconstructed later from the recording."""
+    """Record every raw snapshot first; those beyond capacity are reconstructed later from the recording."""
 
 
 class Start(enum.StrEnum):
-    """Where an iteration started from."""
+    """Initial estimate of a solve."""
 
     COLD = "cold"
     """From ȳ = y/Σφ, repeated to all B frames."""
     WARM = "warm"
-    """From an estimate made from the preceding reconstruction."""
+    """From an estimate based on the preceding reconstruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameIds:
-    """How a camera numbers its frames: from ``first`` up, and after ``last`` from ``first`` again."""
+    """Numbering of a camera's frames: from ``first`` up to ``last``, then from ``first`` again."""
 
     first: int = 0
     last: int | None = None
 
     def missed(self, previous: int, current: int) -> int:
-        """Return how many ids lie strictly between two received ones; −1 for a repeated id.
+        """Return the number of ids strictly between two received ones; −1 for a repeated id.
 
-        With wrap-around the shorter way round is taken: an id behind by less than half the range is a repetition
-        (−1), not a loss of nearly all.
+        On wrap-around the shorter distance counts: an id behind by less than half the range is a repetition (−1), not a
+        loss of nearly all frames.
         """
         if self.last is None:
             return current - previous - 1 if current > previous else -1
@@ -63,12 +66,12 @@ class FrameIds:
 
 @dataclass(frozen=True, slots=True)
 class CameraCapabilities:
-    """What an open camera delivers and can do.
+    """Properties of an open camera and its frames.
 
-    ``height_px``, ``width_px`` give the shape of every frame; ``pixel_format`` is the GenICam (PFNC) name of what
-    the sensor sends; ``clock`` names the clock of camera timestamps; ``frame_period_ns`` is the nominal distance of
-    frames where it is known. ``finite`` cameras end by themselves; ``has_truth`` ones hand over the true video.
-    ``chunks`` are the numbers that come with each frame (`CameraFrame.chunks`), by name, with their units.
+    ``height_px`` and ``width_px`` give the shape of every frame; ``pixel_format`` is the GenICam (PFNC) name of the
+    sensor's format; ``clock`` names the clock of camera timestamps; ``frame_period_ns`` is the nominal frame period if
+    known. A ``finite`` camera ends by itself; one with ``has_truth`` also delivers the true video. ``chunks`` gives the
+    units of the numbers that come with each frame (`CameraFrame.chunks`), by name.
     """
 
     model: str
@@ -89,22 +92,22 @@ class CameraCapabilities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CameraFrame:
-    """One frame as a driver hands it over.
+    """One frame as delivered by a driver.
 
     Parameters
     ----------
     counts
         (H, W) uint8, uint16 or float32, DN. Owned by the receiver: the driver keeps no reference.
     frame_id
-        The camera's own number, see `FrameIds`; None if it has none.
+        Frame number of the camera, see `FrameIds`; None if it has none.
     camera_time_ns
         Time stamp on the camera's clock, None if it has none.
     host_time_ns
-        Unix time at which the host had the frame.
+        Unix time at which the host received the frame.
     truth
         (B, H, W) uint8 (255 = 1.0) or float (0–1): the true video behind this frame, from cameras that know it.
     chunks
-        What the camera added to the frame (GenICam chunk data): exposure time, gain, state of lines, …, by name.
+        GenICam chunk data of the frame, by name: exposure time, gain, line states, ….
     """
 
     counts: Array
@@ -117,9 +120,9 @@ class CameraFrame:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotId:
-    """Which snapshot: ``seq`` counts from 0 within a ``series`` and never repeats in it.
+    """Identity of a snapshot: ``seq`` counts from 0 within a ``series`` and is never repeated in it.
 
-    ``epoch`` counts the camera's (re)starts within the series: frame ids and time stamps compare only within one.
+    ``epoch`` counts the camera's (re)starts within the series: frame ids and timestamps compare only within one epoch.
     """
 
     series: str
@@ -129,13 +132,12 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One coded exposure, y = Σ_b φ_b ⊙ x_b + z in DN, with all that is needed to reconstruct and account for it.
+    """One coded exposure, y = Σ_b φ_b ⊙ x_b + z in DN, with everything needed to reconstruct and account for it.
 
-    ``counts`` (H, W) uint8, uint16 or float32 DN; ``dropped_before`` frames the camera numbered but did not deliver
-    between the preceding snapshot and this one; ``truth`` as in `CameraFrame`; ``backlog`` snapshots that were
-    waiting behind this one when it was dispatched; ``period_ns`` time that one reconstruct node has per snapshot if
-    nothing is to be dropped (camera period × nodes), 0 if unknown; ``redelivered`` how often it was sent before;
-    ``chunks`` as in `CameraFrame`.
+    ``counts`` (H, W) uint8, uint16 or float32 DN; ``dropped_before`` frames lost by the camera between the preceding
+    snapshot and this one; ``truth`` as in `CameraFrame`; ``backlog`` snapshots queued behind this one when it was
+    dispatched; ``period_ns`` time budget of one reconstruct node per snapshot (camera period × nodes), 0 if unknown;
+    ``redelivered`` number of earlier deliveries; ``chunks`` as in `CameraFrame`.
     """
 
     id: SnapshotId
@@ -159,7 +161,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Unix time in ns at which a snapshot passed each stage; 0 where it has not been (yet)."""
+    """Unix time in ns at which a snapshot passed each stage; 0 for stages not reached."""
 
     acquired_ns: int = 0
     dispatched_ns: int = 0
@@ -171,32 +173,32 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationHealth:
-    """How well a calibration still describes what is on the sensor, found from a snapshot while running.
+    """State of the calibration, measured from a snapshot at run time.
 
     Parameters
     ----------
     shift_x_px, shift_y_px
-        By how much the masks' image stands to the right of and below where it was calibrated; None if it could not be
-        given: too little light, or masks that are not in front of this camera.
+        Shift of the masks to the right and downwards since the calibration; None if it could not be measured: too
+        little light, or other masks.
     shift_sd_px
-        Standard deviation of these, from scatter alone.
+        Standard deviation of the shift, from scatter alone.
     match
-        0–1, how much of what masks could explain of the measurement the calibrated ones do; None on small sensors.
+        Mask correlation, 0–1: the part of the measurement explained by the calibrated masks, relative to the part that
+        masks could explain at all; None on small sensors.
     contrast
-        Modulation by the masks relative to the calibrated one.
+        Modulation by the masks relative to the calibration.
     order, first_mask
-        In which order the masks are shown: ``"forward"``, ``"reversed"``, ``"rotated"``, or ``"unknown"`` while nothing
-        moves; and which of them, as calibrated, comes first.
+        Order of the masks: ``"forward"``, ``"reversed"``, ``"rotated"``, or ``"unknown"`` while nothing moves; and the
+        index of the calibrated mask that is shown first.
     corrected
-        Whether snapshots are being reconstructed with masks moved accordingly.
+        Whether snapshots are reconstructed with shifted masks.
     below_black_fraction
-        Of pixels that are darker than the dark frame by more than noise.
+        Fraction of pixels darker than the dark frame by more than the noise.
     brightness
-        Mean of the video, 0–1: how much light there is through the masks. Whether the scene or the gain has changed is
-        not to be distinguished from it.
+        Mean of the video, 0–1. A change of the scene and a change of the gain cannot be distinguished by it.
     gain
-        Exposure time and amplification by chunk data, relative to those of the calibration; None where the camera adds
-        neither to its frames, or the calibration does not know its own.
+        Exposure time and amplification from chunk data, relative to the calibration; None if the camera or the
+        calibration provides neither.
     """
 
     shift_x_px: float | None
@@ -213,7 +215,7 @@ class CalibrationHealth:
 
     @property
     def shift_px(self) -> float | None:
-        """How far the masks stand from where they were calibrated."""
+        """Distance of the masks from their calibrated position."""
         if self.shift_x_px is None or self.shift_y_px is None:
             return None
         return math.hypot(self.shift_x_px, self.shift_y_px)
@@ -221,15 +223,14 @@ class CalibrationHealth:
 
 @dataclass(frozen=True, slots=True)
 class SolveReport:
-    """How one snapshot was solved: what the engine says beside the video.
+    """Report of the engine on one solve.
 
-    ``start_reason`` says in a word why the start was what it was (``"first"``, ``"gap"``, ``"cut"``, …, see
+    ``start_reason`` is a word for the choice of the start (``"first"``, ``"gap"``, ``"cut"``, …, see
     `sci_stream.recon.initialization.initializer.Initializer`);
-    ``budget_limited`` that fewer iterations were spent than asked for because time was short; ``residual`` is
-    ‖y − Φv‖₂/‖y‖₂ of the delivered estimate; ``saturated_fraction`` of pixels were left out of the projection;
-    ``health`` describes the calibration, on those snapshots on which it was looked at; ``solver`` names the settings it
-    was solved with, which its node shows in full, ``""`` if it does not; ``masks_at`` where the masks were taken to be,
-    as `sci_stream.optics.mask_shift.Displacement.to_text` says it, ``""`` for where they were calibrated.
+    ``budget_limited`` is set if there was no time for the requested iterations; ``residual`` is ‖y − Φv‖₂/‖y‖₂ of the
+    estimate; ``saturated_fraction`` of pixels were excluded from the data term; ``health`` is set on snapshots that
+    measured the calibration; ``solver`` is the id of the settings in the status of its node, ``""`` if unknown;
+    ``masks_at`` is the mask position used (`sci_stream.optics.mask_shift.Displacement.to_text`), ``""`` as calibrated.
     """
 
     iterations: int
@@ -249,9 +250,9 @@ class SolveReport:
 class Reconstruction:
     """The B video frames recovered from one snapshot.
 
-    ``video`` (B, H, W) float16 or float32 on the 0–1 scale, a Bayer mosaic where ``bayer`` is given (demosaicing is
-    the sink's); ``counts`` the coded snapshot it came from, so that a sink needs no second stream to show or record
-    it; ``node`` and ``device`` say who made it.
+    ``video`` (B, H, W) float16 or float32 on the 0–1 scale, a Bayer mosaic if ``bayer`` is set (the sink demosaics);
+    ``counts`` the coded snapshot, so that a sink needs no second stream to show or record it; ``node`` and ``device``
+    the origin.
     """
 
     id: SnapshotId
@@ -272,9 +273,9 @@ class Reconstruction:
 
 @dataclass(frozen=True, slots=True)
 class SeriesInfo:
-    """What is known when a series starts; recorded with it and shown beside it.
+    """Description of a series, known when it starts; recorded with it.
 
-    ``chunks`` are the numbers that the camera adds to each frame, by name, with their units.
+    ``chunks`` gives the units of the numbers that the camera adds to each frame, by name.
     """
 
     series: str
@@ -298,12 +299,12 @@ class SeriesInfo:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One thing that can be read or set on a camera, as its driver describes it.
+    """A feature of a camera, as described by its driver.
 
-    ``kind`` is integer, float, boolean, enumeration, string, register or command; ``access`` RO, WO, RW, or NA if it
-    is not available now; ``minimum``, ``maximum``, ``step`` are None where there are none; ``choices`` are the values
-    that an enumeration can take now; ``category`` is its place in the camera's own order, with slashes; ``visibility``
-    says for whom it is meant: Beginner, Expert, Guru or Invisible.
+    ``kind`` is integer, float, boolean, enumeration, string, register or command; ``access`` RO, WO, RW, or NA if not
+    available now; ``minimum``, ``maximum``, ``step`` are None if there are none; ``choices`` are the values that an
+    enumeration can take now; ``category`` is its place in the camera's feature tree, with slashes; ``visibility`` is
+    the GenICam level of its audience: Beginner, Expert, Guru or Invisible.
     """
 
     name: str
@@ -322,15 +323,15 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What there is on a camera: its features, in its own order, and options that bring it back into this state."""
+    """The features of a camera, in its own order, and driver options that restore its present state."""
 
     features: tuple[Feature, ...]
-    options: dict[str, Any]
+    options: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCamera:
-    """A camera that could be opened; ``access`` says in a word whether it can be now, ``options`` select exactly it."""
+    """A camera on the system; ``access`` is its availability in a word, ``options`` select exactly this camera."""
 
     id: str
     vendor: str
@@ -338,12 +339,12 @@ class FoundCamera:
     serial: str
     user_defined_name: str
     access: str
-    options: dict[str, Any]
+    options: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class FoundInterface:
-    """What cameras are attached to: a network or USB controller, a frame grabber."""
+    """An interface that cameras are attached to: a network or USB controller, a frame grabber."""
 
     id: str
     name: str
@@ -353,7 +354,7 @@ class FoundInterface:
 
 @dataclass(frozen=True, slots=True)
 class FoundProducer:
-    """The software through which a driver reaches cameras; ``problem`` says what is wrong with it, if anything is."""
+    """The software through which a driver reaches cameras; ``problem`` describes what is wrong with it, if anything."""
 
     path: str
     name: str

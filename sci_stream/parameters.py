@@ -1,4 +1,4 @@
-"""What may be set while an instrument runs: a name, a type, a range, the value it has now."""
+"""Parameters that can be set at run time: name, type, range, current value."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, TypeGuard, get_args
+from typing import Final, Literal, TypeGuard, get_args
 
 from sci_stream.errors import InputError
 
 Value = bool | int | float | str
-"""What a parameter may be. It travels, and is recorded, as it is."""
+"""Value of a parameter. It is sent and recorded unchanged."""
 
 Kind = Literal["flag", "integer", "number", "choice"]
 
+# Prefix of the keys under which a node's status declares its parameters, each as `Parameter.to_text`.
 SET_KEY: Final = "set."
-"""Begins the names under which a node's status declares its parameters, each as `Parameter.to_text`."""
+# Key under which a node's status lists its actions, separated by blanks.
 ACTIONS_KEY: Final = "actions"
-"""The name under which a node's status lists what it can be asked to do, separated by blanks."""
 
+# Parameters per request. A request is validated and applied as a whole, so this bounds the work of one message.
 MOST_CHANGES: Final = 16
-"""Parameters that one request may set."""
 
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+# Longest text value of a status entry on the wire.
 _MOST_TEXT = 1024
 _LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One thing that may be set, and what it is now.
+    """A parameter that can be set, with its current value.
 
     Parameters
     ----------
     name
-        As the rig file or the driver calls it, with its unit (``iterations``, ``snapshot_rate_hz``).
+        Name in the rig file or the driver, with its unit (``iterations``, ``snapshot_rate_hz``).
     kind
         ``flag``, ``integer``, ``number`` or ``choice``.
     value
-        What it is now.
+        Current value.
     low, high
-        The range of a number, both ends included; None where there is no end.
+        Inclusive range of a number; None where it is unbounded.
     choices
-        What a choice may be.
+        Valid values of a choice.
     says
-        One sentence for people.
+        One sentence that describes the parameter.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Parameter:
 
     @property
     def range(self) -> str:
-        """What it may be, in words."""
+        """Description of the valid values."""
         if self.kind == "flag":
             return "true or false"
         if self.kind == "choice":
@@ -72,12 +73,12 @@ class Parameter:
         return noun if self.high is None else f"{noun} up to {self.high:.10g}"
 
     def checked(self, value: object) -> Value:
-        """Return a value that it may take, in its own type.
+        """Return a valid value in the parameter's own type.
 
         Raises
         ------
         InputError
-            If it may not; names the range.
+            If the value is invalid; names the range.
         """
         match self.kind:
             case "flag" if isinstance(value, bool):
@@ -97,7 +98,7 @@ class Parameter:
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
 
     def parsed(self, text: str) -> Value:
-        """Return a value as it is written on a command line: ``12``, ``0.5``, ``on``, ``tv``. Raises as `checked`."""
+        """Parse a value of the command line: ``12``, ``0.5``, ``on``, ``tv``. Raises as `checked`."""
         value: object = text
         if self.kind == "flag":
             value = _WORDS.get(text.lower(), text)
@@ -109,15 +110,15 @@ class Parameter:
         return self.checked(value)
 
     def changed_to(self, value: Value) -> Parameter:
-        """Return it with another value."""
+        """Return a copy with another value."""
         return replace(self, value=value)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+    def as_dict(self) -> dict[str, object]:
+        """Return the parameter as plain values."""
         return {**asdict(self), "choices": list(self.choices), "range": self.range}
 
     def to_text(self) -> str:
-        """Return it as a line that fits a status entry; what it says is left out where it would not fit."""
+        """Return the parameter as JSON for a status entry, without its description if that would not fit."""
         plain = {key: value for key, value in asdict(self).items() if value not in (None, (), "")}
         text = json.dumps(plain, separators=(",", ":"))
         if len(text) > _MOST_TEXT:
@@ -126,7 +127,7 @@ class Parameter:
 
 
 def read_parameter(text: str) -> Parameter | None:
-    """Read what `Parameter.to_text` wrote; None for anything else: it comes from another node."""
+    """Parse the text of `Parameter.to_text` from another node; None if it is invalid."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -135,7 +136,7 @@ def read_parameter(text: str) -> Parameter | None:
 
 
 def parameter_of(found: object) -> Parameter | None:
-    """Take what `Parameter.as_dict` gave, from afar, for what it says; None for anything else."""
+    """Parse the values of `Parameter.as_dict` from another node; None if they are invalid."""
     if not isinstance(found, dict):
         return None
     found = {key: value for key, value in found.items() if key != "range"}
@@ -153,14 +154,14 @@ def parameter_of(found: object) -> Parameter | None:
 
 
 def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> dict[str, str]:
-    """Return the entries of a node's status that say what may be set and done."""
+    """Return the status entries that declare a node's parameters and actions."""
     said = {f"{SET_KEY}{parameter.name}": parameter.to_text() for parameter in parameters}
     words = " ".join(actions)
     return {**said, ACTIONS_KEY: words} if words else said
 
 
-def declarations(status: Mapping[str, Any]) -> tuple[list[Parameter], list[str]]:
-    """Return the parameters and actions that a node's status declares; what is not well-formed is left out."""
+def declarations(status: Mapping[str, object]) -> tuple[list[Parameter], list[str]]:
+    """Return the parameters and actions that a node's status declares, skipping invalid entries."""
     texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]
     found = [parameter for text in texts if (parameter := read_parameter(text)) is not None]
     actions = status.get(ACTIONS_KEY, "")
@@ -168,16 +169,16 @@ def declarations(status: Mapping[str, Any]) -> tuple[list[Parameter], list[str]]
 
 
 def checked_changes(parameters: Iterable[Parameter], changes: Mapping[str, object], whose: str) -> dict[str, Value]:
-    """Return changes whose names are known and whose values are in range.
+    """Return changes with known names and valid values.
 
     Raises
     ------
     InputError
-        For the first that is not.
+        For the first invalid change.
     """
     known = {parameter.name: parameter for parameter in parameters}
     if not changes:
-        raise InputError("Nothing is to be set", expected="at least one parameter with its value")
+        raise InputError("No parameter given", expected="at least one parameter with its value")
     out = {}
     for name, value in changes.items():
         if name not in known:

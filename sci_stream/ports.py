@@ -1,7 +1,7 @@
-"""The seams of the instrument on one screen: what a camera, a denoiser and a sink must do to take part.
+"""The extension points of the instrument on one screen: camera, denoiser and sink as protocols.
 
-They are satisfied structurally: nothing has to be imported from here to be a camera, so a vendor's driver package
-depends on ``sci_stream`` only for the vocabulary.
+They are structural: a camera class need not import anything from here, so a driver package depends on ``sci_stream``
+only for the value types.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 Pattern = int | Literal["dark", "white"]
-"""What a mask modulator holds for calibration: pattern 0 to B − 1, no light at all, or every element open."""
+"""A calibration pattern of a mask modulator: mask 0 to B − 1, all elements closed, or all elements open."""
 
 
 @runtime_checkable
@@ -36,28 +36,28 @@ class Camera(Protocol):
     """A source of coded frames, used from one thread: ``open → (start → read… → stop)* → close``."""
 
     def open(self) -> CameraCapabilities:
-        """Connect and configure; say what will be delivered. Raises `CameraError` or an `InputError`."""
+        """Connect, configure, and return the capabilities. Raises `CameraError` or an `InputError`."""
         ...
 
     def calibration(self) -> Calibration | None:
-        """Return the calibration the camera itself knows (simulated, replay), else None. Only while open."""
+        """Return the camera's own calibration (simulated, replay), else None. Only while open."""
         ...
 
     def start(self) -> None:
-        """Begin delivering frames."""
+        """Start delivering frames."""
         ...
 
     def read(self, timeout_s: float) -> CameraFrame | None:
-        """Return the next frame, or None if none came within the time. Raises `CameraLost`."""
+        """Return the next frame, or None after the timeout. Raises `CameraLost`."""
         ...
 
     @property
     def exhausted(self) -> bool:
-        """True once a finite camera has delivered its last frame: `read` will return None for ever."""
+        """True once a finite camera has delivered its last frame: `read` returns None from then on."""
         ...
 
     def counters(self) -> Mapping[str, int]:
-        """Return the driver's own counts since `open`, by name (``incomplete``, ``timeouts``, …)."""
+        """Return the driver's counters since `open`, by name (``incomplete``, ``timeouts``, …)."""
         ...
 
     def stop(self) -> None:
@@ -65,46 +65,47 @@ class Camera(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; `open` may follow. May be called again; does not raise if the camera is lost."""
+        """Release all resources; `open` may follow. May be called again; does not raise if the camera is lost."""
         ...
 
 
 @runtime_checkable
 class PatternCamera(Camera, Protocol):
-    """A camera that commands its mask modulator, and can so be calibrated without anyone's help. Optional."""
+    """A camera that controls its mask modulator, so that it can be calibrated automatically. Optional."""
 
     @property
     def field_brightness(self) -> float:
-        """Brightness of the even field behind the patterns, as a fraction of what the scene's white is to be."""
+        """Brightness of the uniform field behind the patterns, as a fraction of the white of the scenes to come."""
         ...
 
     def show(self, pattern: Pattern | None) -> None:
-        """Hold one pattern throughout every exposure from the next frame on; None: go through the sequence again.
+        """Show one pattern during every exposure from the next frame on; None: show the mask sequence again.
 
-        Only while open. Raises `CameraError` if the modulator does not obey, ValueError if there is no such pattern.
+        Only while open. Raises `CameraError` if the modulator does not respond, ValueError if the pattern does not
+        exist.
         """
         ...
 
 
 @runtime_checkable
 class AdjustableCamera(Camera, Protocol):
-    """A camera some of whose settings can be changed while it delivers frames. Optional."""
+    """A camera with settings that can be changed while it delivers frames. Optional."""
 
     def settings(self) -> Sequence[Parameter]:
-        """Return what can be set now, with its range and value. Only while open."""
+        """Return the settings that can be changed now, with ranges and values. Only while open."""
         ...
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
-        """Set one of `settings` from the next exposure on; return what is delivered from then on.
+        """Set one of `settings` from the next exposure on; return the new capabilities.
 
-        Only while open; the image format must not change. What was set is lost with `close`. Raises an `InputError` if
-        the camera does not take the value, `CameraError` if it does not obey.
+        Only while open; the image format must not change. `close` discards the value. Raises an `InputError` if the
+        value is invalid, `CameraError` if the camera does not respond.
         """
         ...
 
 
 class CameraDriver(Protocol):
-    """What an entry point of the group ``sci_stream.cameras`` names: a class with an options model."""
+    """The object that an entry point of the group ``sci_stream.cameras`` names: a class with an options model."""
 
     Options: type[BaseModel]
     """Validates ``[camera.options]`` of the rig; must forbid unknown keys."""
@@ -116,24 +117,24 @@ class CameraDriver(Protocol):
 
 @runtime_checkable
 class CameraFinder(Protocol):
-    """What a driver may offer besides: to say which cameras there are."""
+    """Optional part of a driver: find the cameras of this machine."""
 
     def find(self, places: Sequence[Path]) -> Sequence[FoundProducer]:
-        """Look for cameras; ``places`` are files or folders to look in, none for where the driver looks by itself.
+        """Find cameras; ``places`` are files or folders to search, none for the driver's default search path.
 
-        What is broken is among the result, with its problem. Raises an `InputError` if there is nowhere to look.
+        Defective producers are included, with their problem. Raises an `InputError` if there is nothing to search.
         """
         ...
 
 
 @runtime_checkable
 class FeatureLister(Protocol):
-    """What a camera may offer besides: to say what can be read and set on it."""
+    """Optional part of a camera: list the features that can be read and set."""
 
     def inspect(self) -> Inspection:
-        """Connect to a camera that is not open, configure it as its options say, describe it, and let go of it.
+        """Connect to a camera that is not open, configure it with its options, describe it and disconnect.
 
-        Works also where `open` would refuse what the camera sends. Raises `CameraError` or an `InputError`.
+        Also works where `open` would refuse the camera's format. Raises `CameraError` or an `InputError`.
         """
         ...
 
@@ -164,45 +165,45 @@ class Denoiser(Protocol):
 
 @runtime_checkable
 class RecordableDenoiser(Denoiser, Protocol):
-    """A denoiser whose work on a device can be recorded and replayed with another σ.
+    """A denoiser whose work on a device can be recorded (CUDA graph) and replayed with another σ.
 
-    It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), waits for nothing, and what it
-    does depends on nothing but its input, σ and its form.
+    It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), does not synchronise, and its work
+    depends on nothing but its input, σ and its form.
     """
 
     def form(self, sigma: float) -> Hashable:
-        """Name what is done at this level: between levels of the same form, nothing but σ itself differs."""
+        """Return a key of the work at this level: levels with equal keys differ in nothing but σ."""
         ...
 
 
 @runtime_checkable
 class MemoryReducible(Denoiser, Protocol):
-    """A denoiser that can do with less memory, at the price of speed. Optional."""
+    """A denoiser that can reduce its memory use at the cost of speed. Optional."""
 
     def spare_memory(self) -> bool:
-        """Take less memory from the next call on; False if it takes as little as it can."""
+        """Use less memory from the next call on; return False if no further reduction is possible."""
         ...
 
 
 class Sink(Protocol):
-    """Where results go: a recording, a preview, another program. Called from one thread, in this order."""
+    """Destination of results: a recording, a preview, another program. Called from one thread, in this order."""
 
     def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
-        """Begin a series."""
+        """Start a series."""
         ...
 
     def raw(self, snapshot: Snapshot) -> None:
-        """Take a raw snapshot (``record`` policy: it comes before, and whether or not, it is reconstructed)."""
+        """Receive a raw snapshot (policy ``record``: before its reconstruction, and even if there is none)."""
         ...
 
     def reconstructed(self, reconstruction: Reconstruction) -> None:
-        """Take a reconstruction; each comes once, not necessarily in order of seq."""
+        """Receive a reconstruction; each arrives once, not necessarily in order of seq."""
         ...
 
-    def series_ended(self, ledger: Mapping[str, Any]) -> None:
-        """End the series; ``ledger`` is its closed account (docs/wire.md)."""
+    def series_ended(self, ledger: Mapping[str, object]) -> None:
+        """End the series; ``ledger`` is its closed ledger (docs/wire.md)."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...

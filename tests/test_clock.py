@@ -1,4 +1,4 @@
-"""Stamps do not step with the host's clock; nothing but `sci_stream.clock` reads that clock."""
+"""Timestamps do not follow steps of the host's clock; only `sci_stream.clock` reads it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ HOUR_NS = 3600 * 10**9
 
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set the host's clock an hour back, as far as this process can see."""
+    """Set the host's clock back by an hour, for this process."""
     real = time.time_ns
     monkeypatch.setattr(clock, "_ahead_ns", clock._ahead_ns)  # put back afterwards
     monkeypatch.setattr(time, "time_ns", lambda: real() - HOUR_NS)
     return iter(())
 
 
-def test_it_is_unix_time() -> None:
+def test_clock_is_unix_time() -> None:
     clock.read_again()
     assert abs(clock.unix_ns() - time.time_ns()) < 10**9
 
 
-def test_a_step_of_the_clock_changes_nothing_until_it_is_asked_for(stepped: None) -> None:
+def test_clock_step_has_no_effect_until_requested(stepped: None) -> None:
     before_ns = clock.unix_ns()
     assert before_ns - time.time_ns() > HOUR_NS / 2
     assert clock.unix_ns() >= before_ns
@@ -36,7 +36,7 @@ def test_a_step_of_the_clock_changes_nothing_until_it_is_asked_for(stepped: None
     assert abs(clock.unix_ns() - time.time_ns()) < 10**9
 
 
-def test_nothing_else_reads_the_host_s_clock() -> None:
+def test_host_clock_is_read_in_one_module() -> None:
     reads = re.compile(r"\btime\.time(_ns)?\(\)|\bdatetime\.(now|utcnow)\(|\bdate\.today\(|CLOCK_REALTIME")
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"

@@ -1,4 +1,4 @@
-"""A rig file is read as it is meant, or refused in words that say what to change."""
+"""Rig files: reading, validation messages, the environment, writing, the example."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from sci_stream.config import Rig, example_toml, load_rig, parse_rig, validate_options
+from sci_stream.config import ReconstructSection, Rig, example_toml, load_rig, parse_rig, validate_options
+from sci_stream.config.fields import is_expert
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import ConfigError
 from sci_stream.model import Policy
@@ -32,10 +33,10 @@ def complaint(text: str, environment: Mapping[str, str] | None = None) -> str:
     return str(caught.value)
 
 
-# --- what is read
+# --- reading
 
 
-def test_an_empty_rig_is_the_simulated_camera_with_all_defaults() -> None:
+def test_parse_rig_empty_uses_the_simulated_camera_and_defaults() -> None:
     rig = parse("")
     assert rig.camera.driver == "simulated"
     assert rig.policy.mode is Policy.LIVE
@@ -44,12 +45,12 @@ def test_an_empty_rig_is_the_simulated_camera_with_all_defaults() -> None:
     assert rig.model_dump() == Rig().model_dump()
 
 
-def test_a_rig_cannot_be_changed_after_it_was_read() -> None:
+def test_rig_is_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         parse("").policy.ring_mib = 3  # type: ignore[misc]  # the point of the test
 
 
-def test_relative_paths_start_at_the_folder_of_the_rig_file(tmp_path: Path) -> None:
+def test_load_rig_resolves_relative_paths_against_its_folder(tmp_path: Path) -> None:
     path = tmp_path / "rig.toml"
     path.write_text('[calibration]\nfile = "masks/cal.h5"\n[reconstruct]\nweights = "/opt/ffdnet.pth"\n')
     rig = load_rig(path, {})
@@ -59,18 +60,18 @@ def test_relative_paths_start_at_the_folder_of_the_rig_file(tmp_path: Path) -> N
     assert rig.record.folder == tmp_path / "recordings"
 
 
-def test_an_empty_path_is_none() -> None:
+def test_empty_path_is_none() -> None:
     rig = parse('[calibration]\nfile = ""\n[reconstruct]\nweights = ""')
     assert rig.calibration.file is None
     assert rig.reconstruct.weights is None
 
 
-def test_the_drivers_options_are_passed_on_as_they_are() -> None:
+def test_camera_options_are_passed_unchanged() -> None:
     options = parse('[camera.options]\nscene = "fast"\n[camera.options.faults]\nid_last = 65535').camera.options
     assert options == {"scene": "fast", "faults": {"id_last": 65535}}
 
 
-# --- what is refused
+# --- validation messages
 
 
 @pytest.mark.parametrize(
@@ -105,17 +106,17 @@ def test_the_drivers_options_are_passed_on_as_they_are() -> None:
         ("policy = 3", "rig.toml: [policy] is wrong; expected a table; got 3."),
         ("[network]\ntaps = 'http://x:1'", "expected tcp://HOST:PORT with a port of 1 to 65535, or ipc://PATH; got"),
         ("[network]\ntaps = 'tcp://x:65536'", "expected tcp://HOST:PORT"),
-        ("[network]\ntaps = 'tcp://*:5703'", "name the host, * is none"),
+        ("[network]\ntaps = 'tcp://*:5703'", "name the host, * is not one"),
         ("[network]\ntaps = 'ipc://'", "the path of an ipc:// address has 1 to 107 bytes"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_file_section_key_and_what_was_expected(text: str, says: str) -> None:
+def test_invalid_rig_error_names_file_section_key_and_expected_value(text: str, says: str) -> None:
     assert says in complaint(text)
 
 
-def test_every_wrong_value_gets_its_own_line() -> None:
+def test_several_problems_get_one_line_each() -> None:
     lines = complaint("[policy]\nring_mib = 0\nmode = 'x'\n[drain]\ntimeout = 3").splitlines()
-    assert lines[0] == "rig.toml: 3 things are wrong"
+    assert lines[0] == "rig.toml: 3 problems"
     assert [line.split(":")[1].split()[:2] for line in lines[1:4]] == [
         ["[policy]", "mode"],
         ["[policy]", "ring_mib"],
@@ -134,7 +135,7 @@ def test_every_wrong_value_gets_its_own_line() -> None:
         ('[preview]\nport = 5702\nhost = "0.0.0.0"', "network.results and preview.port"),
     ],
 )
-def test_two_things_on_one_address_are_refused(text: str, clash: str) -> None:
+def test_two_services_on_one_address_are_refused(text: str, clash: str) -> None:
     assert f"{clash} have the same address" in complaint(text)
 
 
@@ -149,22 +150,22 @@ def test_two_things_on_one_address_are_refused(text: str, clash: str) -> None:
         "[preview]\nport = 5702\nenabled = false",
     ],
 )
-def test_one_port_on_two_machines_is_fine(text: str) -> None:
+def test_one_port_on_two_hosts_is_accepted(text: str) -> None:
     parse(text)
 
 
-def test_text_that_is_not_toml_is_refused_with_line_and_column() -> None:
+def test_invalid_toml_error_names_line_and_column() -> None:
     assert "rig.toml is not valid TOML; got Expected '=' after a key in a key/value pair (at line 2, column 6)" in (
         complaint("[rig]\nname 3")
     )
 
 
-def test_a_file_that_is_not_there_says_how_to_write_one(tmp_path: Path) -> None:
+def test_missing_rig_file_error_names_config_init(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"There is no rig file .*\. To write a commented example: sci-stream config"):
         load_rig(tmp_path / "rig.toml", {})
 
 
-def test_a_folder_or_a_picture_is_no_rig_file(tmp_path: Path) -> None:
+def test_load_rig_refuses_folders_images_and_large_files(tmp_path: Path) -> None:
     picture = tmp_path / "x.png"
     picture.write_bytes(b"\x89PNG\r\n")
     with pytest.raises(ConfigError, match="expected UTF-8 text"):
@@ -176,10 +177,58 @@ def test_a_folder_or_a_picture_is_no_rig_file(tmp_path: Path) -> None:
         load_rig(tmp_path, {})
 
 
+# --- the expert table
+
+
+def test_expert_keys_are_accepted_in_both_tables() -> None:
+    nested = parse("[reconstruct]\niterations = 8\n[reconstruct.expert]\nsigma_first = 0.1")
+    flat = parse("[reconstruct]\niterations = 8\nsigma_first = 0.1")
+    assert nested.reconstruct == flat.reconstruct
+    assert nested.reconstruct.sigma_first == 0.1
+    assert parse("[reconstruct]\nsigma_first = 0.1\n[reconstruct.expert]\nsigma_first = 0.1") == parse(
+        "[reconstruct.expert]\nsigma_first = 0.1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "[reconstruct]\nxi = 0.1\n[reconstruct.expert]\nxi = 0.2",
+            "rig.toml: [reconstruct] xi and [reconstruct.expert] xi differ; expected one value; got 0.1 and 0.2. "
+            "Keep the one in [reconstruct.expert].",
+        ),
+        ("[reconstruct.expert]\nxi = 2", "rig.toml: [reconstruct.expert] xi is wrong; expected < 1; got 2."),
+        ("[reconstruct]\nxi = 2", "rig.toml: [reconstruct] xi is wrong; expected < 1; got 2."),
+        ("[reconstruct]\nexpert = 2", "rig.toml: [reconstruct.expert] is wrong; expected a table; got int."),
+        ("[reconstruct.expert]\netta = 2", "rig.toml: [reconstruct.expert] etta is unknown. Did you mean eta?"),
+        ("[policy]\ncredit = 2", "rig.toml: [policy] credit is unknown. It belongs in [reconstruct.expert]."),
+    ],
+)
+def test_expert_table_errors_name_the_table_of_the_file(text: str, says: str) -> None:
+    assert says in complaint(text)
+
+
+def test_expert_keys_from_the_environment_override_both_tables() -> None:
+    for variable in ("SCI_STREAM_RIG__RECONSTRUCT__XI", "SCI_STREAM_RIG__RECONSTRUCT__EXPERT__XI"):
+        for table in ("reconstruct", "reconstruct.expert"):
+            assert parse(f"[{table}]\nxi = 0.1", {variable: "0.3"}).reconstruct.xi == 0.3
+    with pytest.raises(ConfigError, match="EXPERT__XI and SCI_STREAM_RIG__RECONSTRUCT__XI set the same key"):
+        parse("", {"SCI_STREAM_RIG__RECONSTRUCT__XI": "0.3", "SCI_STREAM_RIG__RECONSTRUCT__EXPERT__XI": "0.4"})
+
+
+def test_reconstruct_section_shows_seven_keys_outside_the_expert_table() -> None:
+    shown = [key for key, field in ReconstructSection.model_fields.items() if not is_expert(field)]
+    assert shown == ["nodes", "devices", "denoiser", "weights", "iterations", "adapt_budget", "warm_start"]
+    assert tomllib.loads(example_toml())["reconstruct"].keys() < set(shown)
+    written = tomllib.loads(parse("").to_toml())["reconstruct"]
+    assert written.keys() - set(shown) == {"expert"}
+
+
 # --- the environment
 
 
-def test_the_environment_takes_precedence_and_is_remembered() -> None:
+def test_environment_takes_precedence_and_is_listed() -> None:
     rig = parse(
         "[policy]\nmode = 'live'",
         {
@@ -203,14 +252,12 @@ def test_the_environment_takes_precedence_and_is_remembered() -> None:
     assert "SCI_STREAM_RIG__POLICY__MODE" in rig.to_toml()
 
 
-def test_an_empty_variable_unsets_what_can_be_unset() -> None:
+def test_empty_variable_unsets_an_optional_key() -> None:
     rig = parse("[reconstruct]\niterations = 3", {"SCI_STREAM_RIG__RECONSTRUCT__ITERATIONS": ""})
     assert rig.reconstruct.iterations is None
 
 
-def test_the_process_environment_is_used_unless_another_is_given(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "rig.toml"
     path.write_text("")
     monkeypatch.setenv("SCI_STREAM_RIG__RIG__NAME", "bench-7")
@@ -233,14 +280,14 @@ def test_the_process_environment_is_used_unless_another_is_given(
         ("POLICY__RING_MIB", "much", "The environment variable SCI_STREAM_RIG__POLICY__RING_MIB is wrong; expected an"),
     ],
 )
-def test_a_wrong_variable_is_named(variable: str, value: str, says: str) -> None:
+def test_invalid_variable_is_named(variable: str, value: str, says: str) -> None:
     assert says in complaint("", {f"SCI_STREAM_RIG__{variable}": value})
 
 
-# --- what is written
+# --- writing
 
 
-def test_a_rig_written_as_toml_reads_the_same(tmp_path: Path) -> None:
+def test_to_toml_round_trip_gives_an_equal_rig(tmp_path: Path) -> None:
     text = """
     [rig]
     name = "bench-2"
@@ -281,11 +328,11 @@ toml_values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.dictionaries(toml_texts, toml_values, max_size=4))
-def test_any_table_written_as_toml_reads_the_same(table: dict[str, Any]) -> None:
+def test_table_text_round_trip(table: dict[str, Any]) -> None:
     assert tomllib.loads(table_text("camera", table)) == {"camera": table}
 
 
-def test_the_example_holds_every_key_and_equals_the_defaults() -> None:
+def test_example_contains_every_key_and_equals_the_defaults() -> None:
     text = example_toml()
     assert parse(text).model_dump() == Rig().model_dump()
     for section, model in SECTIONS.items():
@@ -296,15 +343,16 @@ def test_the_example_holds_every_key_and_equals_the_defaults() -> None:
             assert f"\n{key} = " in text or f"\n# {key} = " in text
 
 
-def test_the_example_still_reads_when_what_is_unset_is_set() -> None:
-    text = "\n".join(line.removeprefix("# ") if " = " in line else line for line in example_toml().splitlines()[9:])
-    rig = parse(text)
+def test_example_with_unset_keys_uncommented_is_valid() -> None:
+    lines = example_toml().splitlines()[9:]
+    rig = parse("\n".join(line.removeprefix("# ") if " = " in line or line[:3] == "# [" else line for line in lines))
+    assert rig.reconstruct.sigma_first == 0.2
     assert rig.reconstruct.iterations == 20
     assert rig.calibration.file == Path("calibration.h5")
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_every_field_is_described_where_it_is_declared(section: str) -> None:
+def test_every_field_has_a_description(section: str) -> None:
     model = SECTIONS[section]
     assert isinstance(model, type)
     assert issubclass(model, BaseModel)
@@ -327,7 +375,7 @@ class Options(BaseModel):
     faults: Faults = Field(default_factory=Faults, description="Misbehaviour.")
 
 
-def test_the_example_lists_a_drivers_options_too() -> None:
+def test_example_lists_driver_options() -> None:
     text = example_toml("my-camera", Options)
     assert '[camera.options]\n# File to play.\npath = ""  # must be set\n# Last one.\n# last =\n' in text
     assert "# Misbehaviour.\n[camera.options.faults]\n# How often.\nrate = 0.0\n" in text
@@ -339,7 +387,7 @@ def test_the_example_lists_a_drivers_options_too() -> None:
 # --- options of drivers
 
 
-def test_options_become_what_the_driver_wants() -> None:
+def test_validate_options_returns_the_drivers_model() -> None:
     options = validate_options(Options, {"path": "x.mat", "faults": {"rate": 0.5}}, "rig.toml: [camera.options]")
     assert options.faults.rate == 0.5
 
@@ -356,22 +404,22 @@ def test_options_become_what_the_driver_wants() -> None:
         ({"path": "x", "faults": {"rat": 2}}, "rig.toml: [camera.options] faults.rat is unknown. Did you mean rate?"),
     ],
 )
-def test_wrong_options_are_named_like_wrong_keys(table: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_named_like_invalid_keys(table: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         validate_options(Options, table, "rig.toml: [camera.options]")
     assert str(caught.value) == says
 
 
-# --- the rigs that come with the project
+# --- the rigs in deploy/rigs
 
 
-def test_there_are_example_rigs() -> None:
+def test_example_rigs_exist() -> None:
     names = {path.stem for path in RIGS}
     assert names >= {"simulated-live", "simulated-record", "replay-published", "two-nodes", "genicam"}
 
 
 @pytest.mark.parametrize("path", RIGS, ids=lambda path: path.stem)
-def test_an_example_rig_loads_with_options_that_its_driver_takes(path: Path) -> None:
+def test_example_rig_loads_and_its_driver_accepts_the_options(path: Path) -> None:
     rig = load_rig(path, {})
     assert rig.rig.name == path.stem
     classes = {
@@ -388,7 +436,7 @@ KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 ABROAD = '[network]\nresults = "tcp://10.0.0.2:5702"\n'
 
 
-def test_a_rig_open_to_other_machines_is_refused_without_keys_unless_it_says_so_in_so_many_words() -> None:
+def test_addresses_beyond_this_machine_need_keys_or_an_explicit_waiver() -> None:
     assert "security.acquire_key" in complaint(ABROAD)
     assert "security.sink_key" in complaint(ABROAD + f'[security]\nacquire_key = "{KEY}"')
     assert "unprotected_network" in complaint(ABROAD + '[security]\nencryption = "off"')
@@ -398,5 +446,5 @@ def test_a_rig_open_to_other_machines_is_refused_without_keys_unless_it_says_so_
     assert parse(f'[security]\nencryption = "on"\nacquire_key = "{KEY}"\nsink_key = "{KEY}"').encrypted
 
 
-def test_what_is_no_public_key_is_refused() -> None:
+def test_invalid_public_key_is_refused() -> None:
     assert "40 characters" in complaint('[security]\nacquire_key = "abc"')

@@ -1,4 +1,4 @@
-"""What may be set: its range is kept, said, and survives the way to another node; nothing from there is accepted."""
+"""Parameters: ranges, parsing, and declarations in a node's status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ anything = st.recursive(
     ("parameter", "value", "taken"),
     [(ITERATIONS, 1, 1), (ITERATIONS, 100.0, 100), (GAIN, 3, 3.0), (BUDGET, False, False), (PRIOR, "tv", "tv")],
 )
-def test_a_value_in_range_is_taken_in_its_own_type(parameter: Parameter, value: object, taken: object) -> None:
+def test_checked_returns_the_value_in_its_type(parameter: Parameter, value: object, taken: object) -> None:
     found = parameter.checked(value)
     assert (found, type(found)) == (taken, type(taken))
 
@@ -49,14 +49,14 @@ def test_a_value_in_range_is_taken_in_its_own_type(parameter: Parameter, value: 
         (PRIOR, None, "ffdnet-lite or tv"),
     ],
 )
-def test_anything_else_is_refused_and_the_range_is_said(parameter: Parameter, value: object, said: str) -> None:
+def test_checked_refuses_invalid_values_with_the_range(parameter: Parameter, value: object, said: str) -> None:
     with pytest.raises(InputError, match=parameter.name) as error:
         parameter.checked(value)
     assert said in str(error.value)
 
 
 @given(anything)
-def test_whatever_comes_it_is_taken_in_range_or_refused(value: object) -> None:
+def test_checked_accepts_in_range_or_refuses(value: object) -> None:
     for parameter in ALL:
         try:
             taken = parameter.checked(value)
@@ -71,48 +71,48 @@ def test_whatever_comes_it_is_taken_in_range_or_refused(value: object) -> None:
     ("parameter", "text", "value"),
     [(ITERATIONS, "7", 7), (GAIN, "-0.5", -0.5), (BUDGET, "Off", False), (BUDGET, "true", True), (PRIOR, "tv", "tv")],
 )
-def test_words_of_a_command_line_become_values(parameter: Parameter, text: str, value: object) -> None:
+def test_parsed_reads_command_line_values(parameter: Parameter, text: str, value: object) -> None:
     assert parameter.parsed(text) == value
 
 
-def test_words_that_are_no_value_are_shown_as_they_were_written() -> None:
+def test_parsed_error_shows_the_text() -> None:
     with pytest.raises(InputError, match="got 'many'"):
         ITERATIONS.parsed("many")
     with pytest.raises(InputError, match=r"got 1000\."):
         ITERATIONS.parsed("1000")
 
 
-def test_a_range_with_one_end_is_said_so() -> None:
+def test_range_with_one_end_is_described() -> None:
     assert Parameter("a", "number", 1.0, low=0.5).range == "a number from 0.5 up"
     assert Parameter("a", "integer", 1, high=9).range == "an integer up to 9"
 
 
-def test_declarations_survive_the_way_through_a_status_beside_what_else_is_in_it() -> None:
+def test_declarations_round_trip_in_a_status() -> None:
     status = {"phase": "running", "acquired": 7, **declared(ALL, ("next_series", "stop_series"))}
     assert declarations(status) == (list(ALL), ["next_series", "stop_series"])
     assert declarations({"phase": "running"}) == ([], [])
     assert [parameter_of(parameter.as_dict()) for parameter in ALL] == list(ALL)
 
 
-def test_a_long_description_is_left_out_rather_than_the_parameter() -> None:
+def test_to_text_omits_a_long_description() -> None:
     found = read_parameter(Parameter("a", "flag", True, says="word " * 400).to_text())
     assert found == Parameter("a", "flag", True)
 
 
 @given(anything)
-def test_no_text_from_afar_is_more_than_a_parameter_or_none(value: object) -> None:
+def test_read_parameter_of_any_text_is_a_parameter_or_none(value: object) -> None:
     text = json.dumps(value)
     for found in (read_parameter(text), read_parameter(text[:-1]), parameter_of({**GAIN.as_dict(), "value": value})):
         assert found is None or found.checked(found.value) == found.value
 
 
-def test_a_declaration_that_contradicts_itself_is_none() -> None:
+def test_inconsistent_declaration_is_ignored() -> None:
     for change in ({"value": 1000}, {"kind": "map"}, {"low": "one"}, {"choices": [1]}, {"name": 5}, {"colour": 1}):
         assert parameter_of({**ITERATIONS.as_dict(), **change}) is None, change
     assert read_parameter("[" * 100_000) is None
 
 
-def test_changes_are_all_checked_before_any_is_taken() -> None:
+def test_changes_are_validated_before_any_is_applied() -> None:
     assert checked_changes(ALL, {"iterations": 5.0, "denoiser": "tv"}, "node") == {"iterations": 5, "denoiser": "tv"}
     with pytest.raises(InputError, match=r"node has no parameter 'iteration'.*Did you mean iterations\?"):
         checked_changes(ALL, {"denoiser": "tv", "iteration": 5}, "node")

@@ -12,7 +12,7 @@ _MONO = ("none", "mono", "")
 
 
 def _mono_is_none(value: object) -> object:
-    """Read ``"none"`` as no mosaic, since TOML and environment variables cannot say null."""
+    """Convert ``"none"`` to None: TOML and environment variables have no null."""
     if isinstance(value, str):
         return None if value.lower() in _MONO else value.upper()
     return value

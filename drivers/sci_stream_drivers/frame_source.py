@@ -1,4 +1,4 @@
-"""What the replay camera plays: published measurements and the project's own recordings, as numbered shots."""
+"""Sources of the replay camera: published measurements and recordings, as numbered shots."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from sci_stream.storage.recording.columns import recorded_chunks
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream_drivers.fields import pixel_format
 
+# The maximum would be determined by a few specular highlights or hot pixels.
 _BRIGHT_PERCENTILE = 99.5
+# Published simulations agree to rounding; masks in another order leave far more.
 _MOST_RESIDUAL = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Shot:
-    """One snapshot of a reel; arrays are the receiver's."""
+    """One snapshot of a reel; the receiver owns the arrays."""
 
     counts: Array
     truth: Array | None = None
@@ -34,9 +36,9 @@ class Shot:
 
 @dataclass(frozen=True)
 class ReelInfo:
-    """What a reel's shots have in common.
+    """Common properties of a reel's shots.
 
-    ``clock`` of the recorded time stamps is ``"none"`` if there are none; ``chunks`` as in `CameraCapabilities`.
+    ``clock`` of the recorded timestamps is ``"none"`` without any; ``chunks`` as in `CameraCapabilities`.
     """
 
     model: str
@@ -50,12 +52,12 @@ class ReelInfo:
 
 
 class Reel(Protocol):
-    """Shots of a file that can be played in any order."""
+    """Shots of a file, in random access."""
 
     info: ReelInfo
     calibration: Calibration
     frame_numbers: list[int]
-    """Ascending, one a shot; a step of more than 1 says how many frames the original run lost there."""
+    """Ascending, one per shot; a step of more than 1 gives the number of frames lost in the original run."""
 
     def shot(self, i: int) -> Shot:
         """Return shot ``i``."""
@@ -67,23 +69,23 @@ class Reel(Protocol):
 
 
 class PublishedReel:
-    """The shots of a published ``.mat`` file, on its own scale as counts.
+    """The shots of a published ``.mat`` file, on its own scale of counts.
 
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
     bayer
-        Phase of the mosaic, which such files do not tell.
+        Bayer phase, which such files do not contain.
     truth
-        Hand over ``orig``, where the file has it.
+        Provide ``orig`` as the truth, if the file has it.
     full_scale_dn
-        Counts of one white frame through an open mask; None to find it, see `calibrate`.
+        Counts of one white frame through an open mask; None to estimate it, see `calibrate`.
 
     Raises
     ------
     FileFormatError
-        If the file cannot be used.
+        If the file is unusable.
     """
 
     def __init__(self, path: Path, bayer: BayerPhase | None, truth: bool, full_scale_dn: float | None) -> None:
@@ -103,24 +105,24 @@ class PublishedReel:
         return Shot(self._counts[i].copy(), truth)
 
     def close(self) -> None:
-        """Do nothing: the file was read at once."""
+        """Do nothing: the file has been read completely."""
 
 
 class RecordedReel:
-    """The raw snapshots of one of the project's own recordings, through all of its segments.
+    """The raw snapshots of a recording, across all segments.
 
-    What the original run lost, frames of the camera and snapshots recorded without their counts, is missing again.
-    Time stamps are left out where the camera was reopened in between: its clock may have restarted as well.
+    Losses of the original run, of camera frames and of snapshots recorded without counts, appear again. Timestamps are
+    omitted if the camera was reopened in between, because its clock may have restarted.
 
     Parameters
     ----------
     path
-        Of the first segment, or of the ``.nxs`` file over all of them; of a later segment for that one alone.
+        First segment, or the ``.nxs`` file over all of them; a later segment for that one alone.
 
     Raises
     ------
     FileFormatError
-        If it is no recording, damaged, or holds no raw snapshots.
+        If the file is not a recording, is damaged, or contains no raw snapshots.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,8 +131,8 @@ class RecordedReel:
             seqs = self._series.seqs_with(raw=True)
             if not len(seqs):
                 raise FileFormatError(
-                    f"The recording {path} holds no raw snapshots to play",
-                    hint="It was made without raw counts; only its video is left.",
+                    f"The recording {path} contains no raw snapshots",
+                    hint="It was recorded without raw counts; it contains video only.",
                 )
             self._seqs: list[int] = seqs.tolist()
             self.calibration = self._series.calibration
@@ -177,17 +179,17 @@ class RecordedReel:
 def calibrate(
     published: PublishedMeasurement, path: Path, bayer: BayerPhase | None, full_scale_dn: float | None = None
 ) -> Calibration:
-    r"""Make the calibration of a published measurement, whose scales are its authors' own.
+    r"""Make the calibration of a published measurement, whose scale is arbitrary.
 
-    φ is the mask over its maximum. Where the truth x is there, ``full_scale_dn`` is the least-squares s of
-    ``meas = s · Σ_b φ_b ⊙ x_b``. A real capture has no absolute scale: s is the 99.5th percentile of
-    ``meas / Σ_b φ_b``, the mean brightness of each pixel's video, so that the reconstruction fills 0–1 with only its
-    highlights beyond.
+    φ is the mask over its maximum. If the truth x is available, ``full_scale_dn`` is the least-squares s of
+    ``meas = s · Σ_b φ_b ⊙ x_b``. A real measurement has no absolute scale: s is the 99.5th percentile of
+    ``meas / Σ_b φ_b``, the mean brightness of each pixel's video, so that the reconstruction fills 0–1 and only its
+    highlights exceed it.
 
     Raises
     ------
     FileFormatError
-        If truth and masks do not explain the measurement, or it is nowhere bright.
+        If truth and masks do not explain the measurement, or it is dark everywhere.
     """
     phi = np.asarray(published.mask, np.float64)
     phi /= phi.max()
@@ -206,7 +208,7 @@ def calibrate(
         )
     return Calibration(
         phi=phi.astype(np.float32),
-        full_scale_dn=float(f"{scale:.7g}"),  # no rounding errors of sums in the calibration's hash
+        full_scale_dn=float(f"{scale:.7g}"),  # without the rounding errors of sums, which would change the hash
         bayer=bayer,
         camera_serial=path.name,
         source=f"mask of {path.name}, divided by its maximum",
@@ -214,7 +216,7 @@ def calibrate(
 
 
 def _scale_by_truth(published: PublishedMeasurement, phi: npt.NDArray[np.float64], path: Path) -> float:
-    """Return s of meas = s Σφx by least squares, once it is seen to hold."""
+    """Return s of meas = s Σφx by least squares, and verify the relation."""
     assert published.orig is not None
     x = published.orig.reshape(published.shots, *phi.shape) / _white(published.orig)
     model = np.einsum("bhw,nbhw->nhw", phi, x)
@@ -226,18 +228,19 @@ def _scale_by_truth(published: PublishedMeasurement, phi: npt.NDArray[np.float64
             f"mask and orig of {path} do not explain its meas",
             expected=f"meas = Σ mask·orig up to a scale, within {_MOST_RESIDUAL:.0%}",
             got=f"a residual of {residual:.1%}",
-            hint="The masks may be in another order. With truth = false and full_scale_dn set it plays as a capture.",
+            hint="The masks may be in another order. "
+            "It plays as a real measurement with truth = false and full_scale_dn set.",
         )
     return scale
 
 
 def _white(orig: Array) -> float:
-    """Return the value of white in true frames: 255 or 1."""
+    """Return the white level of true frames: 255 or 1."""
     return 255.0 if np.issubdtype(orig.dtype, np.integer) or orig.max() > 2 else 1.0
 
 
 def _as_counts(meas: Array) -> Array:
-    """Return counts as uint16 where all are whole numbers that fit (rounding errors of summing aside), else float32."""
+    """Return counts as uint16 if all are integers that fit (up to rounding errors of summing), else float32."""
     whole = np.rint(meas)
     if whole.min() >= 0 and whole.max() <= 65535 and np.allclose(meas, whole, rtol=0, atol=1e-6):
         return whole.astype(np.uint16)
@@ -245,7 +248,7 @@ def _as_counts(meas: Array) -> Array:
 
 
 def _as_truth(orig: Array | None) -> Array | None:
-    """Return true frames as uint8 where they are whole numbers of 0–255, else as float32 of 0–1."""
+    """Return true frames as uint8 if they are integers of 0–255, else as float32 of 0–1."""
     if orig is None:
         return None
     white = _white(orig)
@@ -257,18 +260,18 @@ def _as_truth(orig: Array | None) -> Array | None:
 def open_reel(
     path: Path, bayer: BayerPhase | None, truth: bool, full_scale_dn: float | None, shots: slice
 ) -> tuple[Reel, range]:
-    """Open a file by its suffix and choose its shots.
+    """Open a file by its suffix and select its shots.
 
     Returns
     -------
-    The reel, the caller's to close, and the numbers of the shots to play.
+    The reel, to be closed by the caller, and the numbers of the shots to play.
 
     Raises
     ------
     FileFormatError
-        If it cannot be played.
+        If the file cannot be played.
     ConfigError
-        If none of its shots is chosen.
+        If no shot is selected.
     """
     mat = path.suffix.lower() == ".mat"
     reel: Reel = PublishedReel(path, bayer, truth, full_scale_dn) if mat else RecordedReel(path)

@@ -1,4 +1,4 @@
-"""When frame k of a camera without hardware is due."""
+"""Timing of the frames of a simulated camera."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import time
 class Pacer:
     """A schedule of frames on the monotonic clock.
 
-    Frame k (from 0) is due (k + 1)/rate after `start`: the exposure has to end first. Due times follow from k alone,
-    never from when the preceding frame was read, so neither a late reader nor the sleep's inaccuracy adds up to a
-    drift.
+    Frame k (from 0) is due (k + 1)/rate after `start`, at the end of its exposure. Due times depend on k alone, not on
+    the time of earlier reads, so neither a late reader nor the inaccuracy of sleep accumulates to a drift.
 
     Parameters
     ----------
     rate_hz
-        Frames per second; 0 for frames that are due as soon as they are asked for.
+        Frames per second; 0: every frame is due immediately.
     """
 
     def __init__(self, rate_hz: float) -> None:
@@ -28,20 +27,20 @@ class Pacer:
 
     @property
     def period_ns(self) -> int | None:
-        """Nominal distance of frames, None without a rate."""
+        """Nominal frame period, None without a rate."""
         return round(self._period_s * 1e9) if self._period_s else None
 
     def start(self) -> None:
-        """Set the schedule's, and the camera clock's, zero to now."""
+        """Set the zero of the schedule and of the camera clock to now."""
         self._origin_s = time.monotonic()
         self._k0, self._k0_s = 0, 0.0
         self._paused_s = 0.0
         self._held_until_s = 0.0
 
     def retime(self, rate_hz: float, k: int) -> None:
-        """Go on at another rate from frame ``k``, the next one, on; it is due a new period after the one before it.
+        """Continue at another rate from frame ``k``, the next one, which is due a new period after the previous one.
 
-        A reader that was late has nothing to catch up on: frames that a slower camera took are not asked of a faster.
+        A late reader does not catch up: frames that were due at the old rate are not delivered at the new one.
         """
         elapsed_s = time.monotonic() - self._origin_s - self._paused_s
         self._k0_s = max(self._due_s(k - 1), elapsed_s) if self._period_s else elapsed_s
@@ -49,21 +48,21 @@ class Pacer:
         self._period_s = 1.0 / rate_hz if rate_hz > 0 else 0.0
 
     def _due_s(self, k: int) -> float:
-        """Return when frame ``k`` ends, s since the start, pauses left out."""
+        """Return the end of frame ``k``, s since the start, without pauses."""
         return self._k0_s + (k - self._k0 + 1) * self._period_s
 
     def pause(self, seconds: float) -> None:
-        """Let no frame come for that long; all later ones move back by as much."""
+        """Delay all later frames by this time."""
         self._paused_s += seconds
         self._held_until_s = time.monotonic() + seconds
 
     def late_s(self, k: int) -> float:
-        """Return by how much frame ``k`` is overdue; negative while it is still to come."""
+        """Return by how much frame ``k`` is overdue; negative if it is not due yet."""
         due_s = max(self._origin_s + self._paused_s + self._due_s(k), self._held_until_s)
         return time.monotonic() - due_s
 
     def wait(self, k: int, timeout_s: float, extra_s: float = 0.0) -> bool:
-        """Sleep until ``extra_s`` after frame ``k`` is due, but at most ``timeout_s``; tell whether it is due now."""
+        """Sleep until ``extra_s`` after frame ``k`` is due, but at most ``timeout_s``; return whether it is due."""
         remaining_s = extra_s - self.late_s(k)
         if remaining_s > timeout_s:
             time.sleep(max(timeout_s, 0.0))
@@ -73,7 +72,7 @@ class Pacer:
         return True
 
     def stamp_ns(self, k: int) -> int:
-        """Return the camera's own time stamp of frame ``k``: exact where there is a rate, else the time it is now."""
+        """Return the camera timestamp of frame ``k``: exact with a rate, else the current time."""
         if self._period_s:
             return round((self._due_s(k) + self._paused_s) * 1e9)
         return round((time.monotonic() - self._origin_s) * 1e9)

@@ -1,4 +1,4 @@
-"""A camera that plays files: published measurements and the project's own recordings."""
+"""A camera that plays files: published measurements and recordings."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class ReplayOptions(BaseModel):
 
     path: Path = Field(description="A published .mat file (v5 or v7.3); a recording: its first .h5 file or its .nxs.")
     snapshot_rate_hz: float = Field(
-        default=0.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they are read."
+        default=0.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they can be read."
     )
-    loop: bool = Field(default=False, description="Begin again after the last shot, for ever.")
+    loop: bool = Field(default=False, description="Restart after the last shot, endlessly.")
     start: int = Field(default=0, ge=0, description="First shot to play, from 0.")
-    stop: int | None = Field(default=None, ge=1, description="Shot to stop before; unset: all of them.")
-    truth: bool = Field(default=True, description="Hand over the true video, where a .mat file has it.")
+    stop: int | None = Field(default=None, ge=1, description="Shot to stop before; unset: play all.")
+    truth: bool = Field(default=True, description="Deliver the true video, if a .mat file contains it.")
     bayer: BayerOption = Field(
-        default=None, description="Colour filters of a .mat file's sensor, or none; a recording knows its own."
+        default=None, description="Colour filters of a .mat file's sensor, or none; a recording contains its own."
     )
     full_scale_dn: float | None = Field(
         default=None,
         gt=0,
-        description="Counts of one white frame through an open mask of a .mat file; unset: found from it.",
+        description="Counts of one white frame through an open mask of a .mat file; unset: estimated.",
     )
 
     @model_validator(mode="after")
@@ -47,11 +47,10 @@ class ReplayOptions(BaseModel):
 
 
 class ReplayCamera:
-    """Plays a file as if it came from a camera. Satisfies `sci_stream.ports.Camera`.
+    """Play a file as if it came from a camera. Implements `sci_stream.ports.Camera`.
 
-    Frame ids count from 0 at each start, with the gaps of the original run where a recording shows of them; in a loop
-    they count on, so that no frame passes for a repeated one. Recorded time stamps are handed over, except in a loop,
-    where they would go back.
+    Frame ids count from 0 at each start, with the gaps of the original run if a recording contains them; in a loop they
+    continue, so that no id is repeated. Recorded timestamps are delivered, except in a loop, where they would go back.
 
     Parameters
     ----------
@@ -71,14 +70,14 @@ class ReplayCamera:
         self._played = 0
 
     def open(self) -> CameraCapabilities:
-        """Read the file and say what will be delivered.
+        """Read the file and return the capabilities.
 
         Raises
         ------
         FileFormatError
             If the file cannot be played.
         ConfigError
-            If it has no shots between ``start`` and ``stop``.
+            If there are no shots between ``start`` and ``stop``.
         """
         o = self._options
         if self._reel is None:
@@ -105,11 +104,11 @@ class ReplayCamera:
         )
 
     def calibration(self) -> Calibration:
-        """Return the calibration that the file holds, or that follows from its masks."""
+        """Return the calibration of the file, or the one that follows from its masks."""
         return self._opened().calibration
 
     def start(self) -> None:
-        """Begin with the first shot."""
+        """Start with the first shot."""
         self._opened()
         if not self._running:
             self._running = True
@@ -117,7 +116,7 @@ class ReplayCamera:
             self._pacer.start()
 
     def read(self, timeout_s: float) -> CameraFrame | None:
-        """Return the next frame, or None if none came within the time; see `sci_stream.ports.Camera.read`."""
+        """Return the next frame, or None after the timeout; see `sci_stream.ports.Camera.read`."""
         if not self._running:
             raise RuntimeError("read() needs an open and started camera: call open() and start() first")
         if self.exhausted or not self._pacer.wait(self._played, timeout_s):
@@ -150,7 +149,7 @@ class ReplayCamera:
 
     @property
     def exhausted(self) -> bool:
-        """True once the last shot is delivered; never in a loop."""
+        """True once the last shot has been delivered; never in a loop."""
         return not self._options.loop and self._reel is not None and self._played >= len(self._chosen)
 
     def counters(self) -> Mapping[str, int]:

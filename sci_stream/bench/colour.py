@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
 
 from sci_stream.bench.environment import environment
+from sci_stream.bench.result import BenchResult, Column, Table
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.demosaic import Demosaic, demosaic
@@ -44,7 +42,53 @@ CHART_SRGB = (
 U8 = npt.NDArray[np.uint8]
 
 
-def bench(folder: Path, section: ReconstructSection, device: str, progress: Callable[[str], None]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class DemosaicQuality:
+    """Accuracy of one method: PSNR over all photographs and phases, its lead over the bilinear one, and by phase."""
+
+    method: str
+    psnr_db: float
+    lead_db: float
+    rggb_db: float
+    grbg_db: float
+    gbrg_db: float
+    bggr_db: float
+    ms_per_megapixel: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChartQuality:
+    """CIEDE2000 of the chart's patches with one phase: its mean and largest."""
+
+    phase: str
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class ColourResult(BenchResult):
+    """Demosaicing of photographs, and the colour chart."""
+
+    images: int = 0
+    demosaic: tuple[DemosaicQuality, ...] = ()
+    chart: tuple[ChartQuality, ...] = ()
+
+
+_DEMOSAIC_COLUMNS = (
+    Column("method", "method", left=True),
+    Column("psnr_db", "PSNR dB", ".2f", "dB"),
+    Column("lead_db", "vs bilinear", "+.2f", "dB"),
+    *(Column(f"{phase.value.lower()}_db", phase.value, ".2f", "dB") for phase in BayerPhase),
+    Column("ms_per_megapixel", "ms/megapixel", ".1f", "ms"),
+)
+_CHART_COLUMNS = (
+    Column("phase", "phase", left=True),
+    Column("mean", "mean", ".2f", "ΔE₀₀"),
+    Column("largest", "largest", ".2f", "ΔE₀₀"),
+)
+
+
+def bench(folder: Path, section: ReconstructSection, device: str, progress: Callable[[str], None]) -> ColourResult:
     """Measure the demosaicing methods on photographs, and a colour chart filmed by the simulated camera.
 
     Parameters
@@ -60,9 +104,8 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
 
     Returns
     -------
-    ``{"images", "demosaic": [{"method", "psnr_db", "by_phase", "ms_per_megapixel"}], "chart": [{"phase", "mean",
-    "max"}], …}``. PSNR over all three colours at the photographs' own (sRGB) levels, as in the literature, without
-    a border of 4 pixels, averaged over images and phases; the chart's ΔE is CIEDE2000 of the patches' means.
+    PSNR is over all three colours at the photographs' own (sRGB) levels, as in the literature, without a border of
+    4 pixels, averaged over images and phases; the chart's ΔE is CIEDE2000 of the patches' means.
 
     Raises
     ------
@@ -88,20 +131,46 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
         progress(path.name)
     if not images:
         raise FileFormatError(f"No photographs in {folder}", expected=f"images ({', '.join(sorted(_ENDINGS))})")
-    rows = [
-        {
-            "method": str(method),
-            "psnr_db": float(np.mean([value for values in by_phase.values() for value in values])),
-            "by_phase": {str(phase): float(np.mean(values)) for phase, values in by_phase.items()},
-            "ms_per_megapixel": 1e3 * seconds[method] / megapixels,
-        }
+    methods = _demosaic_rows(psnr_db, {method: 1e3 * seconds[method] / megapixels for method in Demosaic})
+    chart = tuple(_chart_row(phase, section, device) for phase in BayerPhase)
+    return ColourResult(
+        name="colour",
+        environment=environment(describe_device(pick_device(device))),
+        tables=(
+            Table(f"demosaicing, {images} photographs, all four phases", _DEMOSAIC_COLUMNS, methods),
+            Table("colour chart through the simulated Bayer camera and back, ΔE (CIEDE2000)", _CHART_COLUMNS, chart),
+        ),
+        images=images,
+        demosaic=methods,
+        chart=chart,
+    )
+
+
+def _demosaic_rows(
+    psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]], ms_per_megapixel: dict[Demosaic, float]
+) -> tuple[DemosaicQuality, ...]:
+    means = {
+        method: float(np.mean([value for values in by_phase.values() for value in values]))
         for method, by_phase in psnr_db.items()
-    ]
-    chart = []
-    for phase in BayerPhase:
-        difference = chart_delta_e(phase, section, device)
-        chart.append({"phase": str(phase), "mean": float(difference.mean()), "max": float(difference.max())})
-    return {"images": images, "demosaic": rows, "chart": chart, **environment(describe_device(pick_device(device)))}
+    }
+    return tuple(
+        DemosaicQuality(
+            method=str(method),
+            psnr_db=means[method],
+            lead_db=means[method] - means[Demosaic.BILINEAR],
+            rggb_db=float(np.mean(by_phase[BayerPhase.RGGB])),
+            grbg_db=float(np.mean(by_phase[BayerPhase.GRBG])),
+            gbrg_db=float(np.mean(by_phase[BayerPhase.GBRG])),
+            bggr_db=float(np.mean(by_phase[BayerPhase.BGGR])),
+            ms_per_megapixel=ms_per_megapixel[method],
+        )
+        for method, by_phase in psnr_db.items()
+    )
+
+
+def _chart_row(phase: BayerPhase, section: ReconstructSection, device: str) -> ChartQuality:
+    difference = chart_delta_e(phase, section, device)
+    return ChartQuality(str(phase), float(difference.mean()), float(difference.max()))
 
 
 def _measure(
@@ -164,28 +233,6 @@ def chart_delta_e(
     shown = render(video, phase, tone).astype(np.float64).mean(axis=0)
     patches = shown.reshape(4, _PATCH_PX, 6, _PATCH_PX, 3)[:, _RIM_PX:-_RIM_PX, :, _RIM_PX:-_RIM_PX]
     return delta_e_2000(lab(patches.mean(axis=(1, 3))), lab(CHART_SRGB))
-
-
-def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print two tables; write everything as JSON if requested."""
-    base = next(row["psnr_db"] for row in figures["demosaic"] if row["method"] == Demosaic.BILINEAR)
-    table = Table(title=f"demosaicing, {figures['images']} photographs, all four phases")
-    table.add_column("method", no_wrap=True)
-    for column in ("PSNR dB", "vs bilinear", *figures["demosaic"][0]["by_phase"], "ms/megapixel"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in figures["demosaic"]:
-        by_phase = [f"{value:.2f}" for value in row["by_phase"].values()]
-        apart = f"{row['psnr_db'] - base:+.2f}"
-        table.add_row(row["method"], f"{row['psnr_db']:.2f}", apart, *by_phase, f"{row['ms_per_megapixel']:.1f}")
-    console.print(table)
-    chart = Table(title="colour chart through the simulated Bayer camera and back, ΔE (CIEDE2000)")
-    for column in ("phase", "mean", "largest"):
-        chart.add_column(column, justify="left" if column == "phase" else "right")
-    for row in figures["chart"]:
-        chart.add_row(row["phase"], f"{row['mean']:.2f}", f"{row['max']:.2f}")
-    console.print(chart)
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 F64 = npt.NDArray[np.float64]

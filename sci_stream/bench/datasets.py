@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +48,7 @@ def published(folder: Path) -> Iterator[Footage | str]:
             yield f"skipped: {error}"
 
 
-def filmed(name: str, driver: str, /, **options: Any) -> Footage:
+def filmed(name: str, driver: str, /, **options: object) -> Footage:
     """Return every snapshot of a camera that ends by itself.
 
     Parameters

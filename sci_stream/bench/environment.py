@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,13 +14,29 @@ from sci_stream.nodes.runtime.process import versions
 from sci_stream.recon.backend.transfers import Stopwatch
 
 
-def environment(device: str = "") -> dict[str, Any]:
-    """Return the machine, device and versions that accompany every figure."""
-    return {
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "device": device,
-        "versions": versions(),
-    }
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What accompanies every figure: the machine, the device (empty if none computes) and versions by package."""
+
+    machine: str
+    device: str
+    versions: dict[str, str]
+    processor: str = ""
+
+
+def environment(device: str = "") -> Environment:
+    """Return the environment of this process."""
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return Environment(machine, device, versions(), _processor())
+
+
+def _processor() -> str:
+    """Return the processor's model as the kernel names it; empty where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 @torch.inference_mode()

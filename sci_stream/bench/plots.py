@@ -81,7 +81,7 @@ def plot_quality(examples: list[Example], title: str, path: Path) -> None:
             axis.imshow(image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest")
             axis.set_title(label)
             axis.set_axis_off()
-    _save(figure, path)
+    save(figure, path)
 
 
 def _plot_psnr(axis: Axes, example: Example) -> None:
@@ -96,7 +96,14 @@ def _plot_psnr(axis: Axes, example: Example) -> None:
     axis.legend(loc="lower right")
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
     try:
         figure.savefig(path, dpi=110)
     except OSError as error:

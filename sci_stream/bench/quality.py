@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from sci_stream.bench.environment import environment
 from sci_stream.bench.plots import Example, plot_quality, require_matplotlib
+from sci_stream.bench.result import BenchResult, Column, Table, solver_settings
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
@@ -41,13 +38,63 @@ def paper_row(stem: str) -> dict[str, tuple[float, float]]:
     return next((row for name, row in PAPER.items() if stem.lower().startswith(name)), {})
 
 
+@dataclass(frozen=True, slots=True)
+class ShotQuality:
+    """Quality of one shot. PSNR is the mean over frames with peak 1.0, not clipped; SSIM is Wang 2004's."""
+
+    psnr_db: float
+    ssim: float
+    iterations: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuality:
+    """Means over the shots of a set, each shot, and the paper's figures for it if it has any."""
+
+    name: str
+    psnr_db: float
+    ssim: float
+    iterations: float
+    seconds_per_shot: float
+    paper_gap_tv: str
+    paper_pnp_ffdnet: str
+    per_shot: tuple[ShotQuality, ...]
+
+    @property
+    def shots(self) -> int:
+        """Number of shots."""
+        return len(self.per_shot)
+
+
+_COLUMNS = (
+    Column("name", "set", left=True),
+    Column("shots", "shots"),
+    Column("psnr_db", "PSNR dB", ".2f", "dB"),
+    Column("ssim", "SSIM", ".4f"),
+    Column("iterations", "iterations", ".0f"),
+    Column("seconds_per_shot", "s/shot", ".2f", "s"),
+    Column("paper_gap_tv", "paper GAP-TV"),
+    Column("paper_pnp_ffdnet", "paper FFDNet"),
+)
+
+
+@dataclass(frozen=True)
+class QualityResult(BenchResult):
+    """Figures of each set."""
+
+    sets: tuple[SetQuality, ...] = ()
+
+
 def bench(
     data: Path,
     section: ReconstructSection,
     device_name: str,
     progress: Callable[[str], None],
     plot: Path | None = None,
-) -> dict[str, Any]:
+    *,
+    full_scale_dn: float | None = None,
+) -> QualityResult:
     """Reconstruct every shot of every published-layout ``.mat`` file in a folder.
 
     Parameters
@@ -60,13 +107,9 @@ def bench(
         Called with a line per shot.
     plot
         File to plot the first shot of each set into; that shot is solved once more, outside the measured time.
-
-    Returns
-    -------
-    ``{"sets": [{"name", "shots", "psnr_db", "ssim", "iterations", "seconds_per_shot", "per_shot"}], "settings",
-    "machine", "device", "versions"}``, ``per_shot`` a list of ``{"psnr_db", "ssim", "iterations", "seconds"}``. PSNR
-    is per frame with peak 1.0, not clipped, its mean over frames and shots; SSIM is Wang 2004's with an 11×11 Gaussian
-    window of σ 1.5.
+    full_scale_dn
+        Counts of one white frame through an open mask. Without it, it follows from truth and masks, which must explain
+        the measurement: files with masks that are a little wrong can be measured with it only.
 
     Raises
     ------
@@ -79,10 +122,10 @@ def bench(
         require_matplotlib(plot)
     device = pick_device(device_name)
     prior, settings = make_prior(section, device)
-    sets, examples = [], []
+    sets, examples = list[SetQuality](), list[Example]()
     for path in sorted(data.rglob("*.mat")):
         try:
-            shots = list(published_shots(path))
+            shots = list(published_shots(path, full_scale_dn))
         except FileFormatError as error:
             progress(f"skipped: {error}")
             continue
@@ -93,7 +136,7 @@ def bench(
         for number, (frame, _) in enumerate(shots):
             shot = _measure(engine, frame, number)
             per_shot.append(shot)
-            progress(f"{path.stem} {number + 1}/{len(shots)}: {shot['psnr_db']:.2f} dB in {shot['seconds']:.2f} s")
+            progress(f"{path.stem} {number + 1}/{len(shots)}: {shot.psnr_db:.2f} dB in {shot.seconds:.2f} s")
         sets.append(_summary(path.stem, per_shot))
         if plot is not None:
             examples.append(_example(engine, shots[0][0], path.stem))
@@ -102,18 +145,25 @@ def bench(
             f"Nothing to measure in {data}",
             expected="published .mat files with meas, mask and orig",
             got="none",
-            hint="--data names their folder, which is searched recursively.",
+            hint="--data names their folder, which is searched recursively. A file whose masks do not explain its "
+            "measurement can be measured with --full-scale-dn.",
         )
     if plot is not None:
         plot_quality(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
-    settings_used = {"denoiser": prior.name, "weights": str(section.weights or ""), **dataclasses.asdict(settings)}
-    return {"sets": sets, "settings": settings_used, **environment(describe_device(device))}
+    table = Table(f"{prior.name} on {describe_device(device)}", _COLUMNS, tuple(sets))
+    return QualityResult(
+        name="quality",
+        environment=environment(describe_device(device)),
+        tables=(table,),
+        settings=solver_settings(prior.name, section.weights, settings),
+        sets=tuple(sets),
+    )
 
 
-def published_shots(path: Path) -> Iterator[tuple[CameraFrame, Calibration]]:
+def published_shots(path: Path, full_scale_dn: float | None = None) -> Iterator[tuple[CameraFrame, Calibration]]:
     """Yield the shots of a file from the replay camera, so that the benchmark measures the instrument's own path."""
     driver = load_driver("replay")
-    camera = driver(driver.Options(path=path))
+    camera = driver(driver.Options(path=path, full_scale_dn=full_scale_dn))
     try:
         capabilities = camera.open()
         calibration = camera.calibration()
@@ -126,15 +176,10 @@ def published_shots(path: Path) -> Iterator[tuple[CameraFrame, Calibration]]:
         camera.close()
 
 
-def _measure(engine: Engine, frame: CameraFrame, number: int) -> dict[str, Any]:
+def _measure(engine: Engine, frame: CameraFrame, number: int) -> ShotQuality:
     video, report = engine.reconstruct(_snapshot(engine, frame, number), Budget(engine.settings.iterations))
     x, truth = torch.from_numpy(video), _truth(frame)
-    return {
-        "psnr_db": psnr(x, truth),
-        "ssim": ssim(x, truth),
-        "iterations": report.iterations,
-        "seconds": report.solve_ns / 1e9,
-    }
+    return ShotQuality(psnr(x, truth), ssim(x, truth), report.iterations, report.solve_ns / 1e9)
 
 
 def _snapshot(engine: Engine, frame: CameraFrame, number: int) -> Snapshot:
@@ -175,38 +220,16 @@ def _example(engine: Engine, frame: CameraFrame, name: str) -> Example:
     )
 
 
-def _summary(name: str, per_shot: list[dict[str, Any]]) -> dict[str, Any]:
-    def mean(key: str) -> float:
-        return float(np.mean([shot[key] for shot in per_shot]))
-
-    return {
-        "name": name,
-        "shots": len(per_shot),
-        "psnr_db": mean("psnr_db"),
-        "ssim": mean("ssim"),
-        "iterations": mean("iterations"),
-        "seconds_per_shot": mean("seconds"),
-        "per_shot": per_shot,
-    }
-
-
-def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table next to the paper's figures; write everything as JSON if requested."""
-    table = Table(title=f"{figures['settings']['denoiser']} on {figures['device']}")
-    for column in ("set", "shots", "PSNR dB", "SSIM", "iterations", "s/shot", "paper GAP-TV", "paper FFDNet"):
-        table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
-    for row in figures["sets"]:
-        paper = paper_row(row["name"])
-        printed = [f"{paper[key][0]:.2f} {paper[key][1]:.4f}" if paper else "" for key in ("GAP-TV", "PnP-FFDNet")]
-        table.add_row(
-            row["name"],
-            str(row["shots"]),
-            f"{row['psnr_db']:.2f}",
-            f"{row['ssim']:.4f}",
-            f"{row['iterations']:.0f}",
-            f"{row['seconds_per_shot']:.2f}",
-            *printed,
-        )
-    console.print(table)
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")
+def _summary(name: str, per_shot: Sequence[ShotQuality]) -> SetQuality:
+    paper = paper_row(name)
+    gap_tv, pnp_ffdnet = ("{:.2f} {:.4f}".format(*paper[key]) if paper else "" for key in ("GAP-TV", "PnP-FFDNet"))
+    return SetQuality(
+        name=name,
+        psnr_db=float(np.mean([shot.psnr_db for shot in per_shot])),
+        ssim=float(np.mean([shot.ssim for shot in per_shot])),
+        iterations=float(np.mean([shot.iterations for shot in per_shot])),
+        seconds_per_shot=float(np.mean([shot.seconds for shot in per_shot])),
+        paper_gap_tv=gap_tv,
+        paper_pnp_ffdnet=pnp_ffdnet,
+        per_shot=tuple(per_shot),
+    )

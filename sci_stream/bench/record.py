@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from sci_stream.bench.stream import LoopCamera, bench_rig, neighbours, part_figures, run_once
+from sci_stream.bench.zmq_baseline import StreamPart
 from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError
@@ -17,9 +18,7 @@ from sci_stream.storage.recording import Compression
 from sci_stream.storage.recording.series import RecordedSeries
 
 
-def bench_record(
-    folder: Path, *, snapshots: int, height_px: int, width_px: int, rate_hz: float
-) -> list[dict[str, Any]]:
+def bench_record(folder: Path, *, snapshots: int, height_px: int, width_px: int, rate_hz: float) -> list[StreamPart]:
     """Measure recording of 12-bit noise, which is harder to compress than any scene.
 
     Four parts: the recorder alone, uncompressed and compressed; then camera, worker, sink and recorder as in a rig, at
@@ -40,7 +39,7 @@ def bench_record(
     return parts
 
 
-def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compression: Compression) -> dict[str, Any]:
+def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compression: Compression) -> StreamPart:
     """Measure the recorder alone: raw snapshots at full speed, until its last flush ends."""
     camera = LoopCamera(shape, 0.0)
     calibration = camera.calibration()
@@ -58,20 +57,19 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
         seconds, used_s = time.perf_counter() - began_s, time.process_time() - before_s
         held = _held(Path(scratch))
     nbytes = shape[0] * shape[1] * 2
-    return {
-        "part": "recorder alone" + (", LZ4" if compression is Compression.BITSHUFFLE_LZ4 else ""),
-        "snapshot_mib": round(nbytes / 2**20, 3),
-        "snapshots": snapshots,
-        "mb_per_s": round(held * nbytes / seconds / 1e6, 1),
-        "snapshots_per_s": round(held / seconds, 1),
-        "cpu_ms": {"recorder": round(1e3 * used_s / snapshots, 3)},
-        "latency_ms": {},
-        "lost": snapshots - held,
-        "ledger_closed": True,
-    }
+    return StreamPart(
+        part="recorder alone" + (", LZ4" if compression is Compression.BITSHUFFLE_LZ4 else ""),
+        snapshot_mib=round(nbytes / 2**20, 3),
+        snapshots=snapshots,
+        mb_per_s=round(held * nbytes / seconds / 1e6, 1),
+        snapshots_per_s=round(held / seconds, 1),
+        cpu_ms={"recorder": round(1e3 * used_s / snapshots, 3)},
+        latency_ms={},
+        lost=snapshots - held,
+    )
 
 
-def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: float, name: str) -> dict[str, Any]:
+def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: float, name: str) -> StreamPart:
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
         record = 'folder = "recordings"\nvideo = false\nmin_free_mib = 0\nwarn_free_mib = 0'
         path = bench_rig(Path(scratch), policy="record", record=record)
@@ -79,7 +77,7 @@ def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: flo
             summary, seconds, used_s = run_once(path, load_rig(path), LoopCamera(shape, rate_hz), snapshots)
         held = _held(Path(scratch) / "recordings")
     figures = part_figures(name, shape[0] * shape[1] * 2, snapshots, seconds, summary=summary, used_s=used_s)
-    return figures | {"lost": int(summary["ledger"]["acquired"]) - held}
+    return dataclasses.replace(figures, lost=summary.ledger.acquired - held)
 
 
 def _held(folder: Path) -> int:

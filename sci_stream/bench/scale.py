@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import subprocess
 import sys
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from sci_stream.bench.environment import environment
+from sci_stream.bench.result import BenchResult, Column, Table
 from sci_stream.bench.scale_node import SLEEPING
-from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
+from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
 from sci_stream.clock import unix_ns
 from sci_stream.errors import EnvironmentFault, TransportError
 from sci_stream.storage.recording import Recording
@@ -34,6 +32,56 @@ Result = tuple[int, str]
 """Time of a reconstruction (Unix time, ns) and the node that made it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Figures of a number of nodes: rate, its ratio to one node's, and the part of the snapshots that each solved.
+
+    ``first_result_s`` is the time from the request to join to the node's first result.
+    """
+
+    nodes: int
+    per_s: float
+    ratio: float
+    share: dict[str, float]
+    first_result_s: float
+
+    @property
+    def shares(self) -> str:
+        """The parts, in the order of the nodes."""
+        return " ".join(f"{part:.0%}" for part in self.share.values())
+
+
+@dataclass(frozen=True)
+class ScaleResult(BenchResult):
+    """Every phase and the account of the whole run: how many snapshots the recording has twice, or lacks.
+
+    ``out_of_order`` counts results that the taps gave after a later one; ``status`` is the rig's exit status.
+    """
+
+    snapshots: int = 0
+    phases: tuple[Phase, ...] = ()
+    ledger: LedgerFigures | None = None
+    twice: int = 0
+    missing: int = 0
+    out_of_order: int = 0
+    status: int | None = None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every snapshot has one outcome, in order."""
+        closed = self.ledger is not None and self.ledger.closed
+        return closed and not (self.twice or self.missing or self.out_of_order)
+
+
+_COLUMNS = (
+    Column("nodes", "nodes"),
+    Column("per_s", "snapshots/s", ".1f", "1/s"),
+    Column("ratio", "ratio to one node", ".2f"),
+    Column("shares", "share of each"),
+    Column("first_result_s", "joining to first result, s", ".2f", "s"),
+)
+
+
 def bench(
     *,
     nodes: int = 2,
@@ -41,7 +89,7 @@ def bench(
     solve_s: float = 0.1,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
-) -> dict[str, Any]:
+) -> ScaleResult:
     """Run a rig whose reconstruct nodes join one after the other, and evaluate its recording.
 
     Reconstruction is the bottleneck: the camera delivers more than all nodes together can solve, into a queue that
@@ -60,12 +108,6 @@ def bench(
     say
         Called with a line for each node that joins.
 
-    Returns
-    -------
-    ``phases``, one for each number of nodes: ``nodes``, ``per_s`` (snapshots a second), ``ratio`` to one node's,
-    ``share`` by node, ``first_result_s`` (from the request to join to the node's first result). ``ledger``,
-    ``twice`` and ``missing`` in the recording, ``out_of_order`` at the taps, the exit ``status``.
-
     Raises
     ------
     EnvironmentFault
@@ -83,21 +125,37 @@ def bench(
             results = sorted(
                 (int(rows["finished_ns"][seq]), str(bytes(rows["node"][seq]).decode("ascii"))) for seq in seqs
             )
-    return {
-        **environment(),
-        "solve_s": solve_s,
-        "snapshots": total,
-        "phases": _phases(results, joined_ns),
-        "ledger": summary["ledger"],
-        "twice": len(seqs) - len(set(seqs)),
-        "missing": total - len(set(seqs)),
-        "out_of_order": sum(later <= earlier for earlier, later in itertools.pairwise(seen)),
-        "status": rig.status,
-    }
+    ledger, distinct = summary.ledger, len(set(seqs))
+    twice, missing = len(seqs) - distinct, total - distinct
+    out_of_order = sum(later <= earlier for earlier, later in itertools.pairwise(seen))
+    here, phases = environment(), tuple(_phases(results, joined_ns))
+    return ScaleResult(
+        name="scale",
+        environment=here,
+        tables=(
+            Table(
+                f"nodes that take {1000 * solve_s:g} ms a snapshot, joining one by one ({here.machine})",
+                _COLUMNS,
+                phases,
+            ),
+        ),
+        notes=(
+            f"{ledger.reconstructed} of {ledger.acquired} reconstructed, ledger {ledger.state}; "
+            f"twice {twice}, missing {missing}, out of order {out_of_order}",
+        ),
+        settings={"solve_s": solve_s},
+        snapshots=total,
+        phases=phases,
+        ledger=ledger,
+        twice=twice,
+        missing=missing,
+        out_of_order=out_of_order,
+        status=rig.status,
+    )
 
 
 def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
-    tables: dict[str, dict[str, Any]] = {
+    tables: RigTables = {
         "policy": {"mode": "live", "queue_snapshots": total, "wait_for_nodes_s": 0.0},
         "reconstruct": {
             "nodes": 0,
@@ -171,13 +229,13 @@ def _listen(rig: SupervisedRig, seen: list[int]) -> None:
             seen.extend(reconstruction.id.seq for reconstruction in results)
 
 
-def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[dict[str, Any]]:
+def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[Phase]:
     """Return the figures of each phase: from the first result of a new node until the next one joins."""
     times = np.array([finished_ns for finished_ns, _ in results], np.int64)
     # At the end of the run, nodes idle while others finish their last snapshots.
     last_ns = int(times[max(0, len(times) - 1 - _CREDIT * len(joined_ns))])
     ends_ns = [*joined_ns[1:], last_ns]
-    phases: list[dict[str, Any]] = []
+    phases: list[Phase] = []
     for index, (begin_ns, end_ns) in enumerate(zip(joined_ns, ends_ns, strict=True)):
         first_ns = next((at_ns for at_ns, node in results if node == f"reconstruct-{index}"), None)
         if first_ns is None:
@@ -186,34 +244,12 @@ def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[dict[st
         counts = Counter(within)
         per_s = len(within) / max((end_ns - first_ns) / 1e9, 1e-9)
         phases.append(
-            {
-                "nodes": index + 1,
-                "per_s": round(per_s, 2),
-                "ratio": round(per_s / phases[0]["per_s"], 3) if phases and phases[0]["per_s"] else 1.0,
-                "share": {node: round(count / len(within), 3) for node, count in sorted(counts.items())},
-                "first_result_s": round((first_ns - begin_ns) / 1e9, 3),
-            }
+            Phase(
+                nodes=index + 1,
+                per_s=round(per_s, 2),
+                ratio=round(per_s / phases[0].per_s, 3) if phases and phases[0].per_s else 1.0,
+                share={node: round(count / len(within), 3) for node, count in sorted(counts.items())},
+                first_result_s=round((first_ns - begin_ns) / 1e9, 3),
+            )
         )
     return phases
-
-
-def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if requested."""
-    table = Table(
-        title=f"nodes that take {1000 * figures['solve_s']:g} ms a snapshot, joining one by one ({figures['machine']})"
-    )
-    for column in ("nodes", "snapshots/s", "ratio to one node", "share of each", "joining to first result"):
-        table.add_column(column, justify="right")
-    for phase in figures["phases"]:
-        share = " ".join(f"{part:.0%}" for part in phase["share"].values())
-        first = f"{phase['first_result_s']:.2f} s"
-        table.add_row(str(phase["nodes"]), f"{phase['per_s']:.1f}", f"{phase['ratio']:.2f}", share, first)
-    console.print(table)
-    ledger = figures["ledger"]
-    closed = "closed" if ledger["closed"] else "NOT CLOSED"
-    wrong = f"twice {figures['twice']}, missing {figures['missing']}, out of order {figures['out_of_order']}"
-    console.print(
-        f"{ledger['reconstructed']} of {ledger['acquired']} reconstructed, ledger {closed}; {wrong}", highlight=False
-    )
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")

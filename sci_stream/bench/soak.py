@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
+from sci_stream.bench.result import BenchResult, Column, Table
+from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
 from sci_stream.optional import need
 
 _SIZE_PX = 32
@@ -33,20 +30,112 @@ _SPARE_FRACTION = 1 / 3
 _MOST_HANDLES = 2
 """Permitted growth of open handles: a reconnecting page or tap holds two for a moment."""
 
-Sample = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """Resident memory, threads and open handles of a process."""
+
+    rss_mib: float
+    threads: int
+    handles: int
 
 
-def process_figures(pid: int) -> dict[str, float] | None:
-    """Return resident memory (MiB), threads and open handles of a process, from /proc; None if it has ended."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A look at the rig: time, snapshots so far, latency (None: not yet reported), and figures by node."""
+
+    s: float
+    acquired: int
+    reconstructed: int
+    p50_ms: float | None
+    p99_ms: float | None
+    nodes: dict[str, ProcessFigures]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Figures of a node in the first sample after settling, and in the last one."""
+
+    node: str
+    first: ProcessFigures
+    last: ProcessFigures
+
+    @property
+    def change(self) -> float:
+        """Relative change of the resident memory."""
+        return self.last.rss_mib / self.first.rss_mib - 1
+
+    @property
+    def is_flat(self) -> dict[str, bool]:
+        """Whether memory, threads and handles stayed flat."""
+        return {
+            "memory": self.change <= _MOST_GROWTH,
+            "threads": self.last.threads <= self.first.threads,
+            "handles": self.last.handles - self.first.handles <= _MOST_HANDLES,
+        }
+
+    @property
+    def memory(self) -> str:
+        """Resident memory, before and after."""
+        return f"{round(self.first.rss_mib, 1):g} → {round(self.last.rss_mib, 1):g}"
+
+    @property
+    def threads(self) -> str:
+        """Threads, before and after."""
+        return f"{self.first.threads:g} → {self.last.threads:g}"
+
+    @property
+    def handles(self) -> str:
+        """Open handles, before and after."""
+        return f"{self.first.handles:g} → {self.last.handles:g}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether everything stayed flat, in a word."""
+        return "yes" if all(self.is_flat.values()) else "NO"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyChange:
+    """Median p50 and p99 of the first and the last quarter after settling, ms; None: unmeasured."""
+
+    first_p50_ms: float | None
+    first_p99_ms: float | None
+    last_p50_ms: float | None
+    last_p99_ms: float | None
+
+
+@dataclass(frozen=True)
+class SoakResult(BenchResult):
+    """Samples, growth by node, verdicts by figure; ``flat`` if memory, threads and handles stayed flat."""
+
+    samples: tuple[Sample, ...] = ()
+    growth: dict[str, Growth] = field(default_factory=dict)
+    verdicts: dict[str, bool] = field(default_factory=dict)
+    flat: bool = False
+    latency_ms: LatencyChange | None = None
+    restarts: int = 0
+    ledger: LedgerFigures | None = None
+    status: int | None = None
+
+
+_COLUMNS = (
+    Column("node", "node", left=True),
+    Column("memory", "memory MiB", unit="MiB"),
+    Column("change", "change", "+.1%"),
+    Column("threads", "threads"),
+    Column("handles", "handles"),
+    Column("verdict", "flat"),
+)
+
+
+def process_figures(pid: int) -> ProcessFigures | None:
+    """Return the figures of a process, from /proc; None if it has ended."""
     folder = Path("/proc") / str(pid)
     try:
         fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
         handles = sum(1 for _ in (folder / "fd").iterdir())
-        return {
-            "rss_mib": int(fields["VmRSS"].split()[0]) / 1024,
-            "threads": int(fields["Threads"]),
-            "handles": handles,
-        }
+        return ProcessFigures(int(fields["VmRSS"].split()[0]) / 1024, int(fields["Threads"]), handles)
     except (OSError, KeyError):
         return None
 
@@ -59,7 +148,7 @@ def bench(
     record: bool = True,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
-) -> dict[str, Any]:
+) -> SoakResult:
     """Run a rig with small frames and watch its processes.
 
     Parameters
@@ -73,13 +162,6 @@ def bench(
         Whether to record, and where: a temporary folder if None, deleted afterwards.
     say
         Called with a line of progress every few seconds.
-
-    Returns
-    -------
-    ``samples`` (seconds, snapshots, latency, and memory, threads and handles by node), ``growth`` by node from
-    the first sample with `_SETTLED` snapshots (a tenth of all if there are fewer) to the last one, ``verdicts``:
-    whether memory, threads, handles and latency stayed flat, ``flat`` if the first three did, and the ``ledger`` as in
-    the summary.
     """
     if rate_hz is None:
         say("measuring the rate that this machine sustains …")
@@ -92,29 +174,36 @@ def bench(
             samples = _watch(rig, snapshots, say)
             summary = rig.join(_START_S)
     settled = min(_SETTLED, snapshots // 10)
-    growth = growths(samples, settled)
-    latency = _latency_change(samples, settled)
-    judged = verdicts(growth, latency)
-    return {
-        **environment(),
-        "snapshots": snapshots,
-        "rate_hz": rate_hz,
-        "denoiser": denoiser,
-        "recorded": record,
-        "settled_after": settled,
-        "samples": samples,
-        "growth": growth,
-        "verdicts": judged,
-        "flat": all(judged[what] for what in ("memory", "threads", "handles")),
-        "latency_ms": latency,
-        "restarts": rig.supervisor.restarts,
-        "ledger": summary["ledger"],
-        "status": rig.status,
-    }
+    growth, latency, here = growths(samples, settled), _latency_change(samples, settled), environment()
+    judged, ledger = verdicts(growth, latency), summary.ledger
+    title = f"{ledger.acquired} snapshots at {rate_hz:g}/s ({here.machine})"
+    return SoakResult(
+        name="soak",
+        environment=here,
+        tables=(Table(title, _COLUMNS, tuple(growth.values())),),
+        notes=(
+            f"latency, first and last quarter: p50 {latency.first_p50_ms} → {latency.last_p50_ms} ms, "
+            f"p99 {latency.first_p99_ms} → {latency.last_p99_ms} ms; "
+            f"{ledger.reconstructed} reconstructed, {ledger.n_dropped} dropped, ledger {ledger.state}",
+            "; ".join(f"{what} {'flat' if flat else 'NOT FLAT'}" for what, flat in judged.items()),
+        ),
+        settings={
+            **{"snapshots": snapshots, "rate_hz": rate_hz, "denoiser": denoiser},
+            **{"recorded": record, "settled_after": settled},
+        },
+        samples=tuple(samples),
+        growth=growth,
+        verdicts=judged,
+        flat=all(judged[what] for what in ("memory", "threads", "handles")),
+        latency_ms=latency,
+        restarts=rig.supervisor.restarts,
+        ledger=ledger,
+        status=rig.status,
+    )
 
 
 def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> Path:
-    tables: dict[str, dict[str, Any]] = {
+    tables: RigTables = {
         "policy": {"queue_snapshots": 64},
         # A snapshot is done only once it is recorded: with few in flight, the disk would limit the rate.
         "reconstruct": {"denoiser": denoiser, "credit": 32},
@@ -163,14 +252,14 @@ def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> li
             # Ending nodes free memory. Reports are half a second old, so the last sample may be affected too.
             return samples[:-1]
         samples.append(
-            {
-                "s": round(time.monotonic() - began_s, 2),
-                "acquired": acquired,
-                "reconstructed": int(report.get("ledger.reconstructed", 0)),
-                "p50_ms": report.get("latency_ms.p50"),
-                "p99_ms": report.get("latency_ms.p99"),
-                "nodes": {name: figures for name, figures in nodes.items() if figures is not None},
-            }
+            Sample(
+                s=round(time.monotonic() - began_s, 2),
+                acquired=acquired,
+                reconstructed=int(report.get("ledger.reconstructed", 0)),
+                p50_ms=report.get("latency_ms.p50"),
+                p99_ms=report.get("latency_ms.p99"),
+                nodes={name: figures for name, figures in nodes.items() if figures is not None},
+            )
         )
         if len(samples) % 10 == 0:
             say(f"{acquired}/{snapshots} snapshots")
@@ -178,82 +267,42 @@ def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> li
     return samples
 
 
-def growths(samples: Sequence[Sample], settled: int) -> dict[str, dict[str, Any]]:
-    """Return by node the first sample after ``settled`` snapshots, and the last one."""
-    later = [sample for sample in samples if sample["acquired"] >= settled]
+def growths(samples: Sequence[Sample], settled: int) -> dict[str, Growth]:
+    """Return by node its figures in the first sample after ``settled`` snapshots, and in the last one."""
+    later = [sample for sample in samples if sample.acquired >= settled]
     if len(later) < 2:
         return {}
-    out: dict[str, dict[str, Any]] = {}
-    for name in sorted(set(later[0]["nodes"]) & set(later[-1]["nodes"])):
-        first, last = later[0]["nodes"][name], later[-1]["nodes"][name]
-        out[name] = {
-            "rss_mib": [round(first["rss_mib"], 1), round(last["rss_mib"], 1)],
-            "rss_change": round(last["rss_mib"] / first["rss_mib"] - 1, 4),
-            "threads": [first["threads"], last["threads"]],
-            "handles": [first["handles"], last["handles"]],
-        }
-    return out
+    first, last = later[0].nodes, later[-1].nodes
+    return {name: Growth(name, first[name], last[name]) for name in sorted(set(first) & set(last))}
 
 
-def is_flat(node: Mapping[str, Any]) -> dict[str, bool]:
-    """Return whether memory, threads and handles of a node stayed flat."""
-    return {
-        "memory": node["rss_change"] <= _MOST_GROWTH,
-        "threads": node["threads"][1] <= node["threads"][0],
-        "handles": node["handles"][1] - node["handles"][0] <= _MOST_HANDLES,
-    }
-
-
-def verdicts(growth: Mapping[str, Mapping[str, Any]], latency_ms: Mapping[str, float | None]) -> dict[str, bool]:
+def verdicts(growth: Mapping[str, Growth], latency: LatencyChange) -> dict[str, bool]:
     """Return by figure whether it stayed flat in all nodes; an unmeasured figure counts as not flat."""
-    nodes = [is_flat(node) for node in growth.values()]
+    nodes = [node.is_flat for node in growth.values()]
     verdicts = {what: bool(nodes) and all(node[what] for node in nodes) for what in ("memory", "threads", "handles")}
-    first, last = latency_ms["first_p50_ms"], latency_ms["last_p50_ms"]
+    first, last = latency.first_p50_ms, latency.last_p50_ms
     flat = first is not None and last is not None and last <= max(first * _MOST_DELAY, first + _LEAST_DELAY_MS)
     return {**verdicts, "latency": flat}
 
 
-def _latency_change(samples: Sequence[Sample], settled: int) -> dict[str, float | None]:
-    """Return the median p50 and p99 of the first and the last quarter after settling, ms."""
-    later = [sample for sample in samples if sample["acquired"] >= settled and sample["p50_ms"] is not None]
+def _latency_change(samples: Sequence[Sample], settled: int) -> LatencyChange:
+    later = [sample for sample in samples if sample.acquired >= settled and sample.p50_ms is not None]
     quarter = max(1, len(later) // 4)
-    out: dict[str, float | None] = {}
-    for name, part in (("first", later[:quarter]), ("last", later[-quarter:])):
-        for figure in ("p50_ms", "p99_ms"):
-            values = [sample[figure] for sample in part]
-            out[f"{name}_{figure}"] = round(statistics.median(values), 2) if values else None
-    return out
-
-
-def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if requested."""
-    ledger = figures["ledger"]
-    title = f"{ledger['acquired']} snapshots at {figures['rate_hz']:g}/s ({figures['machine']})"
-    table = Table(title=title)
-    for column in ("node", "memory MiB", "change", "threads", "handles", "flat"):
-        table.add_column(column, justify="left" if column == "node" else "right", no_wrap=True)
-    for name, node in figures["growth"].items():
-        pairs = [" → ".join(f"{value:g}" for value in node[what]) for what in ("rss_mib", "threads", "handles")]
-        table.add_row(
-            name, pairs[0], f"{node['rss_change']:+.1%}", *pairs[1:], "yes" if all(is_flat(node).values()) else "NO"
-        )
-    console.print(table)
-    latency = figures["latency_ms"]
-    dropped = sum(ledger["dropped"].values())
-    console.print(
-        f"latency, first and last quarter: p50 {latency['first_p50_ms']} → {latency['last_p50_ms']} ms, "
-        f"p99 {latency['first_p99_ms']} → {latency['last_p99_ms']} ms; "
-        f"{ledger['reconstructed']} reconstructed, {dropped} dropped, "
-        f"ledger {'closed' if ledger['closed'] else 'NOT CLOSED'}",
-        highlight=False,
+    first, last = later[:quarter], later[-quarter:]
+    return LatencyChange(
+        _median(sample.p50_ms for sample in first),
+        _median(sample.p99_ms for sample in first),
+        _median(sample.p50_ms for sample in last),
+        _median(sample.p99_ms for sample in last),
     )
-    words = (f"{what} {'flat' if flat else 'NOT FLAT'}" for what, flat in figures["verdicts"].items())
-    console.print("; ".join(words), highlight=False)
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def plot(figures: Mapping[str, Any], path: Path) -> None:
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.median(known), 2) if known else None
+
+
+def plot(result: SoakResult, path: Path) -> None:
     """Draw memory, threads and handles by node, and latency, over time.
 
     Raises
@@ -264,24 +313,25 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
     need("matplotlib", "plot", "--plot")
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
-    samples = figures["samples"]
+    samples = result.samples
     drawing = Figure(figsize=(9, 9), layout="constrained")
     rows = (("rss_mib", "memory, MiB"), ("threads", "threads"), ("handles", "open handles"))
     axes = drawing.subplots(len(rows) + 1, 1, sharex=True)
-    nodes = sorted({name for sample in samples for name in sample["nodes"]})
-    for axis, (figure, words) in zip(axes, rows, strict=False):
+    nodes = sorted({name for sample in samples for name in sample.nodes})
+    for axis, (key, words) in zip(axes, rows, strict=False):
         for name in nodes:
-            points = [(sample["s"], sample["nodes"][name][figure]) for sample in samples if name in sample["nodes"]]
+            points = [(sample.s, getattr(sample.nodes[name], key)) for sample in samples if name in sample.nodes]
             axis.plot(*zip(*points, strict=True), label=name)
         axis.set_ylabel(words)
         axis.set_ylim(bottom=0)
     axes[0].legend(loc="lower right", ncols=len(nodes))
-    timed = [sample for sample in samples if sample["p50_ms"] is not None]
-    for figure in ("p50_ms", "p99_ms"):
-        axes[-1].plot([sample["s"] for sample in timed], [sample[figure] for sample in timed], label=figure[:3])
+    timed = [sample for sample in samples if sample.p50_ms is not None]
+    seconds = [sample.s for sample in timed]
+    axes[-1].plot(seconds, [sample.p50_ms for sample in timed], label="p50")
+    axes[-1].plot(seconds, [sample.p99_ms for sample in timed], label="p99")
     axes[-1].set_ylabel("camera to sink, ms")
     axes[-1].set_ylim(bottom=0)
     axes[-1].set_xlabel("s")
     axes[-1].legend(loc="upper right")
-    drawing.suptitle(f"{figures['ledger']['acquired']} snapshots, {figures['machine']}")
+    drawing.suptitle(result.tables[0].title)
     drawing.savefig(path)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import resource
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from sci_stream.bench.environment import environment, matrix_rate
+from sci_stream.bench.environment import matrix_rate
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
-from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.backend.transfers import Stopwatch
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights
@@ -82,6 +79,59 @@ def flop_per_pixel(weights: FfdnetWeights) -> float:
     return sum(2.0 * kernel.numel() for kernel in weights.kernels) / 4
 
 
+@dataclass(frozen=True, slots=True)
+class SizeSpeed:
+    """Time at one size, or why it was skipped. Operations are counted for networks only.
+
+    ``snapshot_ms`` is that of a stream; ``of_matrix_rate`` relates the FLOP/s to those of large matrix products.
+    """
+
+    size: str
+    iteration_ms: float | None = None
+    iterations: int | None = None
+    snapshot_ms: float | None = None
+    snapshots_per_s: float | None = None
+    memory_mib: float | None = None
+    fault: str = ""
+    flop_per_iteration: float | None = None
+    flop_per_s: float | None = None
+    of_matrix_rate: float | None = None
+    skipped: str = ""
+
+    @property
+    def tflop_per_s(self) -> float | None:
+        """Rate of operations, TFLOP/s."""
+        return None if self.flop_per_s is None else self.flop_per_s / 1e12
+
+    @property
+    def rate_percent(self) -> str:
+        """Percentage of the matrix rate."""
+        return "" if self.of_matrix_rate is None else f"{100 * self.of_matrix_rate:.0f} %"
+
+    @property
+    def iteration(self) -> str:
+        """Milliseconds of an iteration, or that it was skipped."""
+        return "skipped" if self.iteration_ms is None else f"{self.iteration_ms:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSpeed:
+    """Time of the network alone with this many pixels per chunk."""
+
+    pixels_per_chunk: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Every size; the rate of matrix products and their data type; the arithmetic of the denoiser."""
+
+    sizes: tuple[SizeSpeed, ...]
+    matrix_flop_per_s: float
+    matrix_dtype: str
+    arithmetic: str
+
+
 def bench(
     prior: Denoiser,
     weights: FfdnetWeights | None,
@@ -91,7 +141,7 @@ def bench(
     sizes: Sequence[Size],
     progress: Callable[[str], None],
     most_seconds: float = 120.0,
-) -> dict[str, Any]:
+) -> Speeds:
     """Time the engine on random scenes of several sizes.
 
     Parameters
@@ -107,11 +157,6 @@ def bench(
         does not fit in memory is skipped with a message.
     progress
         Called with a line per size.
-
-    Returns
-    -------
-    ``{"sizes": [{"size", "iteration_ms", "snapshot_ms", "snapshots_per_s", "memory_mib", "flop_per_s",
-    "of_matrix_rate", "fault"} or {"size", "skipped"}], "matrix_flop_per_s", "arithmetic", "settings", …}``.
     """
     arithmetic, dtype = "float32", torch.float32
     if isinstance(prior, FfdnetDenoiser):
@@ -119,34 +164,29 @@ def bench(
         dtype = prior.half if prior.half is not None and arithmetic != "float32" else torch.float32
     rate = matrix_rate(device, dtype)
     progress(f"matrix product, {str(dtype).removeprefix('torch.')}: {rate / 1e12:.3g} TFLOP/s")
-    rows: list[dict[str, Any]] = []
+    rows: list[SizeSpeed] = []
     iteration_s_per_pixel = 0.0
     for size in sizes:
         plan = _plan(settings, device, size)
         expected_s = iteration_s_per_pixel * size.pixels * plan.iterations
         if expected_s > most_seconds:
-            rows.append({"size": str(size), "skipped": f"would take about {expected_s:.0f} s"})
+            row = SizeSpeed(str(size), skipped=f"would take about {expected_s:.0f} s")
         else:
             try:
-                rows.append(_time_size(prior, weights, settings, device=device, size=size, rate=rate, plan=plan))
-                iteration_s_per_pixel = rows[-1]["iteration_ms"] / 1e3 / size.pixels
+                row = _time_size(prior, weights, settings, device=device, size=size, rate=rate, plan=plan)
             except DeviceError as error:
-                rows.append({"size": str(size), "skipped": str(error)})
-        progress(f"{size}: {_summary_line(rows[-1])}")
-    return {
-        "sizes": rows,
-        "matrix_flop_per_s": rate,
-        "matrix_dtype": str(dtype).removeprefix("torch."),
-        "arithmetic": arithmetic,
-        "settings": {"denoiser": prior.name, **dataclasses.asdict(settings)},
-        **environment(describe_device(device)),
-    }
+                row = SizeSpeed(str(size), skipped=str(error))
+        if row.iteration_ms is not None:
+            iteration_s_per_pixel = row.iteration_ms / 1e3 / size.pixels
+        rows.append(row)
+        progress(f"{size}: {_summary_line(row)}")
+    return Speeds(tuple(rows), rate, str(dtype).removeprefix("torch."), arithmetic)
 
 
-def _summary_line(row: dict[str, Any]) -> str:
-    if "skipped" in row:
-        return f"skipped: {row['skipped']}"
-    return f"{row['iteration_ms']:.3g} ms an iteration, {row['snapshots_per_s']:.3g} snapshots/s"
+def _summary_line(row: SizeSpeed) -> str:
+    if row.skipped:
+        return f"skipped: {row.skipped}"
+    return f"{row.iteration_ms:.3g} ms an iteration, {row.snapshots_per_s:.3g} snapshots/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +218,7 @@ def _time_size(
     size: Size,
     rate: float,
     plan: _Plan,
-) -> dict[str, Any]:
+) -> SizeSpeed:
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
@@ -187,20 +227,19 @@ def _time_size(
     few_s, many_s = (_solve_s(engine, snapshots[0], n, plan.times) for n in (plan.few, plan.many))
     iteration_s = max(many_s - few_s, 1e-9) / (plan.many - plan.few)
     snapshot_s = _stream_s(engine, snapshots, plan.snapshots)
-    row: dict[str, Any] = {
-        "size": str(size),
-        "iteration_ms": 1e3 * iteration_s,
-        "iterations": settings.iterations,
-        "snapshot_ms": 1e3 * snapshot_s,
-        "snapshots_per_s": 1 / snapshot_s,
-        "memory_mib": _memory_mib(device),
-        "fault": engine.fault,
-    }
-    if weights is not None:
-        row["flop_per_iteration"] = flop_per_pixel(weights) * size.pixels
-        row["flop_per_s"] = row["flop_per_iteration"] / iteration_s
-        row["of_matrix_rate"] = row["flop_per_s"] / rate
-    return row
+    flop = None if weights is None else flop_per_pixel(weights) * size.pixels
+    return SizeSpeed(
+        size=str(size),
+        iteration_ms=1e3 * iteration_s,
+        iterations=settings.iterations,
+        snapshot_ms=1e3 * snapshot_s,
+        snapshots_per_s=1 / snapshot_s,
+        memory_mib=_memory_mib(device),
+        fault=engine.fault,
+        flop_per_iteration=flop,
+        flop_per_s=None if flop is None else flop / iteration_s,
+        of_matrix_rate=None if flop is None else flop / iteration_s / rate,
+    )
 
 
 def _scene(
@@ -263,17 +302,13 @@ def _memory_mib(device: torch.device) -> float:
 @torch.inference_mode()
 def time_chunks(
     make: Callable[[int], Denoiser], device: torch.device, size: Size, progress: Callable[[str], None]
-) -> list[dict[str, float]]:
+) -> tuple[ChunkSpeed, ...]:
     """Time the network alone for several chunk sizes, to choose `PIXELS_PER_CHUNK` for a device.
 
     Parameters
     ----------
     make
         Makes the denoiser for a number of pixels per chunk.
-
-    Returns
-    -------
-    ``[{"pixels_per_chunk", "ms"}]``.
     """
     planes = 4 if size.bayer else 1
     frame = (size.height // 2, size.width // 2) if size.bayer else (size.height, size.width)
@@ -288,6 +323,6 @@ def time_chunks(
             denoise(x, 0.1)
             watch.lap()
             seconds.append(watch.seconds())
-        rows.append({"pixels_per_chunk": pixels, "ms": 1e3 * float(np.median(seconds))})
-        progress(f"{size}, {pixels} pixels at once: {rows[-1]['ms']:.3g} ms")
-    return rows
+        rows.append(ChunkSpeed(pixels, 1e3 * float(np.median(seconds))))
+        progress(f"{size}, {pixels} pixels at once: {rows[-1].ms:.3g} ms")
+    return tuple(rows)

@@ -7,22 +7,21 @@ frames, a reconstruct node whose solver does nothing, and a sink that neither re
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import queue
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from sci_stream.bench.environment import CpuTimeMeter, environment
-from sci_stream.bench.zmq_baseline import WINDOW, measure_zmq_baseline
+from sci_stream.bench.result import BenchResult, Column, Table
+from sci_stream.bench.supervised_rig import RunSummary
+from sci_stream.bench.zmq_baseline import WINDOW, StreamPart, measure_zmq_baseline
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
@@ -189,9 +188,7 @@ def neighbours(folder: Path, *, tcp: bool) -> Iterator[None]:
         os.environ.pop(FOLDER_VARIABLE, None)
 
 
-def run_once(
-    path: Path, rig: Rig, camera: LoopCamera, snapshots: int
-) -> tuple[dict[str, Any], float, dict[str, float]]:
+def run_once(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[RunSummary, float, dict[str, float]]:
     """Run the pipeline once.
 
     Returns
@@ -218,29 +215,50 @@ def run_once(
         for process in reversed(processes):
             process.terminate()
             process.join(10.0)
-    return json.loads(summary.read_text()), node.running_s, used_s
+    return RunSummary.read(summary), node.running_s, used_s
 
 
 def part_figures(
-    name: str, nbytes: int, count: int, seconds: float, *, summary: Mapping[str, Any], used_s: Mapping[str, float]
-) -> dict[str, Any]:
+    name: str, nbytes: int, count: int, seconds: float, *, summary: RunSummary, used_s: Mapping[str, float]
+) -> StreamPart:
     """Return the figures of a part from the sink's summary and the processor seconds by node."""
-    ledger = summary["ledger"]
-    through = ledger["reconstructed"] + ledger["raw_only"]
-    return {
-        "part": name,
-        "snapshot_mib": round(nbytes / 2**20, 3),
-        "snapshots": count,
-        "mb_per_s": round(through * nbytes / seconds / 1e6, 1),
-        "snapshots_per_s": round(through / seconds, 1),
-        "cpu_ms": {node: round(1e3 * used / count, 3) for node, used in used_s.items()},
-        "latency_ms": summary["latency_ms"],
-        "lost": ledger["acquired"] - through,
-        "ledger_closed": ledger["closed"],
-    }
+    ledger = summary.ledger
+    through = ledger.reconstructed + ledger.raw_only
+    return StreamPart(
+        part=name,
+        snapshot_mib=round(nbytes / 2**20, 3),
+        snapshots=count,
+        mb_per_s=round(through * nbytes / seconds / 1e6, 1),
+        snapshots_per_s=round(through / seconds, 1),
+        cpu_ms={node: round(1e3 * used / count, 3) for node, used in used_s.items()},
+        latency_ms=summary.latency_ms,
+        lost=ledger.acquired - through,
+        ledger_closed=ledger.closed,
+    )
 
 
-def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -> dict[str, Any]:
+@dataclass(frozen=True)
+class StreamResult(BenchResult):
+    """Every part, in the order in which they were measured; the kind of sockets."""
+
+    sockets: str = "local"
+    parts: tuple[StreamPart, ...] = ()
+
+
+_COLUMNS = (
+    Column("part", "part", left=True),
+    Column("snapshot_mib", "MiB", unit="MiB"),
+    Column("snapshots", "snapshots"),
+    Column("mb_per_s", "MB/s", unit="MB/s"),
+    Column("snapshots_per_s", "snapshots/s", unit="1/s"),
+    Column("total_cpu_ms", "CPU ms", unit="ms"),
+    Column("p50_ms", "p50 ms", unit="ms"),
+    Column("p99_ms", "p99 ms", unit="ms"),
+    Column("lost", "lost"),
+)
+
+
+def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -> list[StreamPart]:
     """Measure throughput with all stages busy, and latency with one snapshot in flight.
 
     Parameters
@@ -252,11 +270,9 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
 
     Returns
     -------
-    Figures by part: ``mb_per_s`` (raw counts from camera to sink), ``snapshots_per_s``, ``cpu_ms`` (processor time per
-    snapshot by node, which limits the rate where cores are few), ``latency_ms`` by stage, ``lost``. Each part is
-    followed by its baseline, the same bytes over bare ZeroMQ.
+    Figures by part, each followed by its baseline, the same bytes over bare ZeroMQ.
     """
-    figures: dict[str, Any] = {**environment(), "sockets": "tcp" if tcp else "local", "parts": []}
+    measured = []
     nbytes = height_px * width_px * 2
     parts = (("loaded", 0.0, snapshots), ("unloaded", _UNLOADED_HZ, min(snapshots, 500)))
     for name, rate_hz, count in parts:
@@ -265,44 +281,32 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
             camera = LoopCamera((height_px, width_px), rate_hz)
             with neighbours(path.parent, tcp=tcp):
                 summary, seconds, used_s = run_once(path, load_rig(path), camera, count)
-            figures["parts"].append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
-            figures["parts"].append(measure_zmq_baseline(Path(folder), name + BARE, nbytes, count, rate_hz, tcp=tcp))
-    return figures
+            measured.append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
+            measured.append(measure_zmq_baseline(Path(folder), name + BARE, nbytes, count, rate_hz, tcp=tcp))
+    return measured
 
 
-def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if requested."""
-    table = Table(title=f"camera → identity worker → sink ({figures['machine']}, {figures['sockets']} sockets)")
-    for column in ("part", "MiB", "snapshots", "MB/s", "snapshots/s", "CPU ms", "p50 ms", "p99 ms", "lost"):
-        table.add_column(column, justify="left" if column == "part" else "right", no_wrap=True)
-    for part in figures["parts"]:
-        total = part["latency_ms"].get("total", {"p50": "–", "p99": "–"})
-        row = (
-            part["part"],
-            part["snapshot_mib"],
-            part["snapshots"],
-            part["mb_per_s"],
-            part["snapshots_per_s"],
-            round(_cpu_ms(part), 2) if "cpu_ms" in part else "–",
-            total["p50"],
-            total["p99"],
-            part["lost"],
-        )
-        table.add_row(*map(str, row))
-    console.print(table)
-    by_name = {part["part"]: part for part in figures["parts"]}
-    for name, part in by_name.items():
-        if (bare := by_name.get(f"{name}{BARE}")) is not None:
-            rate, cpu = part["mb_per_s"] / bare["mb_per_s"], _cpu_ms(part) / max(_cpu_ms(bare), 1e-3)
-            p50, p99 = (part["latency_ms"]["total"][rank] / bare["latency_ms"]["total"][rank] for rank in _RANKS)
-            console.print(
-                f"{name}: {rate:.2f} × the rate, {cpu:.2f} × the processor time, {p50:.1f} and {p99:.1f} × the latency "
-                "(p50, p99) of the same bytes over bare ZeroMQ",
-                highlight=False,
-            )
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")
+def stream_result(parts: Sequence[StreamPart], *, tcp: bool = False) -> StreamResult:
+    """Return the result of these parts, with the ratio of each to its baseline as a note."""
+    here, sockets = environment(), "tcp" if tcp else "local"
+    title = f"camera → identity worker → sink ({here.machine}, {sockets} sockets)"
+    by_name = {part.part: part for part in parts}
+    return StreamResult(
+        name="stream",
+        environment=here,
+        tables=(Table(title, _COLUMNS, tuple(parts)),),
+        notes=tuple(
+            _against_baseline(part, by_name[part.part + BARE]) for part in parts if part.part + BARE in by_name
+        ),
+        sockets=sockets,
+        parts=tuple(parts),
+    )
 
 
-def _cpu_ms(part: Mapping[str, Any]) -> float:
-    return float(sum(part["cpu_ms"].values()))
+def _against_baseline(part: StreamPart, bare: StreamPart) -> str:
+    rate, cpu = part.mb_per_s / bare.mb_per_s, sum(part.cpu_ms.values()) / max(sum(bare.cpu_ms.values()), 1e-3)
+    p50, p99 = (part.latency_ms["total"][rank] / bare.latency_ms["total"][rank] for rank in _RANKS)
+    return (
+        f"{part.part}: {rate:.2f} × the rate, {cpu:.2f} × the processor time, {p50:.1f} and {p99:.1f} × the latency "
+        "(p50, p99) of the same bytes over bare ZeroMQ"
+    )

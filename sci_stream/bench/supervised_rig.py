@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,57 @@ from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.transport.pubsub import subscribe_status
 
+RigTables = Mapping[str, Mapping[str, Any]]
+"""Tables of a rig file by name, with their keys and values."""
+
 _LINES = 2000
 _PROGRAM = (sys.executable, "-P", "-m", "sci_stream")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFigures:
+    """What became of every snapshot of a run, as its summary has it. ``dropped`` is by reason."""
+
+    acquired: int
+    reconstructed: int
+    raw_only: int
+    dropped: dict[str, int]
+    redelivered: int
+    duplicates: int
+    camera_missed: int
+    closed: bool
+
+    @property
+    def n_dropped(self) -> int:
+        """Number of snapshots dropped, for whatever reason."""
+        return sum(self.dropped.values())
+
+    @property
+    def lost(self) -> int:
+        """Number of snapshots without an outcome."""
+        return self.acquired - self.reconstructed - self.raw_only - self.n_dropped
+
+    @property
+    def state(self) -> str:
+        """Whether it is closed, in words."""
+        return "closed" if self.closed else "NOT CLOSED"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Summary of a finished run: the id of its series, its ledger, and the latencies by stage and percentile, ms."""
+
+    series: str
+    ledger: LedgerFigures
+    latency_ms: dict[str, dict[str, float]]
+
+    @classmethod
+    def read(cls, path: Path) -> RunSummary:
+        """Read the summary that a sink wrote."""
+        content = json.loads(path.read_text())
+        names = (entry.name for entry in dataclasses.fields(LedgerFigures))
+        ledger = LedgerFigures(**{name: content["ledger"][name] for name in names})
+        return cls(content["series"], ledger, content["latency_ms"])
 
 
 def small_rig(
@@ -29,15 +80,15 @@ def small_rig(
     *,
     rate_hz: float,
     size_px: int,
-    tables: Mapping[str, Mapping[str, Any]],
-    camera: Mapping[str, Any] | None = None,
+    tables: RigTables,
+    camera: Mapping[str, object] | None = None,
 ) -> Path:
     """Write a rig with a simulated camera (small frames, made in advance) and a denoiser of negligible cost.
 
     ``tables`` override its tables, ``camera`` the options of the camera.
     """
     options = {"width_px": size_px, "height_px": size_px, "n_frames": 4, "snapshot_rate_hz": rate_hz}
-    rig: dict[str, dict[str, Any]] = {
+    rig: RigTables = {
         "rig": {"name": "bench"},
         "camera": {
             "driver": "simulated",
@@ -50,8 +101,7 @@ def small_rig(
         "preview": {"enabled": False},
         "health": {"enabled": False},
     }
-    for name, table in tables.items():
-        rig[name] = {**rig.get(name, {}), **table}
+    rig = {**rig, **{name: {**rig.get(name, {}), **table} for name, table in tables.items()}}
     path = folder / "bench.toml"
     path.write_text("\n".join(table_text(name, table) for name, table in rig.items()))
     return path
@@ -66,7 +116,7 @@ class SupervisedRig:
         self._stop = StopRequest()
         self.lines: deque[str] = deque(maxlen=_LINES)
         """The last log lines of supervisor and nodes."""
-        self.latest: dict[str, Any] = {}
+        self.latest: Mapping[str, Any] = {}
         """The last report of the sink."""
         self.supervisor = Supervisor(
             *(self.rig, path, self._stop, self.lines.append),
@@ -118,7 +168,7 @@ class SupervisedRig:
                 )
             time.sleep(0.05)
 
-    def finish(self, timeout_s: float) -> dict[str, Any]:
+    def finish(self, timeout_s: float) -> RunSummary:
         """Stop the rig in order and return its summary.
 
         Raises
@@ -129,15 +179,14 @@ class SupervisedRig:
         self._stop.set()
         return self.join(timeout_s)
 
-    def join(self, timeout_s: float) -> dict[str, Any]:
+    def join(self, timeout_s: float) -> RunSummary:
         """Wait for the end of the run and return its summary; raises as `finish`."""
         self._threads[0].join(timeout_s)
         if self.running or not self._summary.exists():
             raise EnvironmentFault(
                 "The rig did not stop cleanly", hint="Last log lines: " + " | ".join(list(self.lines)[-5:])
             )
-        summary: dict[str, Any] = json.loads(self._summary.read_text())
-        return summary
+        return RunSummary.read(self._summary)
 
     def kill(self) -> None:
         """Kill everything at once."""

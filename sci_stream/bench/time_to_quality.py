@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,53 @@ class Shot:
     frame: CameraFrame
     calibration: Calibration
     truth: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRun:
+    """The published loop: figures after each of its iterations, means over the shots.
+
+    ``start`` is ``"published"``, or ``"still image"`` where that ended worse than it.
+    """
+
+    start: str
+    iterations: int
+    seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
+    psnr_db: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Solves:
+    """Whole solves of one implementation with a number of iterations, all copies included; means over the shots."""
+
+    implementation: str
+    iterations: int
+    seconds: float
+    cpu_seconds: float
+    psnr_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToQuality:
+    """Solves with more and more iterations, of which the last reached the baseline's last PSNR if any did.
+
+    ``ratio`` is its seconds over the baseline's, or None; ``cpu_ratio`` that of processor time, which other work on
+    the machine disturbs less. Processor time means little on a GPU.
+    """
+
+    shots: int
+    baseline: PublishedRun
+    ours: tuple[Solves, ...]
+    ratio: float | None
+    cpu_ratio: float | None
+
+    @property
+    def rows(self) -> tuple[Solves, ...]:
+        """The baseline's end result, and every solve."""
+        baseline = self.baseline
+        ends = (baseline.seconds[-1], baseline.cpu_seconds[-1], baseline.psnr_db[-1])
+        return (Solves("published loop, frame by frame, float32", baseline.iterations, *ends), *self.ours)
 
 
 def read_weights(path: Path) -> FfdnetWeights:
@@ -75,7 +121,7 @@ def time_to_reach(
     *,
     device: torch.device,
     progress: Callable[[str], None],
-) -> dict[str, Any]:
+) -> TimeToQuality:
     """Run the published loop, then the instrument with more and more iterations until it is as good on average.
 
     Parameters
@@ -86,14 +132,6 @@ def time_to_reach(
         The same network, for the published loop and as the instrument's denoiser on ``device``.
     settings
         Settings of the instrument, except for the number of iterations.
-
-    Returns
-    -------
-    ``baseline`` with ``start`` (``"published"``, or ``"still image"`` where that ended worse than it) and ``seconds``,
-    ``cpu_seconds`` and ``psnr_db`` after each iteration, means over the shots; ``ours``, a list with ``iterations`` and
-    the same of each number tried, whole solves with all copies, of which the last reached the baseline's last
-    ``psnr_db`` if any did; ``ratio``, its seconds over the baseline's, or None; ``cpu_ratio``, of processor time, which
-    other work on the machine disturbs less. Processor time means little on a GPU.
     """
     start = "published"
     seconds, cpu_seconds, scores = _baselines(shots, weights, device, progress)
@@ -103,29 +141,19 @@ def time_to_reach(
         seconds, cpu_seconds, scores = _baselines(shots, weights, device, progress, published_start=False)
     engine = Engine(shots[0].calibration, prior, device, settings)
     engine.warm_up()
-    tried = []
+    tried = list[Solves]()
     ratio = cpu_ratio = None
     for iterations in LADDER:
         ours = _instrument(engine, shots, iterations)
         tried.append(ours)
-        progress(f"instrument, {iterations} iterations: {ours['psnr_db']:.2f} dB in {ours['seconds']:.2f} s")
-        if ours["psnr_db"] >= scores[-1]:
-            ratio = ours["seconds"] / float(seconds[-1])
-            cpu_ratio = ours["cpu_seconds"] / float(cpu_seconds[-1])
+        progress(f"instrument, {iterations} iterations: {ours.psnr_db:.2f} dB in {ours.seconds:.2f} s")
+        if ours.psnr_db >= scores[-1]:
+            ratio = ours.seconds / float(seconds[-1])
+            cpu_ratio = ours.cpu_seconds / float(cpu_seconds[-1])
             break
-    return {
-        "shots": len(shots),
-        "baseline": {
-            "start": start,
-            "iterations": len(PUBLISHED_SIGMAS),
-            "seconds": seconds.tolist(),
-            "cpu_seconds": cpu_seconds.tolist(),
-            "psnr_db": scores.tolist(),
-        },
-        "ours": tried,
-        "ratio": ratio,
-        "cpu_ratio": cpu_ratio,
-    }
+    curves = (tuple(map(float, curve)) for curve in (seconds, cpu_seconds, scores))
+    baseline = PublishedRun(start, len(PUBLISHED_SIGMAS), *curves)
+    return TimeToQuality(len(shots), baseline, tuple(tried), ratio, cpu_ratio)
 
 
 def _still_db(shot: Shot) -> float:
@@ -180,7 +208,7 @@ def _baseline(
     return seconds, cpu_seconds, scores
 
 
-def _instrument(engine: Engine, shots: list[Shot], iterations: int) -> dict[str, Any]:
+def _instrument(engine: Engine, shots: list[Shot], iterations: int) -> Solves:
     """Return the mean time and PSNR of whole solves with this many iterations."""
     seconds, cpu_seconds, scores = [], [], []
     for n, shot in enumerate(shots):
@@ -196,9 +224,6 @@ def _instrument(engine: Engine, shots: list[Shot], iterations: int) -> dict[str,
         seconds.append(time.perf_counter() - began)
         cpu_seconds.append(time.process_time() - cpu_began)
         scores.append(psnr(torch.from_numpy(video.astype(np.float32)), shot.truth))
-    return {
-        "iterations": iterations,
-        "seconds": float(np.mean(seconds)),
-        "cpu_seconds": float(np.mean(cpu_seconds)),
-        "psnr_db": float(np.mean(scores)),
-    }
+    return Solves(
+        "sci_stream", iterations, float(np.mean(seconds)), float(np.mean(cpu_seconds)), float(np.mean(scores))
+    )

@@ -9,22 +9,19 @@ prediction included.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from sci_stream.bench.datasets import Footage
 from sci_stream.bench.environment import environment
 from sci_stream.bench.plots import require_matplotlib
+from sci_stream.bench.result import BenchResult, Column, Table, solver_settings
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot, SolveReport, Start
@@ -39,6 +36,106 @@ _AS_GOOD_DB = 0.1
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ShotComparison:
+    """One shot with the same iterations from ȳ, cold and warm, and cold in the time of the warm solve."""
+
+    still_db: float
+    cold_db: float
+    warm_db: float
+    equal_time_db: float
+    equal_time_iterations: int
+    start: str
+    start_s: float
+    cold_start_s: float
+    cold_s: float
+    warm_s: float
+
+    @property
+    def gain_db(self) -> float:
+        """Gain of the warm start over the cold one, dB."""
+        return self.warm_db - self.cold_db
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """A sequence at one number of iterations; means over the snapshots after the first.
+
+    ``worst_gain_db`` is that of a snapshot, ``cut_gain_db`` that of the first after a cut, ``drift_db`` the gain over
+    the last quarter minus that over the first. ``start_share`` is the part of the warm solves' time spent on finding
+    the start, ``warm_share`` what of it the cold start does not take.
+    """
+
+    name: str
+    shots: int
+    iterations: int
+    still_db: float
+    cold_db: float
+    warm_db: float
+    gain_db: float
+    gain_over_still_db: float
+    worst_gain_db: float
+    cut_gain_db: float
+    drift_db: float
+    equal_time_gain_db: float
+    start_share: float
+    warm_share: float
+    starts: dict[str, int]
+    per_shot: tuple[ShotComparison, ...]
+    after_cut: ShotComparison
+
+    @property
+    def short_name(self) -> str:
+        """The name, cut to fit the table."""
+        return self.name[:18]
+
+    @property
+    def shares(self) -> str:
+        """Time spent on the start, and on the warm one alone, per cent."""
+        return f"{100 * self.start_share:.0f} ({100 * self.warm_share:.0f})"
+
+    @property
+    def warm_starts(self) -> int:
+        """Number of snapshots that started warm."""
+        return sum(count for start, count in self.starts.items() if start.startswith(Start.WARM.value))
+
+
+@dataclass(frozen=True, slots=True)
+class SetComparison:
+    """A sequence: ``reference_db`` of the cold reference, and the least iterations that come as near to it, by kind."""
+
+    name: str
+    shots: int
+    reference_db: float | None
+    reaches_reference: dict[str, int | None]
+    runs: tuple[RunComparison, ...]
+
+
+@dataclass(frozen=True)
+class WarmResult(BenchResult):
+    """Every sequence, and the iterations of the reference (0: none)."""
+
+    sets: tuple[SetComparison, ...] = ()
+    reference: int = 0
+
+
+_COLUMNS = (
+    Column("short_name", "set", left=True),
+    Column("shots", "shots"),
+    Column("iterations", "iter."),
+    Column("still_db", "ȳ\ndB", ".2f", "dB"),
+    Column("cold_db", "cold\ndB", ".2f", "dB"),
+    Column("warm_db", "warm\ndB", ".2f", "dB"),
+    Column("gain_db", "gain", "+.2f", "dB"),
+    Column("worst_gain_db", "worst", "+.2f", "dB"),
+    Column("cut_gain_db", "cut", "+.2f", "dB"),
+    Column("drift_db", "drift", "+.2f", "dB"),
+    Column("equal_time_gain_db", "equal\ntime", "+.2f", "dB"),
+    Column("shares", "start %\n(own)"),
+    Column("warm_starts", "warm"),
+)
+
+
 def bench(
     footage: Iterable[Footage | str],
     section: ReconstructSection,
@@ -47,7 +144,7 @@ def bench(
     *,
     iterations: tuple[int, ...] = (4, 8, 12),
     reference: int = 40,
-) -> dict[str, Any]:
+) -> WarmResult:
     """Compare warm with cold starts.
 
     Parameters
@@ -64,14 +161,6 @@ def bench(
         Numbers of iterations to compare at.
     reference
         Cold iterations whose quality the others are measured by; 0 for no such reference.
-
-    Returns
-    -------
-    ``{"sets": [{"name", "shots", "reference_db", "reaches_reference": {"cold", "warm"}, "runs": […]}], …}``, each run
-    with ``iterations``, ``still_db``, ``cold_db``, ``warm_db``, ``gain_db`` and ``gain_over_still_db`` (means over the
-    snapshots after the first), ``worst_gain_db`` (of a snapshot), ``cut_gain_db`` (the first after a cut),
-    ``drift_db`` (gain over the last quarter minus that over the first), ``equal_time_gain_db``, ``start_share`` (of the
-    warm solves' time), ``warm_share`` (of it, what it takes more than the cold start), ``starts`` and ``per_shot``.
 
     Raises
     ------
@@ -96,8 +185,23 @@ def bench(
             expected="--data: a folder with published .mat files of two shots or more, or --video: a video file",
             got="none",
         )
-    settings_used = {"denoiser": prior.name, "weights": str(section.weights or ""), **dataclasses.asdict(settings)}
-    return {"sets": sets, "settings": settings_used, "reference": reference, **environment(describe_device(device))}
+    title = f"{prior.name} on {describe_device(device)}: warm against cold starts"
+    runs = tuple(run for row in sets for run in row.runs)
+    return WarmResult(
+        name="warm",
+        environment=environment(describe_device(device)),
+        tables=(Table(title, _COLUMNS, runs, dense=True),),
+        notes=tuple(_reference_note(row, reference) for row in sets if row.reference_db is not None),
+        settings=solver_settings(prior.name, section.weights, settings),
+        sets=tuple(sets),
+        reference=reference,
+    )
+
+
+def _reference_note(row: SetComparison, reference: int) -> str:
+    reached = ", ".join(f"{kind} at {count or 'none of these'}" for kind, count in row.reaches_reference.items())
+    given = f"{row.name}: {reference} cold iterations give {row.reference_db:.2f} dB"
+    return f"{given}; within {_AS_GOOD_DB} dB of it: {reached}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +216,7 @@ class _Comparison:
     reference: int
     say: Say
 
-    def measure(self, footage: Footage) -> dict[str, Any]:
+    def measure(self, footage: Footage) -> SetComparison:
         """Return the figures of one sequence."""
         still = self._engine(footage, self.from_still, warm_start=False)
         cold, warm = (self._engine(footage, self.settings, warm_start=warm_start) for warm_start in (False, True))
@@ -122,27 +226,21 @@ class _Comparison:
             run = _run(footage, _Engines(still, cold, warm), count)
             runs.append(run)
             self.say(
-                f"{footage.name}, {count} iterations: ȳ {run['still_db']:.2f} dB, "
-                f"cold {run['cold_db']:.2f}, warm {run['warm_db']:.2f}, "
-                f"worst {run['worst_gain_db']:+.2f}, after the cut {run['cut_gain_db']:+.2f}"
+                f"{footage.name}, {count} iterations: ȳ {run.still_db:.2f} dB, "
+                f"cold {run.cold_db:.2f}, warm {run.warm_db:.2f}, "
+                f"worst {run.worst_gain_db:+.2f}, after the cut {run.cut_gain_db:+.2f}"
             )
         reference_db = None
-        reaches: dict[str, int | None] = {"cold": None, "warm": None}
+        reaches = dict[str, int | None](cold=None, warm=None)
         if self.reference:
             budget = Budget(self.reference)
             solved = [_psnr(cold.reconstruct(snapshot, budget)[1]) for snapshot in footage.snapshots[1:]]
             reference_db = float(np.mean(solved))
             self.say(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
-            for kind in reaches:
-                enough = (run["iterations"] for run in runs if run[f"{kind}_db"] >= reference_db - _AS_GOOD_DB)
-                reaches[kind] = min(enough, default=None)
-        return {
-            "name": footage.name,
-            "shots": len(footage.snapshots),
-            "reference_db": reference_db,
-            "reaches_reference": reaches,
-            "runs": runs,
-        }
+            enough_db = reference_db - _AS_GOOD_DB
+            reaches["cold"] = min((run.iterations for run in runs if run.cold_db >= enough_db), default=None)
+            reaches["warm"] = min((run.iterations for run in runs if run.warm_db >= enough_db), default=None)
+        return SetComparison(footage.name, len(footage.snapshots), reference_db, reaches, tuple(runs))
 
     def _engine(self, footage: Footage, settings: SolverSettings, *, warm_start: bool) -> Engine:
         most = max(*self.iterations, self.reference, settings.iterations)
@@ -158,35 +256,39 @@ class _Engines(NamedTuple):
     warm: Engine
 
 
-def _run(footage: Footage, engines: _Engines, count: int) -> dict[str, Any]:
+def _run(footage: Footage, engines: _Engines, count: int) -> RunComparison:
     """Solve a sequence and the cut after it, from ȳ, cold, warm, and cold in the time of the warm solve."""
     engines.warm.forget()
     pairs = [_pair(snapshot, engines, count) for snapshot in (*footage.snapshots, footage.cut())]
     *shots, after_cut = pairs
     followed = shots[1:]
-    gains = np.array([shot["warm_db"] - shot["cold_db"] for shot in followed])
+    gains = np.array([shot.gain_db for shot in followed])
     quarter = max(1, len(gains) // 4)
-    solve_s = sum(shot["warm_s"] for shot in followed)
-    return {
-        "iterations": count,
-        "still_db": _mean(followed, "still_db"),
-        "cold_db": _mean(followed, "cold_db"),
-        "warm_db": _mean(followed, "warm_db"),
-        "gain_db": float(gains.mean()),
-        "gain_over_still_db": _mean(followed, "warm_db") - _mean(followed, "still_db"),
-        "worst_gain_db": float(gains.min()),
-        "cut_gain_db": after_cut["warm_db"] - after_cut["cold_db"],
-        "drift_db": float(gains[-quarter:].mean() - gains[:quarter].mean()),
-        "equal_time_gain_db": _mean(followed, "warm_db") - _mean(followed, "equal_time_db"),
-        "start_share": sum(shot["start_s"] for shot in followed) / solve_s,
-        "warm_share": sum(shot["start_s"] - shot["cold_start_s"] for shot in followed) / solve_s,
-        "starts": dict(Counter(shot["start"] for shot in pairs)),
-        "per_shot": shots,
-        "after_cut": after_cut,
-    }
+    solve_s = sum(shot.warm_s for shot in followed)
+    warm_db = _mean(shot.warm_db for shot in followed)
+    still_db = _mean(shot.still_db for shot in followed)
+    return RunComparison(
+        name=footage.name,
+        shots=len(footage.snapshots),
+        iterations=count,
+        still_db=still_db,
+        cold_db=_mean(shot.cold_db for shot in followed),
+        warm_db=warm_db,
+        gain_db=float(gains.mean()),
+        gain_over_still_db=warm_db - still_db,
+        worst_gain_db=float(gains.min()),
+        cut_gain_db=after_cut.gain_db,
+        drift_db=float(gains[-quarter:].mean() - gains[:quarter].mean()),
+        equal_time_gain_db=warm_db - _mean(shot.equal_time_db for shot in followed),
+        start_share=sum(shot.start_s for shot in followed) / solve_s,
+        warm_share=sum(shot.start_s - shot.cold_start_s for shot in followed) / solve_s,
+        starts=dict(Counter(shot.start for shot in pairs)),
+        per_shot=tuple(shots),
+        after_cut=after_cut,
+    )
 
 
-def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> dict[str, Any]:
+def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> ShotComparison:
     still, cold, warm = engines
     _, still_report = still.reconstruct(snapshot, Budget(count))
     _, cold_report = cold.reconstruct(snapshot, Budget(count))
@@ -196,18 +298,18 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> dict[str, Any]:
     equal_report = cold_report
     if warm_report.start is Start.WARM:
         _, equal_report = cold.reconstruct(snapshot, Budget(4 * count, time_s=warm_s))
-    return {
-        "still_db": _psnr(still_report),
-        "cold_db": _psnr(cold_report),
-        "warm_db": _psnr(warm_report),
-        "equal_time_db": _psnr(equal_report),
-        "equal_time_iterations": equal_report.iterations,
-        "start": f"{warm_report.start.value}: {warm_report.start_reason}",
-        "start_s": warm.start_s,
-        "cold_start_s": cold_start_s,
-        "cold_s": cold_report.solve_ns / 1e9,
-        "warm_s": warm_s,
-    }
+    return ShotComparison(
+        still_db=_psnr(still_report),
+        cold_db=_psnr(cold_report),
+        warm_db=_psnr(warm_report),
+        equal_time_db=_psnr(equal_report),
+        equal_time_iterations=equal_report.iterations,
+        start=f"{warm_report.start.value}: {warm_report.start_reason}",
+        start_s=warm.start_s,
+        cold_start_s=cold_start_s,
+        cold_s=cold_report.solve_ns / 1e9,
+        warm_s=warm_s,
+    )
 
 
 def _psnr(report: SolveReport) -> float:
@@ -215,48 +317,11 @@ def _psnr(report: SolveReport) -> float:
     return report.psnr_db
 
 
-def _mean(shots: list[dict[str, Any]], key: str) -> float:
-    return float(np.mean([shot[key] for shot in shots]))
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
 
 
-def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write everything as JSON if requested."""
-    title = f"{figures['settings']['denoiser']} on {figures['device']}: warm against cold starts"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into a hundred columns
-    signs = ("gain", "worst", "cut", "drift", "equal\ntime")
-    for column in ("set", "shots", "iter.", "ȳ\ndB", "cold\ndB", "warm\ndB", *signs, "start %\n(own)", "warm"):
-        table.add_column(column, justify="left" if column == "set" else "right", no_wrap=True)
-    for row in figures["sets"]:
-        for run in row["runs"]:
-            warm = sum(count for start, count in run["starts"].items() if start.startswith(Start.WARM.value))
-            signed = ("gain_db", "worst_gain_db", "cut_gain_db", "drift_db", "equal_time_gain_db")
-            table.add_row(
-                row["name"][:18],
-                str(row["shots"]),
-                str(run["iterations"]),
-                f"{run['still_db']:.2f}",
-                f"{run['cold_db']:.2f}",
-                f"{run['warm_db']:.2f}",
-                *(f"{run[key]:+.2f}" for key in signed),
-                f"{100 * run['start_share']:.0f} ({100 * run['warm_share']:.0f})",
-                str(warm),
-            )
-    console.print(table)
-    for row in figures["sets"]:
-        if row["reference_db"] is not None:
-            reached = ", ".join(
-                f"{kind} at {count or 'none of these'}" for kind, count in row["reaches_reference"].items()
-            )
-            console.print(
-                f"{row['name']}: {figures['reference']} cold iterations give {row['reference_db']:.2f} dB; "
-                f"within {_AS_GOOD_DB} dB of it: {reached}",
-                highlight=False,
-            )
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")
-
-
-def plot(figures: dict[str, Any], path: Path) -> None:
+def plot(result: WarmResult, path: Path) -> None:
     """Draw PSNR over the snapshots of every set, cold and warm, for each number of iterations.
 
     Raises
@@ -267,16 +332,15 @@ def plot(figures: dict[str, Any], path: Path) -> None:
     require_matplotlib(path)
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra
 
-    sets = figures["sets"]
-    figure = Figure(figsize=(9, 3 * len(sets)), layout="constrained")
-    for axes, row in zip(np.atleast_1d(figure.subplots(len(sets), 1)), sets, strict=True):
-        for number, run in enumerate(row["runs"]):
-            for kind, style in (("cold", ":"), ("warm", "-")):
-                values = [shot[f"{kind}_db"] for shot in run["per_shot"]]
-                axes.plot(values, style, color=f"C{number}", label=f"{kind}, {run['iterations']} iterations")
-        if row["reference_db"] is not None:
-            label = f"cold, {figures['reference']} iterations, mean"
-            axes.axhline(row["reference_db"], color="0.5", linewidth=0.8, label=label)
-        axes.set(title=row["name"], xlabel="snapshot", ylabel="PSNR, dB")
+    figure = Figure(figsize=(9, 3 * len(result.sets)), layout="constrained")
+    for axes, row in zip(np.atleast_1d(figure.subplots(len(result.sets), 1)), result.sets, strict=True):
+        for number, run in enumerate(row.runs):
+            colour, count = f"C{number}", f"{run.iterations} iterations"
+            axes.plot([shot.cold_db for shot in run.per_shot], ":", color=colour, label=f"cold, {count}")
+            axes.plot([shot.warm_db for shot in run.per_shot], "-", color=colour, label=f"warm, {count}")
+        if row.reference_db is not None:
+            label = f"cold, {result.reference} iterations, mean"
+            axes.axhline(row.reference_db, color="0.5", linewidth=0.8, label=label)
+        axes.set(title=row.name, xlabel="snapshot", ylabel="PSNR, dB")
         axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(path)

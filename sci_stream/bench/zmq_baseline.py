@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import struct
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,43 @@ _SENT = struct.Struct("<q")
 _PATIENCE_S = 60.0
 
 
-def measure_zmq_baseline(
-    folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class StreamPart:
+    """Figures of one part: rates, processor time per snapshot by process, and latencies by stage and percentile.
+
+    ``mb_per_s`` is the raw counts from end to end; ``lost`` counts snapshots that did not arrive.
+    """
+
+    part: str
+    snapshot_mib: float
+    snapshots: int
+    mb_per_s: float
+    snapshots_per_s: float
+    cpu_ms: dict[str, float]
+    latency_ms: dict[str, dict[str, float]]
+    lost: int
+    ledger_closed: bool = True
+
+    @property
+    def total_cpu_ms(self) -> float:
+        """Processor time per snapshot of all processes, ms."""
+        return round(sum(self.cpu_ms.values()), 2)
+
+    @property
+    def p50_ms(self) -> str:
+        """Median latency from end to end, ms; a dash if it was not measured."""
+        return self._total("p50")
+
+    @property
+    def p99_ms(self) -> str:
+        """99th percentile of it, ms."""
+        return self._total("p99")
+
+    def _total(self, rank: str) -> str:
+        return str(self.latency_ms["total"][rank]) if "total" in self.latency_ms else "–"
+
+
+def measure_zmq_baseline(folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool) -> StreamPart:
     """Send blocks through a relay process to one that discards them.
 
     Parameters
@@ -45,7 +80,7 @@ def measure_zmq_baseline(
 
     Returns
     -------
-    Figures with the keys of a pipeline part.
+    Figures like those of a pipeline part.
 
     Raises
     ------
@@ -76,19 +111,18 @@ def measure_zmq_baseline(
             for process in (relay, drain):
                 process.kill()
                 process.join(10.0)
-    return {
-        "part": name,
-        "snapshot_mib": round(nbytes / 2**20, 3),
-        "snapshots": count,
-        "mb_per_s": round(count * nbytes / seconds / 1e6, 1),
-        "snapshots_per_s": round(count / seconds, 1),
-        "cpu_ms": {process: round(1e3 * used / count, 3) for process, used in used_s.items()},
-        "latency_ms": {
+    return StreamPart(
+        part=name,
+        snapshot_mib=round(nbytes / 2**20, 3),
+        snapshots=count,
+        mb_per_s=round(count * nbytes / seconds / 1e6, 1),
+        snapshots_per_s=round(count / seconds, 1),
+        cpu_ms={process: round(1e3 * used / count, 3) for process, used in used_s.items()},
+        latency_ms={
             "total": {f"p{rank}": round(1e3 * float(np.percentile(latencies_s, rank)), 3) for rank in (50, 99)}
         },
-        "lost": 0,
-        "ledger_closed": True,
-    }
+        lost=0,
+    )
 
 
 def _receive(reader: Connection) -> Any:

@@ -1,4 +1,4 @@
-"""Does the calibration fit the camera? Asked before a series starts, and by ``sci-stream check``."""
+"""Check that a calibration fits the camera, before a series and in ``sci-stream check``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def fit_calibration(
     *,
     other_camera: bool = False,
 ) -> Calibration:
-    """Return the calibration to use: the one from the rig's file, else the one that the camera knows.
+    """Return the calibration to use: the rig's file, else the camera's own.
 
     Raises
     ------
     CalibrationError
-        If there is none, it is not of the camera's size or number of frames, or it was made with another camera and
-        ``other_camera`` does not allow that.
+        If there is none, its size or number of frames differs from the camera's, or it was measured with another camera
+        and ``other_camera`` is not set.
     """
     calibration = given or own
     if calibration is None:
         raise CalibrationError(
-            f"The camera {capabilities.model} brings no calibration and the rig names none",
+            f"The camera {capabilities.model} provides no calibration and the rig names none",
             expected="a calibration file in [calibration] file",
             hint="Set [calibration] file to the calibration of this camera.",
         )
@@ -37,30 +37,30 @@ def fit_calibration(
     if (height_px, width_px) != (capabilities.height_px, capabilities.width_px):
         raise CalibrationError(
             name,
-            expected=f"{capabilities.height_px}×{capabilities.width_px} pixels as the camera delivers",
+            expected=f"{capabilities.height_px}×{capabilities.width_px} pixels, the size of the camera's frames",
             got=f"{height_px}×{width_px}",
-            hint="Set the camera's size back to what was calibrated, or calibrate it as it is (sci-stream calibrate).",
+            hint="Restore the image size that was calibrated, or calibrate the present one (sci-stream calibrate).",
         )
     if capabilities.n_frames not in (None, calibration.n_frames):
         raise CalibrationError(
             name,
-            expected=f"B = {capabilities.n_frames} masks as the camera exposes",
+            expected=f"B = {capabilities.n_frames} masks per exposure of the camera",
             got=f"B = {calibration.n_frames}",
-            hint="Have the modulator show as many patterns as were calibrated, or name the calibration of these.",
+            hint="Set the modulator to the number of patterns that was calibrated, or name the matching calibration.",
         )
     if calibration.bayer and capabilities.bayer and calibration.bayer is not capabilities.bayer:
         raise CalibrationError(
             name,
             expected=f"Bayer phase {capabilities.bayer}",
             got=calibration.bayer.value,
-            hint="An odd OffsetX or OffsetY, or a flipped image, changes it: set the camera as it was calibrated.",
+            hint="An odd OffsetX or OffsetY, or a flipped image, changes it: restore the settings of the calibration.",
         )
     serials = (calibration.camera_serial, capabilities.serial)
     if all(serials) and serials[0] != serials[1] and not other_camera:
         raise CalibrationError(
             name,
-            expected=f"one of camera {capabilities.serial}, which is connected",
-            got=f"one that was made with camera {calibration.camera_serial}",
+            expected=f"a calibration of the connected camera {capabilities.serial}",
+            got=f"one of camera {calibration.camera_serial}",
             hint="Calibrate this camera (sci-stream calibrate), or set [calibration] other_camera = true.",
         )
     return calibration

@@ -1,17 +1,19 @@
-"""Faults of a calibration as sentences, for the log and the web page."""
+"""Describe faults of a calibration for the log and the live page."""
 
 from __future__ import annotations
 
 from sci_stream.model import CalibrationHealth
 
+# The right masks give a match near 1; other masks, or too little light, near 0.
 _LEAST_MATCH = 0.2
 _MOST_BELOW_BLACK = 0.01
+# Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
 
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
-    """Return what is wrong with a calibration, in words, by a name for each."""
+    """Return the faults of a calibration by name, each as a sentence."""
     found = {}
     shift = health.shift_px
     if shift is not None and shift > warn_shift_px:

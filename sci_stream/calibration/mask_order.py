@@ -1,9 +1,9 @@
-"""In which order the masks were shown, found from how reconstructed snapshots follow one another.
+"""Determine the order of the masks from consecutive reconstructed snapshots.
 
-Within one snapshot the order cannot be seen: y = Σ_b φ_b x_b is the same for any order of the pairs, and a reversed
-one reconstructs as well as the right one, as a video that runs backwards. But a scene goes from one snapshot to the
-next. In the right order the last frame of one is followed, after one step of time, by the first of the next; in reverse
-they lie 2B − 1 steps apart. If the exposure began with another mask than it should, the break is elsewhere.
+A single snapshot does not reveal the order: y = Σ_b φ_b x_b is the same for any order of the pairs, and a reversed
+order reconstructs equally well, as a video that runs backwards. But the scene is continuous from one snapshot to the
+next. In the right order the last frame of one snapshot is followed, one time step later, by the first of the next; in
+reverse order they are 2B − 1 steps apart. If the exposure began with another mask, the discontinuity is elsewhere.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from sci_stream.model import Array
 
 UNKNOWN, FORWARD, REVERSED, ROTATED = "unknown", "forward", "reversed", "rotated"
 
+# Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
+# Four pairs recognised every order on the simulated scenes (research/shift-tracking.md); older pairs are forgotten so
+# that a modulator that is restarted is noticed.
 _PAIRS_KEPT, _PAIRS_NEEDED = 8, 4
+# Fraction of the pairs that must agree on an order.
 _AGREED = 0.75
-"""Part of the pairs that must be for an order."""
+# The path of an order must be this much shorter than its alternative (reversed for forward, forward for all others).
 _SHORTER = 0.97
-"""The path of an order must be this much shorter than that of its rival: forward's is reversed, all others' forward."""
+# Least RMS change between distant frames, relative to the mean brightness: below it, noise decides the order.
 _MOTION = 0.003
-"""Root mean square of the brightness that must move between frames far apart, of the mean brightness."""
 
 
 def thumbnails(video: Array) -> npt.NDArray[np.float32]:
-    """Return (B, h, w) means over cells of 8×8 pixels, which even out a mosaic and the noise of reconstruction."""
+    """Return (B, h, w) means over cells of 8×8 pixels, which average out the mosaic and the reconstruction noise."""
     B, H, W = video.shape
     height, width = H // _CELL_PX * _CELL_PX, W // _CELL_PX * _CELL_PX
     if not height or not width:
@@ -38,10 +41,10 @@ def thumbnails(video: Array) -> npt.NDArray[np.float32]:
 
 
 class OrderWatch:
-    """Gathers evidence from the latest pairs of consecutive snapshots.
+    """Determine the mask order from the latest pairs of consecutive snapshots.
 
-    Every order that begins with mask k and runs forward or backward is a path through the 2B frames of a pair; the
-    true one is the shortest, in squared distance.
+    Every order that begins with mask k and runs forward or backward is a path through the 2B frames of a pair; the true
+    order is the shortest path, in squared distance.
 
     Parameters
     ----------
@@ -55,7 +58,7 @@ class OrderWatch:
         self._lengths: deque[npt.NDArray[np.float64]] = deque(maxlen=_PAIRS_KEPT)
 
     def see(self, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> None:
-        """Take a pair of consecutive snapshots, as `thumbnails`, unless nothing moves in it."""
+        """Add a pair of consecutive snapshots, as `thumbnails`, unless the scene is static."""
         inside = _distances(before, before) + _distances(after, after)
         across = _distances(before, after)
         brightness = float(np.mean(before)) ** 2 + 1e-12
@@ -68,10 +71,10 @@ class OrderWatch:
 
     @property
     def order(self) -> tuple[str, int]:
-        """The order that the evidence is for, and with which mask it begins: ``("unknown", 0)`` while there is little.
+        """The order and its first mask; ``("unknown", 0)`` as long as there is too little evidence.
 
-        ``"forward"`` begins with 0; ``"rotated"`` runs forward from another one; ``"reversed"`` runs backward, from
-        the last one if only the direction is wrong.
+        ``"forward"`` begins with 0; ``"rotated"`` runs forward from another mask; ``"reversed"`` runs backward, from
+        the last mask if only the direction is wrong.
         """
         if len(self._lengths) < _PAIRS_NEEDED:
             return UNKNOWN, 0

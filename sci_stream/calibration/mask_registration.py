@@ -1,14 +1,14 @@
-r"""Where the masks fall on the sensor, found from a single snapshot, without reconstructing it.
+r"""Measure the position of the masks on the sensor from a single snapshot, without reconstructing it.
 
-In a block of a few pixels a scene is nearly plane, and changes nearly evenly while the B masks pass:
+In a block of a few pixels a scene is nearly a plane that changes nearly linearly while the B masks pass:
 x_b(r) ≈ Σ_k c_k p_k(r, b) with six functions p: 1 and the two coordinates, each constant and linear in b. With 64
-pixels a block the measurement y = Σ_b φ_b x_b over-determines the c_k, if φ is right. If the masks' image is displaced
-by weights a, b along the axes (`sci_stream.optics.mask_shift`), what remains, r = y − Φ_ab x(c), depends on them
-linearly at first, and they follow by least squares: the c_k of every block are eliminated (variable projection), so
-that a scene fitted through the wrong masks does not bias the weights, as a reconstruction would do.
+pixels per block the measurement y = Σ_b φ_b x_b over-determines the c_k if φ is right. If the masks are displaced by
+weights a, b along the axes (`sci_stream.optics.mask_shift`), the residual r = y − Φ_ab x(c) depends on them linearly to
+first order, and least squares gives them: the c_k of every block are eliminated (variable projection), so that a scene
+fitted with the wrong masks does not bias the weights, unlike the residual of a reconstruction.
 
-What a scene holds beyond the six functions is noise to the fit. Masks do not correlate with it, and thousands of pixels
-average it away.
+The content of a scene beyond the six functions is noise to the fit. It does not correlate with the masks, and
+thousands of pixels average it out.
 
 References
 ----------
@@ -30,13 +30,19 @@ from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
 
+# 64 measurements for six unknowns: smaller blocks leave too few degrees of freedom, in larger ones scenes are not
+# planes.
 BLOCK_PX = 8
+# `MaskFitter.search` tries whole-pixel displacements up to this far in each direction.
 SEARCH_PX = 3
-"""Whole pixels to either side among which `MaskFitter.search` looks."""
 
+# A fit costs 0.04 s on one CPU core at any sensor size, a search 0.11 s (research/shift-tracking.md); both grow with
+# the number of blocks, the error falls with its square root.
 _BLOCKS = 512
 _SEARCH_BLOCKS = 192
 _HALO_PX = SEARCH_PX + TAPS_RADIUS + 1
+# Gauss–Newton converges in a few steps from within a pixel; long steps leave the range of the linearisation and are
+# shortened.
 _MOST_STEPS = 8
 _SETTLED = 1e-3
 _LONGEST_STEP = 0.4
@@ -47,18 +53,18 @@ _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
 @dataclass(frozen=True, slots=True)
 class MaskFit:
-    """Evidence of one snapshot about the masks.
+    """Result of fitting the masks to one snapshot.
 
     Parameters
     ----------
     displacement
-        Where their image falls.
+        Position of the masks.
     shift_sd_px
-        Standard deviation of its (x, y), the larger, from the scatter of the fit; systematic errors of up to some
+        Standard deviation of (x, y), the larger one, from the scatter of the fit; systematic errors of up to a few
         hundredths of a pixel come on top.
     match
-        How much of what masks could explain they do explain, 0–1: the part of the blocks' variance around a plane
-        that is gone with them. Near 1 with the right masks; near 0 with others, or where there is no light.
+        Mask correlation, 0–1: the fraction of the blocks' variance around a plane that the masks explain. Near 1 with
+        the right masks; near 0 with others, or without light.
     contrast
         Modulation by the masks relative to the calibrated one: 1 if right, less with stray light or haze.
     """
@@ -71,7 +77,7 @@ class MaskFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """Linear fit of some masks: N blocks of p pixels; design (N, p, K), residual and weights of the fit."""
+    """Linear fit of a set of masks: N blocks of p pixels; design (N, p, K), residual and weights of the fit."""
 
     design: torch.Tensor
     scene: torch.Tensor
@@ -81,16 +87,16 @@ class _Blocks:
 
 
 class MaskFitter:
-    """Fits displacements to snapshots of one calibration, on one device.
+    """Fit mask displacements to snapshots of one calibration, on one device.
 
-    It looks at about `_BLOCKS` blocks spread evenly over the sensor, so that its cost does not grow with it.
+    It uses about `_BLOCKS` blocks spread evenly over the sensor, so that its cost does not grow with the sensor.
 
     Parameters
     ----------
     calibration
-        The masks as they were calibrated.
+        The masks as calibrated.
     device
-        Where to compute.
+        Device to compute on.
 
     Raises
     ------
@@ -117,20 +123,20 @@ class MaskFitter:
 
     @staticmethod
     def fits(calibration: Calibration) -> bool:
-        """Return whether the sensor is large enough, and has more than one mask to separate from the scene."""
+        """Return whether the sensor is large enough, and has several masks, to fit a displacement."""
         return min(calibration.shape) >= _block_px(calibration) + 2 * _HALO_PX + 2 and calibration.n_frames > 1
 
     def fit(
         self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], start: Displacement = NO_DISPLACEMENT
     ) -> MaskFit:
-        """Fit the displacement, beginning at ``start``, which must be right to about a pixel.
+        """Fit the displacement, starting at ``start``, which must be correct to about a pixel.
 
         Parameters
         ----------
         y
             (H, W), the measurement, finite.
         valid
-            (H, W) bool, False where it does not hold: saturated pixels.
+            (H, W) bool, False for invalid pixels: saturated ones.
         """
         measured, holds = self._take(y, valid)
         displacement = _within_reach(start.recentred())
@@ -151,7 +157,7 @@ class MaskFitter:
         )
 
     def search(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> Displacement:
-        """Return the displacement by whole pixels, up to `SEARCH_PX`, through which the masks explain y best."""
+        """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y best."""
         measured, holds = self._take(y, valid)
         every = max(1, len(self._phi) // (_SEARCH_BLOCKS // self._planes))
         some = slice(None, None, every)
@@ -160,7 +166,7 @@ class MaskFitter:
         holds = holds.view(self._planes, -1, holds.shape[-1])[:, some].flatten(0, 1)
         span = range(-SEARCH_PX, SEARCH_PX + 1)
         candidates = [Displacement((x, y)) for y in span for x in span]
-        # The logarithm: blocks with much texture must not outvote the many that are plane.
+        # The logarithm: a few blocks with strong texture must not outweigh the many plane ones.
         floor = _TINY + 1e-4 * float(measured.square().mean())
         scores = [
             float((self._see(phi, candidate, measured, holds).variance + floor).log().mean())
@@ -178,13 +184,13 @@ class MaskFitter:
         return self._flat(measured * holds), self._flat(holds)
 
     def _flat(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Bring (places, …, h, w) to (N, …, p), the planes of a mosaic first."""
+        """Reorder (places, …, h, w) to (N, …, p), the planes of a mosaic first."""
         if self._planes == 4:
             blocks = bayer_planes.split(blocks).flatten(0, 1)
         return blocks.flatten(-2)
 
     def _filtered(self, phi: torch.Tensor, at: Displacement, axis: int) -> torch.Tensor:
-        """Displace wide blocks along one axis (0: x, 1: y), which loses its halo but for the taps' reach."""
+        """Displace extended blocks along one axis (0: x, 1: y), which consumes the halo except for the taps' reach."""
         weights, base = (at.x, at.base_px[0]) if axis == 0 else (at.y, at.base_px[1])
         dim = -1 - axis
         total = torch.zeros_like(phi.narrow(dim, 0, self._size))
@@ -194,7 +200,7 @@ class MaskFitter:
         return total
 
     def _see(self, phi: torch.Tensor, at: Displacement, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:
-        """Fit the scene in every block through the displaced masks."""
+        """Fit the scene in every block with displaced masks."""
         masks = self._flat(self._filtered(self._filtered(phi, at, 0), at, 1))
         through = torch.einsum("kb,nbp->nkp", self._time, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * holds.unsqueeze(-1)
@@ -203,7 +209,7 @@ class MaskFitter:
     def _step(
         self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Return how the weights (x, then y) should change, with covariance, and the part of light that is stray."""
+        """Return the change of the weights (x, then y), its covariance, and the fraction of stray light."""
         coefficients = seen.scene.view(len(seen.scene), len(self._time), len(self._space))
         video = torch.einsum("nks,sp,kb->nbp", coefficients, self._space, self._time) * holds.unsqueeze(1)
         columns = []
@@ -220,17 +226,17 @@ class MaskFitter:
         change = torch.stack(columns, -1)
         own = torch.cholesky_solve(seen.design.mT @ change, seen.factor)
         change = change - seen.design @ own
-        # Blocks count by how well the six functions describe them, edges little.
+        # Weight blocks by the quality of the plane fit: edges count little.
         weight = (seen.variance + 0.5 * seen.variance.median() + _TINY).reciprocal()
         normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
         right = torch.einsum("n,npi,np->i", weight, change, seen.residual).double().cpu()
-        normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1: where there is no light
+        normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1, which decides without light
         covariance = torch.linalg.inv(normal)
         solution = covariance @ right
         return solution[:-1], covariance[:-1, :-1], float(solution[-1])
 
     def _match(self, seen: _Blocks, measured: torch.Tensor, holds: torch.Tensor) -> float:
-        """Return the part of the variance around a plane that masks explain."""
+        """Return the fraction of the variance around a plane that the masks explain."""
         plane = self._space.T.expand(len(measured), -1, -1) * holds.unsqueeze(-1)
         without = _fit_blocks(plane, measured, holds).variance
         noise = _TINY + 1e-8 * float(measured.square().mean())
@@ -249,12 +255,12 @@ def _fit_blocks(design: torch.Tensor, measured: torch.Tensor, holds: torch.Tenso
 
 
 def _block_px(calibration: Calibration) -> int:
-    """Side of a block on the sensor: twice as long for a mosaic, whose planes have half the resolution."""
+    """Side of a block on the sensor: doubled for a mosaic, whose planes have half the resolution."""
     return BLOCK_PX if calibration.bayer is None else 2 * BLOCK_PX
 
 
 def _places(shape: tuple[int, int], size: int, most: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Spread at most `most` blocks with their halo evenly over the sensor; return the top left pixel of each, even."""
+    """Spread at most `most` blocks with halo evenly over the sensor; return the top left pixel of each, even."""
     free = [extent - size - 2 * _HALO_PX for extent in shape]
     step = max(1.0, math.sqrt((free[0] + size) * (free[1] + size) / most))
     axes = [np.linspace(0, length, max(1, math.floor((length + step) / max(step, size)))) for length in free]
@@ -264,7 +270,7 @@ def _places(shape: tuple[int, int], size: int, most: int) -> tuple[npt.NDArray[n
 
 
 def _basis(n_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the functions of place (3, p) and of time (2, B) whose products describe a scene in a block."""
+    """Return the spatial (3, p) and temporal (2, B) functions whose products model a scene in a block."""
     axis = torch.linspace(-1, 1, BLOCK_PX)
     v, u = torch.meshgrid(axis, axis, indexing="ij")
     space = torch.stack([torch.ones_like(u), u, v]).flatten(1)
@@ -277,7 +283,7 @@ def _within_reach(displacement: Displacement) -> Displacement:
 
 
 def _moved(displacement: Displacement, step: torch.Tensor) -> tuple[Displacement, float]:
-    """Return the displacement after a step, shortened if it is implausibly long, and its length."""
+    """Return the displacement after a step, shortened if it is too long, and the length of the step."""
     length = float(step.abs().max())
     values = (step * min(1.0, _LONGEST_STEP / length) if length > 0 else step).tolist()
     half = len(_TAPS)

@@ -1,4 +1,4 @@
-"""From averaged frames of darkness, an even white field and single patterns to a calibration."""
+"""Compute a calibration from averaged frames: dark, uniform white field, single patterns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 
+# The peak of the smoothed white field, without its brightest outliers.
 _PEAK_PERCENTILE = 99.9
 _HOT_SD, _NOISY_TIMES, _DEAD_SHARE = 8.0, 5.0, 0.25
+# Below this, rounding to whole DN is a considerable part of the masks' values.
 _LEAST_LIGHT_DN = 8.0
 _MOST_SATURATED = 0.001
+# Fewer frames give no usable variance of a pixel.
 _COUNT_FOR_NOISE = 4
 
 
@@ -24,20 +27,20 @@ class Field(enum.StrEnum):
     """Knowledge about the white field."""
 
     EVEN = "even"
-    """As bright everywhere, as in front of an integrating sphere: where it looks uneven, the optics transmit less."""
+    """Uniform, as in front of an integrating sphere: unevenness is the transmission of the optics."""
     UNEVEN = "uneven"
-    """Not to be trusted across the image: each pixel's masks are relative to its own open mask."""
+    """Not uniform: the masks of each pixel are relative to its own open mask."""
 
 
 class PixelFlag(enum.IntFlag):
-    """Why a pixel is bad."""
+    """Defects of a pixel."""
 
     HOT = 1
-    """Far brighter in the dark than the others."""
+    """Dark signal far above the other pixels."""
     DEAD = 2
-    """Sees much less of the white field than its surroundings."""
+    """Signal of the white field far below the surrounding pixels."""
     NOISY = 4
-    """Fluctuates much more in the dark than the others."""
+    """Dark noise far above the other pixels."""
 
 
 class FrameMean:
@@ -50,7 +53,7 @@ class FrameMean:
         self._saturated: npt.NDArray[np.int64] = np.zeros((), np.int64)
 
     def add(self, counts: Array, saturation_dn: float | None = None) -> None:
-        """Take a frame, (H, W) DN; all must be of one size."""
+        """Add a frame, (H, W) DN; all must have one size."""
         frame = counts.astype(np.float64)
         if self.n == 0:
             self._mean, self._squares = np.zeros_like(frame), np.zeros_like(frame)
@@ -80,7 +83,7 @@ class FrameMean:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Measurements made along with the calibration, kept in its file as evidence; reconstruction does not need it.
+    """Measurements stored with the calibration for quality checks; reconstruction does not use them.
 
     Parameters
     ----------
@@ -91,11 +94,11 @@ class Measured:
     frames
         Frames averaged for each pattern.
     mask_order
-        Number of the modulator's pattern behind each mask, in order of exposure.
+        Index of the modulator's pattern behind each mask, in order of exposure.
     field
         Assumption about the white field.
     clipped_fraction
-        Of all values of φ that lay outside 0–1 before they were clipped.
+        Fraction of the values of φ outside 0–1 before clipping.
     """
 
     white: npt.NDArray[np.float32]
@@ -115,9 +118,9 @@ class Setting:
     field
         Knowledge about the white field.
     brightness
-        Of the white field, as a fraction of what a white scene is to be; 1 makes it the scale of brightness.
+        Brightness of the white field, as a fraction of the white of the scenes to come; 1 defines the brightness scale.
     held
-        True if each pattern was held for a whole exposure; False if for the B-th part of one, as when it films.
+        True if each pattern was shown for a whole exposure; False for a B-th part of it, as in operation.
     saturation_dn
         Counts from here up are clipped; None if unknown.
     bayer, bit_depth, camera_serial, exposure_ns, gain_db, created, source
@@ -141,12 +144,12 @@ class Setting:
 
 
 def check_white(dark: FrameMean, white: FrameMean) -> None:
-    """Refuse a white field that nothing can be divided by, before anyone measures on.
+    """Refuse an unusable white field before further measurements.
 
     Raises
     ------
     CalibrationError
-        If it saturates, or is hardly brighter than darkness.
+        If it is saturated, or hardly brighter than the dark frame.
     """
     saturated = float(white.saturated.mean())
     if saturated > _MOST_SATURATED:
@@ -160,35 +163,35 @@ def check_white(dark: FrameMean, white: FrameMean) -> None:
     if light_dn < _LEAST_LIGHT_DN:
         raise CalibrationError(
             "The white field is hardly brighter than the dark frame",
-            expected=f"at least {_LEAST_LIGHT_DN:g} DN more, better half of the range",
+            expected=f"at least {_LEAST_LIGHT_DN:g} DN more, preferably half of the range",
             got=f"{light_dn:.1f} DN",
-            hint="Is the light on, the modulator all open? Was the dark frame taken in the dark?",
+            hint="Check that the light is on, all mask elements are open, and the dark frame was taken in the dark.",
         )
 
 
 def measure(
     dark: FrameMean, white: FrameMean, patterns: Sequence[FrameMean], setting: Setting
 ) -> tuple[Calibration, Measured]:
-    r"""Return the calibration that averaged frames make.
+    r"""Compute the calibration from averaged frames.
 
     ::
 
         φ_b = clip((pattern_b − dark) / reference, 0, 1)
 
-    The reference is (white − dark), pixel by pixel, for an uneven field, or for an even one its peak (smoothed, for
-    each colour of a mosaic), which leaves the optics' uneven transmission in φ, where it belongs.
+    The reference is (white − dark) per pixel for an uneven field. For an even field it is the peak of (white − dark),
+    smoothed, per colour of a mosaic, so that φ contains the uneven transmission of the optics.
 
     Parameters
     ----------
     dark, white, patterns
-        Averages, of the same size; of B patterns in order of exposure.
+        Averages, of one size; of B patterns in order of exposure.
     setting
         Acquisition conditions and meaning of the frames.
 
     Raises
     ------
     CalibrationError
-        If the white field will not do, see `check_white`.
+        If the white field is unusable, see `check_white`.
     """
     check_white(dark, white)
     light = white.mean - dark.mean
@@ -196,7 +199,7 @@ def measure(
     phi = np.stack([(pattern.mean - dark.mean) / reference for pattern in patterns])
     flags = _flag(dark, light, setting.bayer)
     good = flags == 0
-    # Noise takes closed elements a little below 0 and open ones above 1: no loss of light, only of a bias.
+    # Noise takes closed elements slightly below 0 and open ones above 1; clipping that much only removes a bias.
     margin = 0.02
     clipped = float(np.mean((phi[:, good] < -margin) | (phi[:, good] > 1 + margin))) if good.any() else 1.0
     B = len(patterns)
@@ -228,14 +231,14 @@ def measure(
 
 
 def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
-    """Return where the pixels of each colour are."""
+    """Return the pixels of each colour as slices."""
     if bayer is None:
         return [(slice(None), slice(None))]
     return [(slice(i, None, 2), slice(j, None, 2)) for i in (0, 1) for j in (0, 1)]
 
 
 def _reference(light: npt.NDArray[np.float64], setting: Setting) -> tuple[npt.NDArray[np.float64], float]:
-    """Return what an open mask gives at each pixel, DN, and the most of it over the colours."""
+    """Return the signal of an open mask at each pixel, DN, and its maximum over the colours."""
     peaks = [float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE)) for cell in _cells(setting.bayer)]
     if setting.field is Field.UNEVEN:
         return np.maximum(light, _LEAST_LIGHT_DN), max(peaks)
@@ -260,7 +263,7 @@ def _flag(dark: FrameMean, light: npt.NDArray[np.float64], bayer: BayerPhase | N
 
 
 def _surroundings(image: npt.NDArray[np.float64], radius: int = 7) -> npt.NDArray[np.float64]:
-    """Return the mean around each pixel, which a few bad ones do not change by much, from sums along the axes."""
+    """Return the local mean around each pixel, robust to a few bad pixels, from sums along the axes."""
     out = image
     for axis in (0, 1):
         size = min(2 * radius + 1, image.shape[axis])
@@ -275,7 +278,7 @@ def _surroundings(image: npt.NDArray[np.float64], radius: int = 7) -> npt.NDArra
 
 
 def _photon_transfer(dark: FrameMean, lit: Sequence[FrameMean], good: npt.NDArray[np.bool_]) -> float | None:
-    """Return electrons per DN: the slope by which a pixel's variance grows with its signal is their inverse.
+    """Return electrons per DN: the inverse of the slope of a pixel's variance over its signal.
 
     After Janesick, *Photon Transfer* (2007): σ² = σ_read² + S/K in DN, from all lit frames together.
     """

@@ -1,4 +1,4 @@
-"""Is the calibration still true? Asked of every few snapshots while a rig runs."""
+"""Monitor the calibration at run time, on every N-th snapshot."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from sci_stream.model import Array, CalibrationHealth, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
 
+# One noisy snapshot gives the shift to some hundredths of a pixel (research/shift-tracking.md): correcting less than
+# this is not much better than ignoring it. The lower limit for switching off again is hysteresis.
 CORRECT_FROM_PX = 0.015
-"""A smaller displacement is left alone: estimating it is not much better than ignoring it."""
-
 _STOP_CORRECTING_PX = 0.0075
+# The engine prepares new masks for every change of the correction: smaller changes are not worth it.
 _RENEW_PX = 0.003
+# Weight of the newest fit in the running mean: more smoothing would lag behind a drift of the masks.
 _NEWEST = 0.8
-"""Weight of the newest fit in the running mean."""
+# Masks are measured `_OFTEN` times as often, until they have moved by less than `_MOVING_PX` in `_CALM` measurements.
 _MOVING_PX = 0.01
 _OFTEN = 4
-"""So many times as often masks are looked at, until they have moved by less than `_MOVING_PX` in `_CALM` looks."""
 _CALM = 4
 _MOST_SD_PX = 0.1
 _LEAST_MATCH = 0.2
+# Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-"""The masks are searched for again when they explain less than this part of what they did at best."""
+# The mask order is recognised after four pairs (research/shift-tracking.md); static ones among the first do not count.
 _FIRST_PAIRS = 9
+# Pixels darker than the dark frame by more than this, and by more than this fraction of full scale, exceed read noise.
 _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
-"""Darker than the dark frame by more than this, and by more than this part of full scale, is no read noise."""
 
 
 class CalibrationMonitor:
-    """Follows the masks of one calibration through a run. Used from one thread; keeps a fraction of a percent of it.
+    """Monitor the masks of one calibration during a run. Used from one thread; takes under one percent of its time.
 
     Parameters
     ----------
     calibration
-        As it was measured.
+        The calibration as measured.
     device
-        Where to compute.
+        Device to compute on.
     every
-        Assess one snapshot in this many, ≥ 1; more at the start, and while the masks move.
+        Assess every N-th snapshot, ≥ 1; more often at the start, and while the masks move.
     correct
         Propose displaced masks, see `correction`.
     """
@@ -65,17 +67,17 @@ class CalibrationMonitor:
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         self.correction = NO_DISPLACEMENT
-        """Where the masks should be taken to be; changed by `look` alone, and never unless asked to correct."""
+        """Mask position to use; changed by `look` alone, and only if `correct` is set."""
 
     def look(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
-        """Take note of a snapshot and its reconstruction.
+        """Process a snapshot and its reconstruction.
 
         Parameters
         ----------
         snapshot
-            Of this calibration.
+            Snapshot of this calibration.
         video
-            (B, H, W), reconstructed from it.
+            (B, H, W), its reconstruction.
 
         Returns
         -------
@@ -123,7 +125,7 @@ class CalibrationMonitor:
         return found if known is None or found.match > fit.match else fit
 
     def _follow(self, fit: MaskFit) -> None:
-        """Take a fit into the running mean, and decide where the masks should be taken to be."""
+        """Add a fit to the running mean, and update the correction."""
         self._best_match = max(fit.match, 0.98 * self._best_match)
         new = fit.displacement
         if self._displacement is not None and self._displacement.base_px == new.base_px:
@@ -141,7 +143,7 @@ class CalibrationMonitor:
             self.correction = new
 
     def _watch_order(self, snapshot: Snapshot, video: Array) -> None:
-        """Compare each snapshot that is looked at with the one before it, and the first few to begin with."""
+        """Compare each assessed snapshot, and the first few of a run, with its predecessor."""
         if self._seen > _FIRST_PAIRS and self._until_look > 1:
             self._previous = None
             return
@@ -154,30 +156,30 @@ class CalibrationMonitor:
         self._previous = (id_.series, id_.epoch, id_.seq, small)
 
     def _below_black(self, counts: Array) -> float:
-        """Return the fraction of pixels that are darker than the dark frame by more than noise can be."""
+        """Return the fraction of pixels darker than the dark frame by more than the noise."""
         tolerance_dn = max(_BELOW_BLACK_DN, _BELOW_BLACK * self._calibration.full_scale_dn)
         return float(np.mean(counts < self._calibration.dark - np.float32(tolerance_dn)))
 
     def _brightness(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> float | None:
-        """Return the mean of the video, 0–1, from the measurement alone: Σy/ΣΣφ over the pixels that hold."""
+        """Return the mean of the video, 0–1, from the measurement alone: Σy/ΣΣφ over the valid pixels."""
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
 
 
 def relative_gain(chunks: Mapping[str, object], calibration: Calibration) -> float | None:
-    """Return how much a camera exposes and amplifies, by what it adds to a frame, relative to the calibration.
+    """Return exposure time × gain of a frame, relative to the calibration.
 
     Parameters
     ----------
     chunks
-        Of a snapshot: ``ExposureTime`` in µs, ``Gain`` in dB, as GenICam's naming convention has them.
+        Chunk data of a snapshot: ``ExposureTime`` in µs, ``Gain`` in dB, following the GenICam naming convention.
     calibration
-        With exposure time and gain, as far as they are known.
+        Calibration with exposure time and gain, if known.
 
     Returns
     -------
-    1 where both are as they were; None where nothing can be compared.
+    1 if both are unchanged; None if neither can be compared.
     """
     exposure_us, gain_db = chunks.get("ExposureTime"), chunks.get("Gain")
     parts = []

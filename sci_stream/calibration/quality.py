@@ -1,10 +1,9 @@
-"""Is a calibration any good? Judged from itself alone, figure by figure."""
+"""Assess the quality of a calibration by a list of figures."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from sci_stream.calibration.measurement import Measured
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import R_FLOOR
 
+# Independent random masks correlate by about 1/√pixels; frames of correlated masks share their errors.
 _SIMILAR, _DUPLICATE = 0.5, 0.95
 
 
@@ -21,28 +21,28 @@ class Verdict(enum.StrEnum):
 
     OK = "ok"
     WARN = "warn"
-    """Usable, but something is odd or will cost quality."""
+    """Usable, but unusual or at the cost of quality."""
     BAD = "bad"
-    """Not fit for reconstruction."""
+    """Unusable for reconstruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was looked at: its name, its value, what that means, and in words."""
+    """One quality figure: name, value, verdict and explanation."""
 
     name: str
     value: float | None
     verdict: Verdict
     text: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+    def as_dict(self) -> dict[str, object]:
+        """Return the figure for JSON."""
         value = self.value if self.value is None or np.isfinite(self.value) else None
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}
 
 
 def judge(calibration: Calibration, measured: Measured | None = None) -> list[Figure]:
-    """Return what can be said of a calibration; the worst verdict is the calibration's."""
+    """Return all quality figures of a calibration; the worst verdict is the calibration's."""
     good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
     figures = [_bad_pixels(good), _blind(calibration, good)]
     if not good.any():
@@ -56,13 +56,13 @@ def judge(calibration: Calibration, measured: Measured | None = None) -> list[Fi
 
 
 def worst(figures: list[Figure]) -> Verdict:
-    """Return the worst verdict of all."""
+    """Return the worst of the verdicts."""
     order = list(Verdict)
     return max((figure.verdict for figure in figures), key=order.index, default=Verdict.OK)
 
 
 def _by_limits(value: float, warn: float, bad: float) -> Verdict:
-    """Judge a figure that is better the smaller it is."""
+    """Assess a figure for which smaller is better."""
     return Verdict.BAD if value > bad else Verdict.WARN if value > warn else Verdict.OK
 
 
@@ -70,7 +70,7 @@ def _bad_pixels(good: npt.NDArray[np.bool_]) -> Figure:
     share = float(np.mean(~good))
     count = int((~good).sum())
     return Figure(
-        "bad_pixels", share, _by_limits(share, 0.01, 0.3), f"{count} pixels ({share:.3%}) are left out as bad"
+        "bad_pixels", share, _by_limits(share, 0.01, 0.3), f"{count} pixels ({share:.3%}) are excluded as bad"
     )
 
 
@@ -101,18 +101,18 @@ def _contrast(masks: npt.NDArray[np.float64]) -> Figure:
 def _transmission(masks: npt.NDArray[np.float64]) -> Figure:
     value = float(masks.mean())
     verdict = Verdict.WARN if not 0.05 <= value <= 0.95 else Verdict.OK
-    return Figure("transmission", value, verdict, f"masks let {value:.0%} of the light through on average")
+    return Figure("transmission", value, verdict, f"the masks transmit {value:.0%} of the light on average")
 
 
 def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
-    """Compare the masks with each other: the frames of a similar pair cannot be separated."""
+    """Compare the masks with each other: frames of similar masks cannot be separated."""
     if len(masks) == 1:
         return []
     varied = masks - masks.mean(1, keepdims=True)
     norms = np.linalg.norm(varied, axis=1)
     empty = [b for b, norm in enumerate(norms) if norm <= 1e-6 * np.sqrt(masks.shape[1])]
     if empty:
-        text = f"masks {', '.join(map(str, empty))} are the same at every pixel: they are no pattern"
+        text = f"masks {', '.join(map(str, empty))} are constant across the sensor: not a pattern"
         return [Figure("likeness", 1.0, Verdict.BAD, text)]
     varied /= norms[:, None]
     alike = varied @ varied.T
@@ -121,7 +121,7 @@ def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
     top = float(off[a, b])
     eigenvalues = np.linalg.eigvalsh(alike)
     condition = float(eigenvalues[-1] / max(eigenvalues[0], 1e-9))
-    same = "are duplicates" if top > _DUPLICATE else "are most alike"
+    same = "are duplicates" if top > _DUPLICATE else "are the most similar"
     return [
         Figure(
             "likeness", top, _by_limits(top, _SIMILAR, _DUPLICATE), f"masks {a} and {b} {same}: correlation {top:.2f}"
@@ -138,14 +138,14 @@ def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
 def _dark(calibration: Calibration) -> Figure:
     level = float(np.median(calibration.dark))
     if not calibration.dark.any():
-        return Figure("black_level_dn", 0.0, Verdict.WARN, "no dark frame: black is taken to be 0 DN everywhere")
+        return Figure("black_level_dn", 0.0, Verdict.WARN, "no dark frame: the black level is assumed to be 0 DN")
     return Figure("black_level_dn", level, Verdict.OK, f"black level {level:.1f} DN")
 
 
 def _saturation(calibration: Calibration) -> Figure:
     level = calibration.saturation_dn
     if level is None:
-        text = "the saturation level is unknown: clipped pixels will be taken for measurements"
+        text = "the saturation level is unknown: clipped pixels will be treated as valid"
         return Figure("saturation_dn", None, Verdict.WARN, text)
     headroom = float(level - np.median(calibration.dark))
     brightest = float(np.percentile(calibration.phi.sum(0), 99.9)) * calibration.full_scale_dn
@@ -155,9 +155,9 @@ def _saturation(calibration: Calibration) -> Figure:
 
 
 def _noise(calibration: Calibration) -> list[Figure]:
-    """Say what the noise is where it is known; reconstruction does without, less well."""
+    """Describe the noise model if known; without one reconstruction quality is lower."""
     if calibration.noise is None:
-        text = "the noise is unknown: every count will be taken to be exact"
+        text = "the noise is unknown: every count will be treated as exact"
         return [Figure("read_noise_dn", None, Verdict.OK, text)]
     figures = []
     if calibration.read_noise_dn is not None:
@@ -176,11 +176,11 @@ def _evidence(calibration: Calibration, measured: Measured) -> list[Figure]:
             "clipped",
             clipped,
             _by_limits(clipped, 0.01, 0.2),
-            f"{clipped:.3%} of the values lay outside 0–1 before they were clipped",
+            f"{clipped:.3%} of the values were outside 0–1 before clipping",
         )
     ]
     light = measured.white - calibration.dark
     unevenness = float(np.percentile(light, 1) / max(float(np.percentile(light, 99)), 1e-6))
-    text = f"the white field's darkest corner has {unevenness:.0%} of its peak ({measured.field.value} field)"
+    text = f"the darkest corner of the white field has {unevenness:.0%} of its peak ({measured.field.value} field)"
     figures.append(Figure("white_evenness", unevenness, Verdict.WARN if unevenness < 0.3 else Verdict.OK, text))
     return figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +16,32 @@ from sci_stream.errors import ConfigError, LedgerError
 from sci_stream.model import Policy
 
 if TYPE_CHECKING:
+    import torch
+
+    from sci_stream.bench.datasets import Footage
+    from sci_stream.bench.result import BenchResult, Table
     from sci_stream.config import ReconstructSection
+    from sci_stream.ports import Denoiser
+    from sci_stream.recon.denoisers.half_precision import Precision
+    from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+
+
+def _show(result: BenchResult, json_path: Path | None, more: Iterable[Table[object]] = ()) -> None:
+    """Print a result; write it as JSON if requested."""
+    from sci_stream.bench.result import print_result, write_json
+
+    print_result(result, table_console(), more)
+    if json_path is not None:
+        write_json(result, json_path)
+
+
+def _progress() -> Callable[[str], None]:
+    """Return what prints a line of progress, on standard error."""
+    console = Console(stderr=True)
+    return lambda line: console.print(line, highlight=False, markup=False)
 
 
 @bench_app.command("stream")
@@ -34,14 +56,13 @@ def bench_stream(
     json_path: JsonPath = None,
 ) -> None:
     """Measure the pipeline without reconstruction: camera, copying worker, sink."""
-    from sci_stream.bench.stream import bench, print_figures
+    from sci_stream.bench.record import bench_record
+    from sci_stream.bench.stream import bench, stream_result
 
-    figures = bench(snapshots=snapshots, height_px=height, width_px=width, tcp=tcp)
+    parts = bench(snapshots=snapshots, height_px=height, width_px=width, tcp=tcp)
     if record:
-        from sci_stream.bench.record import bench_record
-
-        figures["parts"] += bench_record(folder, snapshots=snapshots, height_px=height, width_px=width, rate_hz=rate)
-    print_figures(figures, table_console(), json_path)
+        parts += bench_record(folder, snapshots=snapshots, height_px=height, width_px=width, rate_hz=rate)
+    _show(stream_result(parts, tcp=tcp), json_path)
 
 
 @bench_app.command("quality")
@@ -62,16 +83,82 @@ def bench_quality(
     plot: Annotated[
         Path | None, typer.Option(help="Plot PSNR over iterations, with example frames, to this file.")
     ] = None,
+    full_scale_dn: Annotated[
+        float | None,
+        typer.Option(help="Counts of a white frame through an open mask, for files whose masks are a little wrong."),
+    ] = None,
 ) -> None:
     """Measure PSNR and SSIM on published sets, next to the paper's figures."""
-    from sci_stream.bench.quality import bench, print_figures
+    from sci_stream.bench.quality import bench
 
     if not data.is_dir():
         raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
     section = reconstruct_section(denoiser, weights, iterations, solver, set_ or [])
-    console = Console(stderr=True)
-    figures = bench(data, section, device, lambda line: console.print(line, highlight=False, markup=False), plot)
-    print_figures(figures, table_console(), json_path)
+    _show(bench(data, section, device, _progress(), plot, full_scale_dn=full_scale_dn), json_path)
+
+
+@bench_app.command("reality")
+def bench_reality(
+    scenes: Annotated[str, typer.Option(help="tuning, reporting (never tune on these) or all.")] = "all",
+    perturbation: Annotated[
+        list[str] | None, typer.Option(help="none, shift, gain, all, shift+gain, …; repeatable. All by default.")
+    ] = None,
+    masks: Annotated[
+        list[str] | None, typer.Option(help="published, random, shift or measured; repeatable. All by default.")
+    ] = None,
+    blur: Annotated[list[float] | None, typer.Option(help="Blur of the masks, pixels; repeatable.")] = None,
+    frames: Annotated[list[int] | None, typer.Option(help="Frames per snapshot; repeatable.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every rig on every scene: hours.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three rigs, three perturbations, one snapshot.")] = False,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations; the plain loop always has 40.")] = 12,
+    snapshots: Annotated[int, typer.Option(min=1, help="Snapshots of a series, of which the last one counts.")] = 3,
+    size: Annotated[int, typer.Option(min=32, help="Height and width of the field, pixels.")] = 128,
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig; repeatable."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core, or one for a GPU.")] = 0,
+    cells: Annotated[bool, typer.Option("--cells", help="Also print every cell.")] = False,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write all tables to this Markdown file.")] = None,
+) -> None:
+    """Measure how much is lost when the masks are not quite those of the calibration, on scenes with truth."""
+    from sci_stream.bench.plots import require_matplotlib
+    from sci_stream.bench.reality import compare, rigs
+    from sci_stream.bench.reality.perturbations import PERTURBATIONS
+    from sci_stream.bench.reality.plot import plot
+    from sci_stream.bench.reality.scenes import Half
+    from sci_stream.bench.reality.solving import SolverSpec
+    from sci_stream.bench.result import write_markdown
+
+    if scenes not in {"all", *Half}:
+        raise ConfigError("Unknown --scenes", expected="tuning, reporting or all", got=repr(scenes))
+    if plot_path is not None:
+        require_matplotlib(plot_path)
+    plan = compare.Plan(
+        rigs=rigs.choose_rigs(
+            rigs.QUICK_RIGS if quick else rigs.ALL_RIGS if full else rigs.RIGS,
+            patterns=tuple(masks or ()),
+            blurs_px=tuple(blur or ()),
+            frames=tuple(frames or ()),
+        ),
+        perturbations=tuple(perturbation or (("none", "shift", "all") if quick else PERTURBATIONS)),
+        halves=tuple(Half) if scenes == "all" else (Half(scenes),),
+        snapshots=1 if quick else snapshots,
+        size=size,
+        scenes_per_rig=0 if full else 1 if quick else 2,
+    )
+    spec = SolverSpec(reconstruct_section(denoiser, weights, None, None, set_ or []), device, iterations)
+    result = compare.bench(plan, spec, _progress(), settings={"set": " ".join(set_ or [])}, jobs=jobs)
+    _show(result, json_path, [compare.cell_table(result)] if cells else [])
+    if report is not None:
+        write_markdown(result, report, [compare.cell_table(result)])
+    if plot_path is not None:
+        plot(result, plot_path)
 
 
 @bench_app.command("colour")
@@ -83,15 +170,13 @@ def bench_colour(
     json_path: JsonPath = None,
 ) -> None:
     """Measure demosaicing on photographs, and a colour chart through the simulated camera and back."""
-    from sci_stream.bench.colour import bench, print_figures
+    from sci_stream.bench.colour import bench
     from sci_stream.config import ReconstructSection
 
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder", expected="a folder with photographs")
-    console = Console(stderr=True)
     section = ReconstructSection(denoiser=denoiser, weights=weights)
-    figures = bench(folder, section, device, lambda line: console.print(line, highlight=False, markup=False))
-    print_figures(figures, table_console(), json_path)
+    _show(bench(folder, section, device, _progress()), json_path)
 
 
 def reconstruct_section(
@@ -154,8 +239,9 @@ def bench_speed(
     import torch
 
     from sci_stream.bench import speed, time_to_quality
-    from sci_stream.bench.speed_report import plot_figures, print_figures
-    from sci_stream.recon.backend.device import pick_device
+    from sci_stream.bench.result import solver_settings
+    from sci_stream.bench.speed_report import plot_figures, speed_result
+    from sci_stream.recon.backend.device import describe_device, pick_device
     from sci_stream.recon.denoisers.half_precision import Precision
     from sci_stream.recon.settings import default_settings
 
@@ -168,29 +254,27 @@ def bench_speed(
     network, make = _denoisers(denoiser, weights, on, Precision(precision))
     prior = make(None)
     settings = default_settings(on, denoiser)
-    console = Console(stderr=True)
-
-    def progress(line: str) -> None:
-        console.print(line, highlight=False, markup=False)
-
+    progress = _progress()
     few = min(settings.min_iterations, iterations)
     timed = dataclasses.replace(settings, iterations=iterations, min_iterations=few)
-    figures: dict[str, Any] = speed.bench(
-        prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds
-    )
-    if chunks and chosen and network is not None:
-        figures["chunks"] = speed.time_chunks(make, on, chosen[0], progress)
+    speeds = speed.bench(prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds)
+    by_chunk = speed.time_chunks(make, on, chosen[0], progress) if chunks and chosen and network is not None else ()
+    reach = None
     if against is not None:
         if network is None or weights is None:
             raise ConfigError("--against needs a trained network", expected="--weights, with ffdnet or ffdnet-lite")
         taken = time_to_quality.read_shots(against, shots)
-        figures["reach"] = time_to_quality.time_to_reach(taken, network, prior, settings, device=on, progress=progress)
-    print_figures(figures, table_console(), json_path)
+        reach = time_to_quality.time_to_reach(taken, network, prior, settings, device=on, progress=progress)
+    used = solver_settings(prior.name, weights, timed)
+    result = speed_result(speeds, used, describe_device(on), chunks=by_chunk, reach=reach)
+    _show(result, json_path)
     if plot is not None:
-        plot_figures(figures, plot)
+        plot_figures(result, plot)
 
 
-def _denoisers(name: str, weights: Path | None, device: Any, precision: Any) -> tuple[Any, Any]:
+def _denoisers(
+    name: str, weights: Path | None, device: torch.device, precision: Precision
+) -> tuple[FfdnetWeights | None, Callable[[int | None], Denoiser]]:
     """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
     from sci_stream.bench.time_to_quality import read_weights
     from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -208,10 +292,6 @@ def _denoisers(name: str, weights: Path | None, device: Any, precision: Any) -> 
     else:
         network = initial_weights(variant_shape(name), seed=0)
     return network, lambda pixels: FfdnetDenoiser(network, device, precision, name=name, pixels_per_chunk=pixels)
-
-
-if TYPE_CHECKING:
-    from sci_stream.bench.datasets import Footage
 
 
 @bench_app.command("warm")
@@ -250,19 +330,15 @@ def bench_warm(
             yield datasets.filmed(path.stem, "simulated", scene=scene, snapshot_rate_hz=0.0, truth=True, **options)
 
     section = reconstruct_section(denoiser, weights, None, None, set_ or [])
-    console = Console(stderr=True)
-    figures = warm.bench(
-        sequences(),
-        section,
-        device,
-        lambda line: console.print(line, highlight=False, markup=False),
-        iterations=tuple(iterations or (4, 8, 12)),
-        reference=reference,
-    )
-    warm.print_figures(figures, table_console(), json_path)
+    counts = tuple(iterations or (4, 8, 12))
+    result = warm.bench(sequences(), section, device, _progress(), iterations=counts, reference=reference)
+    _show(result, json_path)
     if plot_path is not None:
-        warm.plot(figures, plot_path)
+        warm.plot(result, plot_path)
 
+
+_KILLS = 20
+"""Random kills of a run of all faults: enough that every kind of node is hit, in under a minute."""
 
 Folder = Annotated[Path | None, typer.Option(help="Where to record; a temporary folder by default.")]
 
@@ -285,59 +361,36 @@ def _from_checkout(module: str) -> Any:
 @bench_app.command("faults")
 def bench_faults(
     only: Annotated[list[str] | None, typer.Argument(help="Faults by name; all by default.")] = None,
-    kills: Annotated[int, typer.Option(min=1, help="Number of nodes to kill at random times.")] = 20,
+    kills: Annotated[
+        int | None,
+        typer.Option(min=1, help="Kill so many nodes at random times; without names of faults, do only that."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random nodes and times.")] = 0,
+    policy: Annotated[Policy, typer.Option(help="With kills: live or record.")] = Policy.RECORD,
+    freeze: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="With kills: fraction to stop and continue, not kill.")
+    ] = 0.0,
     folder: Folder = None,
     json_path: JsonPath = None,
 ) -> None:
     """Inject faults into a running rig one at a time and report the outcome of every snapshot."""
     chaos = _from_checkout("faults")
     _check(folder)
-    console = Console(stderr=True)
-    figures = chaos.bench(
-        only or (),
-        n_kills=kills,
-        seed=seed,
-        folder=folder,
-        say=lambda line: console.print(line, highlight=False, markup=False),
-    )
-    chaos.print_figures(figures, table_console(), json_path)
-    wrong = {name: row["wrong"] for name, row in figures["faults"].items() if row["wrong"]}
-    if wrong:
-        raise LedgerError("These faults had an unexpected outcome", got=wrong)
-
-
-@bench_app.command("kills")
-def bench_kills(
-    kills: Annotated[int, typer.Option(min=1, help="Number of nodes to kill.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the random nodes and times.")] = 0,
-    policy: Annotated[Policy, typer.Option(help="live or record.")] = Policy.RECORD,
-    rate: Annotated[float, typer.Option(min=0.1, help="Snapshot rate, Hz.")] = 20.0,
-    nodes: Annotated[int, typer.Option(min=1, max=16, help="Reconstruct nodes.")] = 2,
-    pause: Annotated[float, typer.Option(min=0.01, help="Mean time between two kills, s.")] = 2.0,
-    freeze: Annotated[float, typer.Option(min=0.0, max=1.0, help="Fraction to stop and continue, not kill.")] = 0.0,
-    folder: Folder = None,
-    json_path: JsonPath = None,
-) -> None:
-    """Kill nodes of a running rig at random times and report the outcome of every snapshot."""
-    chaos = _from_checkout("random_kills")
-    _check(folder)
-    console = Console(stderr=True)
-    figures = chaos.bench(
-        kills=kills,
+    names = list(only or ())
+    if kills is not None and chaos.RANDOM_KILLS not in names:
+        names.append(chaos.RANDOM_KILLS)
+    result = chaos.bench(
+        names,
+        n_kills=kills or _KILLS,
         seed=seed,
         policy=policy.value,
-        rate_hz=rate,
-        nodes=nodes,
-        pause_s=pause,
         freeze=freeze,
         folder=folder,
-        say=lambda line: console.print(line, highlight=False, markup=False),
+        say=_progress(),
     )
-    chaos.print_figures(figures, table_console(), json_path)
-    wrong = {name: figures[name] for name in ("lost", "twice", "missing_raw", "missing_video") if figures[name]}
-    if wrong or not figures["ledger"]["closed"]:
-        raise LedgerError("The snapshots do not add up after the kills", got=wrong or "a ledger that is not closed")
+    _show(result, json_path)
+    if result.wrong:
+        raise LedgerError("These faults had an unexpected outcome", got=result.wrong)
 
 
 @bench_app.command("soak")
@@ -354,26 +407,18 @@ def bench_soak(
     json_path: JsonPath = None,
 ) -> None:
     """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""
-    from sci_stream.bench.soak import bench, plot, print_figures
+    from sci_stream.bench.soak import bench, plot
     from sci_stream.optional import need
 
     _check(folder)
     if plot_path is not None:
         need("matplotlib", "plot", "--plot")  # fail before the run, not after it
-    console = Console(stderr=True)
-    figures = bench(
-        snapshots=snapshots,
-        rate_hz=rate,
-        denoiser=denoiser,
-        record=record,
-        folder=folder,
-        say=lambda line: console.print(line, highlight=False, markup=False),
-    )
-    print_figures(figures, table_console(), json_path)
+    result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, say=_progress())
+    _show(result, json_path)
     if plot_path is not None:
-        plot(figures, plot_path)
-    if not figures["ledger"]["closed"]:
-        raise LedgerError("Snapshots do not add up", got=figures["ledger"])
+        plot(result, plot_path)
+    if result.ledger is None or not result.ledger.closed:
+        raise LedgerError("Snapshots do not add up", got=result.ledger)
 
 
 @bench_app.command("scale")
@@ -385,21 +430,13 @@ def bench_scale(
     json_path: JsonPath = None,
 ) -> None:
     """Let reconstruct nodes join a running rig; report the gain of each and its time to contribute."""
-    from sci_stream.bench.scale import bench, print_figures
+    from sci_stream.bench.scale import bench
 
     _check(folder)
-    console = Console(stderr=True)
-    figures = bench(
-        nodes=nodes,
-        snapshots=snapshots,
-        solve_s=solve_ms / 1000,
-        folder=folder,
-        say=lambda line: console.print(line, highlight=False, markup=False),
-    )
-    print_figures(figures, table_console(), json_path)
-    wrong = {name: figures[name] for name in ("twice", "missing", "out_of_order") if figures[name]}
-    if wrong or not figures["ledger"]["closed"]:
-        raise LedgerError("Snapshots do not add up", got=wrong or "a ledger that is not closed")
+    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, say=_progress())
+    _show(result, json_path)
+    if not result.adds_up:
+        raise LedgerError("Snapshots do not add up", got=result.notes[-1])
 
 
 def _check(folder: Path | None) -> None:

@@ -1,7 +1,7 @@
-"""One TOML file a rig: read, checked, documented where each field is declared.
+"""Configuration: one TOML file per rig, validated by one model per section.
 
-``load_rig(path)`` gives a `Rig` or a `ConfigError` that names file, section, key, what was expected and what came;
-``example_toml()`` writes a commented file; ``validate_options()`` does for a driver's options what is done here.
+``load_rig(path)`` returns a `Rig` or raises a `ConfigError` with file, section, key, expected and given value;
+``example_toml()`` writes a commented file; ``validate_options()`` validates the options of a camera driver.
 """
 
 from sci_stream.config.error_messages import validate_options

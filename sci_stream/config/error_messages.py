@@ -1,14 +1,16 @@
-"""What is wrong with a table, in words: file, key, what was expected, what came, what was probably meant."""
+"""Validation errors as messages: file, table, key, expected value, given value, suggestion."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
+from sci_stream.config.fields import EXPERT_TABLE, is_expert, is_secret
 from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError
 
@@ -28,29 +30,30 @@ _EXPECTED = {
     "finite": "a finite number",
 }
 _BOUNDS = {"greater_than_equal": "≥", "greater_than": ">", "less_than_equal": "≤", "less_than": "<"}
+# A wrong value may be a whole table; the message must stay one line.
 _SHOWN = 80
 
 
 def validate_options(
-    model: type[M], table: Mapping[str, Any], where: str, *, context: Mapping[str, Any] | None = None
+    model: type[M], table: Mapping[str, object], where: str, *, context: Mapping[str, object] | None = None
 ) -> M:
     """Validate a table of options.
 
     Parameters
     ----------
     model
-        What the options must be; it forbids unknown keys.
+        Model of the options; it forbids unknown keys.
     table
-        Keys and values as TOML gives them.
+        Keys and values as read from TOML.
     where
-        What to call the table in messages: ``"rig.toml: [camera.options]"``.
+        Name of the table in messages: ``"rig.toml: [camera.options]"``.
     context
-        Handed to the model's validators.
+        Passed to the model's validators.
 
     Raises
     ------
     ConfigError
-        One line for each thing that is wrong.
+        If anything is invalid: one line for each problem.
     """
     try:
         return model.model_validate(dict(table), context=dict(context or {}))
@@ -61,33 +64,33 @@ def validate_options(
 def config_error(
     error: ValidationError, model: type[BaseModel], where: str, name: Callable[[Location], str]
 ) -> ConfigError:
-    """Return the `ConfigError` for a failed validation; ``name`` says how a key is called, ``()`` for the whole."""
+    """Make the `ConfigError` for a failed validation; ``name`` gives the name of a key, or for ``()`` of the file."""
     problems = [_problem(details, model, name) for details in _causes(error)]
     if len(problems) == 1:
         return problems[0]
     lines = "\n".join(f"  {problem}" for problem in problems)
-    return ConfigError(f"{where}: {len(problems)} things are wrong\n{lines}")
+    return ConfigError(f"{where}: {len(problems)} problems\n{lines}")
 
 
-def _causes(error: ValidationError) -> list[Any]:
-    """Return what is wrong, without what is said of a list only because of what is wrong within it."""
+def _causes(error: ValidationError) -> list[ErrorDetails]:
+    """Return the errors, except the consequential "too short" of a list whose entries are invalid."""
     found = error.errors(include_url=False)
     parents = {details["loc"][:-1] for details in found if details["loc"]}
     return [details for details in found if details["type"] != "too_short" or details["loc"] not in parents]
 
 
 def dotted(location: Location) -> str:
-    """Return a key within its table: ``faults.drop_probability``, ``devices[1]``."""
+    """Return a key's name within its table: ``faults.drop_probability``, ``devices[1]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return a suggestion, or None if nothing is near."""
+    """Return a suggestion, or None if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"Did you mean {near[0]}?" if near else None
 
 
-def _problem(details: Any, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
+def _problem(details: ErrorDetails, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
     kind, location, context = details["type"], details["loc"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown_key(location, model, name)
@@ -108,13 +111,21 @@ def _unknown_key(location: Location, model: type[BaseModel], name: Callable[[Loc
     key = str(location[-1])
     owner = _model_at(model, location[:-1])
     fields = owner.model_fields if owner is not None else {}
-    homes = [section for section, field in model.model_fields.items() if key in _fields_of(field)]
+    homes = [table for section, field in model.model_fields.items() if (table := _table_of(section, field, key))]
     known = f"Known here: {', '.join(fields)}." if fields else None
     hint = f"It belongs in [{homes[0]}]." if homes else did_you_mean(key, fields) or known
     return ConfigError(f"{name(location)} is unknown", hint=hint)
 
 
-def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
+def _table_of(section: str, field: FieldInfo, key: str) -> str | None:
+    """Return the table in which a section's key is written; None if the section has no such key."""
+    found = _fields_of(field).get(key)
+    if found is None:
+        return None
+    return f"{section}.{EXPERT_TABLE}" if is_expert(found) else section
+
+
+def _expected(kind: str, context: Mapping[str, object], message: str) -> str:
     if kind in _BOUNDS:
         return f"{_BOUNDS[kind]} {next(iter(context.values())):g}"
     if kind in {"literal_error", "enum"}:
@@ -127,10 +138,10 @@ def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _shown(value: Any, model: type[BaseModel], location: Location) -> str:
+def _shown(value: object, model: type[BaseModel], location: Location) -> str:
     field = _field_at(model, location)
-    if field is not None and isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("secret"):
-        return "what is not shown here"
+    if field is not None and is_secret(field):
+        return "a secret, not shown"
     try:
         text = value_text(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""A commented example of a rig file, written from the descriptions of the fields."""
+"""A commented example of a rig file, generated from the descriptions of the fields."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from sci_stream.config.fields import EXPERT_TABLE, is_expert
 from sci_stream.config.rig import Rig
 from sci_stream.config.toml_text import key_text, value_text
 
@@ -17,23 +18,28 @@ _WIDTH = 100
 _PREAMBLE = """\
 # A rig: one SCI camera with its reconstruct nodes and outputs.
 #
-#   sci-stream check THIS_FILE    everything it needs, tried one by one
+#   sci-stream check THIS_FILE    test every component that it needs
 #   sci-stream run THIS_FILE      all nodes on this machine
 #
-# Every key is shown with its default; what begins with '# key =' is unset. Relative paths start at this file's folder.
-# The environment takes precedence: SCI_STREAM_RIG__POLICY__MODE=record stands for mode = "record" in [policy].
+# Every key is shown with its default; a key behind a # is unset. Relative paths start at this file's folder.
+# The environment takes precedence: SCI_STREAM_RIG__POLICY__MODE=record sets mode = "record" in [policy].
 """
+
+_EXPERT_NOTE = (
+    "Expert keys, seldom needed: their defaults are chosen for the device and the denoiser. To set one, uncomment it "
+    "and the line of the table."
+)
 
 
 def example_toml(driver: str = "simulated", options: type[BaseModel] | None = None) -> str:
-    """Return a rig file in which every key stands, with its description and its default.
+    """Return a rig file with every key, its description and its default.
 
     Parameters
     ----------
     driver
-        Camera driver to write it for.
+        Name of the camera driver.
     options
-        The driver's options, to be listed too; None to leave them to its documentation.
+        Model of the driver's options, to list them too; None to leave them out.
     """
     text = _PREAMBLE
     for name, field in Rig.model_fields.items():
@@ -42,7 +48,11 @@ def example_toml(driver: str = "simulated", options: type[BaseModel] | None = No
         assert issubclass(section, BaseModel)
         text += "\n" + "\n".join(_comment(inspect.getdoc(section) or "")) + f"\n[{name}]\n"
         changed = {"driver": driver} if name == "camera" else {}
-        text += "".join(_entries(section, changed, without={"options"} if name == "camera" else set()))
+        expert = {key for key, info in section.model_fields.items() if is_expert(info)}
+        text += "".join(_entries(section, changed, without={"options"} if name == "camera" else expert))
+        if expert:
+            text += "\n" + "\n".join(_comment(_EXPERT_NOTE)) + f"\n# [{name}.{EXPERT_TABLE}]\n"
+            text += "".join(_entries(section, {}, without=set(section.model_fields) - expert, unset=True))
         if name == "camera":
             text += f"\n# Options of the {driver} camera.\n[camera.options]\n"
             text += "" if options is None else _options_text("camera.options", options)
@@ -50,7 +60,7 @@ def example_toml(driver: str = "simulated", options: type[BaseModel] | None = No
 
 
 def _options_text(name: str, options: type[BaseModel]) -> str:
-    """Return the entries of a driver's options, tables within them last."""
+    """Return the entries of a driver's options, sub-tables last."""
     tables = {
         key: field.annotation
         for key, field in options.model_fields.items()
@@ -63,10 +73,14 @@ def _options_text(name: str, options: type[BaseModel]) -> str:
     return text
 
 
-def _entries(model: type[BaseModel], changed: dict[str, str], without: set[str]) -> Iterator[str]:
+def _entries(
+    model: type[BaseModel], changed: dict[str, str], without: set[str], *, unset: bool = False
+) -> Iterator[str]:
     for key, field in model.model_fields.items():
         if key not in without:
-            yield "\n".join([*_comment(field.description or ""), _entry(key, field, changed.get(key))]) + "\n"
+            entry = _entry(key, field, changed.get(key))
+            entry = f"# {entry}" if unset and not entry.startswith("# ") else entry
+            yield "\n".join([*_comment(field.description or ""), entry]) + "\n"
 
 
 def _entry(key: str, field: FieldInfo, changed: str | None) -> str:
@@ -82,4 +96,6 @@ def _entry(key: str, field: FieldInfo, changed: str | None) -> str:
 
 
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return textwrap.wrap(
+        " ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+    )

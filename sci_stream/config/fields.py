@@ -1,4 +1,4 @@
-"""Types of fields that several sections share: paths, addresses, names, and what every section has in common."""
+"""Field types that several sections share (paths, addresses, names), field marks, and the base class of sections."""
 
 from __future__ import annotations
 
@@ -7,40 +7,59 @@ import math
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
 
+# Marks a field whose value is never written into a recording, a log or a message.
 SECRET: Final[JsonDict] = {"secret": True}
-"""Marks a field whose value is never written into a recording, a log or a message."""
 
+# Marks a field of the sub-table `expert` of its section.
+EXPERT: Final[JsonDict] = {"expert": True}
+EXPERT_TABLE: Final = "expert"
+
+# A CURVE public key as text is 32 bytes in Z85: 40 characters of its alphabet.
 PUBLIC_KEY: Final = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
-"""A CURVE key as text: 40 characters of the Z85 alphabet."""
 
+# sockaddr_un.sun_path has 108 bytes on Linux, of which one is the final NUL.
 LONGEST_IPC_PATH = 107
-"""Bytes that the operating system leaves for the path of a local socket."""
 
 
 class Section(BaseModel):
-    """One table of a rig file: unknown keys are errors, values are taken as they are written, nothing changes later."""
+    """One table of a rig file: unknown keys are errors, types are not coerced, instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
 
 
+def _has_mark(field: FieldInfo, mark: str) -> bool:
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get(mark))
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Return whether a field's value must not be shown."""
+    return _has_mark(field, "secret")
+
+
+def is_expert(field: FieldInfo) -> bool:
+    """Return whether a field is written in the sub-table `expert` of its section."""
+    return _has_mark(field, "expert")
+
+
 def _resolved(path: Path, info: ValidationInfo) -> Path:
-    """Take a relative path from the folder of the rig file, where there is one."""
+    """Resolve a relative path against the folder of the rig file, if it was read from one."""
     folder = (info.context or {}).get("folder")
     path = path.expanduser()
     return path if folder is None else folder / path
 
 
-def _empty_is_none(value: Any) -> Any:
+def _empty_is_none(value: object) -> object:
     return None if value == "" else value
 
 
 RigPath = Annotated[Path, Field(strict=False), AfterValidator(_resolved)]
-"""A path; a relative one starts at the folder of the rig file, ``~`` is the home folder."""
+"""A path; relative to the folder of the rig file, ``~`` is the home folder."""
 
 OptionalPath = Annotated[RigPath | None, BeforeValidator(_empty_is_none)]
 """A path, or ``""`` for none."""
@@ -55,12 +74,12 @@ def _checked_endpoint(endpoint: str) -> str:
     if tcp_address(endpoint) is None:
         raise ValueError("expected tcp://HOST:PORT with a port of 1 to 65535, or ipc://PATH")
     if "*" in endpoint:
-        raise ValueError("other nodes connect to this address: name the host, * is none")
+        raise ValueError("other nodes connect to this address: name the host, * is not one")
     return endpoint
 
 
 def tcp_address(endpoint: str) -> tuple[str, int] | None:
-    """Return host and port of a ``tcp://`` address; None if it is none."""
+    """Return host and port of a ``tcp://`` address; None for any other address."""
     match = re.fullmatch(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})", endpoint)
     if match is None or not 1 <= int(match[2]) <= 65535:
         return None
@@ -68,7 +87,7 @@ def tcp_address(endpoint: str) -> tuple[str, int] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only programs on this machine can reach a host name or address."""
+    """Return whether a host name or address is reachable from this machine only."""
     if host.lower() == "localhost":
         return True
     try:
@@ -82,7 +101,7 @@ Endpoint = Annotated[str, AfterValidator(_checked_endpoint)]
 
 
 def expiry_s(text: str) -> float:
-    """Return the Unix time that an `Expiry` means, infinity for ``""``."""
+    """Return the Unix time of an `Expiry`, infinity for ``""``."""
     return datetime.fromisoformat(text).timestamp() if text else math.inf
 
 
@@ -97,7 +116,7 @@ def _checked_expiry(text: str) -> str:
 
 
 Expiry = Annotated[str, AfterValidator(_checked_expiry)]
-"""A moment, ISO 8601 with its zone, or ``""`` for never."""
+"""A time in ISO 8601 with its zone, or ``""`` for never."""
 
 
 def _checked_name(name: str) -> str:
@@ -120,7 +139,7 @@ def _checked_device(device: str) -> str:
 
 def _checked_key(key: str) -> str:
     if key and PUBLIC_KEY.fullmatch(key) is None:
-        raise ValueError("expected a public key of 40 characters, as sci-stream keys show prints it")
+        raise ValueError("expected a public key of 40 characters, as printed by sci-stream keys show")
     return key
 
 
@@ -128,10 +147,10 @@ PublicKey = Annotated[str, AfterValidator(_checked_key)]
 """A host's public CURVE key as text, or ``""`` for none."""
 
 Name = Annotated[str, AfterValidator(_checked_name)]
-"""Part of file names and messages."""
+"""A name that may appear in file names and messages."""
 
 DenoiserName = Annotated[str, AfterValidator(_checked_denoiser)]
-"""The name of a denoiser, or of several joined by a plus sign."""
+"""The name of a denoiser, or a sequence of names joined by plus signs."""
 
 Device = Annotated[str, AfterValidator(_checked_device)]
-"""What to compute on."""
+"""A compute device."""

@@ -1,22 +1,30 @@
-"""From a rig file, and the environment, to a `Rig`."""
+"""Read a rig file and the environment into a `Rig`."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from sci_stream.config.error_messages import Location, config_error, dotted
+from sci_stream.config.fields import EXPERT_TABLE
 from sci_stream.config.overrides import Override, read_overrides
 from sci_stream.config.rig import Rig
+from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError
 
+# The text of a rig is part of the message that starts a series, and the size of that message is limited.
 _MOST_BYTES: Final = 32 << 10
-"""A rig travels, as text, in the message that starts a series; that message is bounded."""
+
+_SECTION: Final = "reconstruct"
+_REMOVED_KEYS: Final = frozenset({"momentum", "restrain"})
+
+log = logging.getLogger(__name__)
 
 
 def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Rig:
@@ -27,14 +35,14 @@ def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Ri
     path
         The file. Relative paths in it start at its folder.
     overrides
-        Environment variables; those named ``SCI_STREAM_RIG__SECTION__KEY`` take precedence over the file, which
-        `Rig.overridden` lists. None for this process' environment, ``{}`` for none.
+        Environment variables; those named ``SCI_STREAM_RIG__SECTION__KEY`` take precedence over the file and are
+        listed by `Rig.overridden`. None for this process' environment, ``{}`` for none.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read, is not TOML, or says what cannot be: each thing in a line, with file, section and
-        key, what was expected and what came.
+        If the file cannot be read, is not TOML, or contains invalid keys or values: one line for each, with file,
+        section and key, expected and given value.
     """
     source = Path(path)
     return parse_rig(_read(source), source=source.resolve(), overrides=overrides, name=str(path))
@@ -43,7 +51,7 @@ def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Ri
 def parse_rig(
     text: str, *, source: Path | None = None, overrides: Mapping[str, str] | None = None, name: str = "the rig"
 ) -> Rig:
-    """Read a rig from text, as `load_rig` does; without a ``source`` relative paths stay as they are.
+    """Read a rig from text, as `load_rig` does; without a ``source`` relative paths are not resolved.
 
     Raises
     ------
@@ -56,6 +64,8 @@ def parse_rig(
         raise ConfigError(
             f"{name} is not valid TOML", got=error, hint="Strings are quoted, and truth values are true and false."
         ) from None
+    expert = _merge_expert(table, name)
+    _drop_removed_keys(table, name)
     given = read_overrides(os.environ if overrides is None else overrides)
     for override in given:
         _put(table, override, name)
@@ -63,7 +73,10 @@ def parse_rig(
 
     def call(location: Location) -> str:
         variable = by_location.get(tuple(str(part) for part in location))
-        in_file = f"{name}: {in_section(location)}" if location else name
+        written = location
+        if location[:1] == (_SECTION,) and location[1:2] and str(location[1]) in expert:
+            written = (f"{_SECTION}.{EXPERT_TABLE}", *location[1:])
+        in_file = f"{name}: {in_section(written)}" if location else name
         return in_file if variable is None else f"The environment variable {variable}"
 
     try:
@@ -74,8 +87,43 @@ def parse_rig(
 
 
 def in_section(location: Location) -> str:
-    """Return a key as a reader of the file knows it: ``[policy] mode``."""
+    """Return the name of a key with its table: ``[policy] mode``."""
     return f"[{location[0]}] {dotted(location[1:])}".rstrip()
+
+
+def _merge_expert(table: dict[str, object], name: str) -> frozenset[str]:
+    """Move the keys of ``[reconstruct.expert]`` into ``[reconstruct]`` and return their names.
+
+    Rig files written before the expert table existed have its keys in ``[reconstruct]``; they remain valid there.
+    """
+    section = table.get(_SECTION)
+    if not isinstance(section, dict) or EXPERT_TABLE not in section:
+        return frozenset()
+    expert = section[EXPERT_TABLE]
+    if not isinstance(expert, dict):
+        raise ConfigError(
+            f"{name}: [{_SECTION}.{EXPERT_TABLE}] is wrong", expected="a table", got=type(expert).__name__
+        )
+    own = {key: value for key, value in section.items() if key != EXPERT_TABLE}
+    for key in sorted(own.keys() & expert.keys()):
+        if own[key] != expert[key]:
+            raise ConfigError(
+                f"{name}: [{_SECTION}] {key} and [{_SECTION}.{EXPERT_TABLE}] {key} differ",
+                expected="one value",
+                got=f"{value_text(own[key])} and {value_text(expert[key])}",
+                hint=f"Keep the one in [{_SECTION}.{EXPERT_TABLE}].",
+            )
+    table[_SECTION] = {**own, **expert}
+    return frozenset(expert)
+
+
+def _drop_removed_keys(table: dict[str, object], name: str) -> None:
+    """Remove keys of earlier versions that have no effect any more, with a warning."""
+    section = table.get(_SECTION)
+    if isinstance(section, dict):
+        for key in _REMOVED_KEYS & section.keys():
+            log.warning("%s: [%s] %s has no effect any more: remove it", name, _SECTION, key)
+            del section[key]
 
 
 def _read(path: Path) -> str:
@@ -93,15 +141,16 @@ def _read(path: Path) -> str:
         raise ConfigError(f"The rig file {path} cannot be read", got=error.strerror) from None
 
 
-def _put(table: dict[str, Any], override: Override, name: str) -> None:
-    """Put an override in its place, making tables on the way."""
+def _put(table: dict[str, object], override: Override, name: str) -> None:
+    """Set the value of an override, creating missing tables."""
     *way, key = override.location
     for depth, part in enumerate(way):
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
             raise ConfigError(
                 f"{name}: {in_section(override.location[: depth + 1])} is wrong",
                 expected=f"a table, since {override.variable} is set",
-                got=type(table).__name__,
+                got=type(inner).__name__,
             )
+        table = inner
     table[key] = override.value

@@ -1,4 +1,4 @@
-"""The tables of a rig file that say who may reach its nodes, where, and what they tell of themselves."""
+"""The tables ``[network]``, ``[health]`` and ``[security]`` of a rig file."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from sci_stream.config.fields import (
 
 
 class NetworkSection(Section):
-    """Where the nodes meet. Addresses beyond this machine are open to all who reach them."""
+    """Addresses of the nodes. Addresses beyond this machine need encryption; see [security]."""
 
     dispatch: Endpoint = Field(
         default="tcp://127.0.0.1:5701",
-        description="Acquire node: hands snapshots to reconstruct nodes here.",
+        description="Acquire node: sends snapshots to reconstruct nodes from this address.",
     )
     results: Endpoint = Field(
         default="tcp://127.0.0.1:5702",
-        description="Sink node: takes results from the other nodes here.",
+        description="Sink node: receives the results of the other nodes at this address.",
     )
     taps: Endpoint = Field(
         default="tcp://127.0.0.1:5703",
-        description="Sink node: other programs subscribe to results here.",
+        description="Sink node: other programs subscribe to results at this address.",
     )
     bind_host: Annotated[str, Field(max_length=253)] = Field(
         default="",
-        description="Where the nodes above listen, if not at the host that others connect to: behind a name of a "
-        'cluster or a forwarded port, "0.0.0.0" for all.',
+        description="Interface that the nodes above listen on, if it differs from the host that others connect to "
+        '(a cluster name, a forwarded port); "0.0.0.0": all interfaces.',
         examples=["0.0.0.0"],
     )
     heartbeat_s: float = Field(
         default=0.5,
         ge=0.05,
         le=60,
-        description="Distance of heartbeats, s; a node silent for three of them is taken for lost.",
+        description="Heartbeat interval, s; a node that misses three heartbeats is considered lost.",
     )
     max_message_mib: int = Field(
         default=256,
         ge=1,
         le=16_384,
-        description="Largest part of a message that is accepted, MiB: one snapshot's video.",
+        description="Largest accepted part of a message, MiB; it must hold the video of one snapshot.",
     )
 
     def listening(self, name: Literal["dispatch", "results", "taps"]) -> str:
-        """Return where the node behind an address listens."""
+        """Return the endpoint that the node of an address listens on."""
         endpoint: str = getattr(self, name)
         address = tcp_address(endpoint)
         if not self.bind_host or address is None:
@@ -64,12 +64,12 @@ class NetworkSection(Section):
 
 
 class HealthSection(Section):
-    """What each node publishes over HTTP: /healthz, /readyz, /status, /metrics."""
+    """HTTP endpoints of each node: /healthz, /readyz, /status, /metrics."""
 
-    enabled: bool = Field(default=True, description="Serve it.")
+    enabled: bool = Field(default=True, description="Serve the health endpoints.")
     host: Annotated[str, Field(min_length=1, max_length=253)] = Field(
         default="127.0.0.1",
-        description="Address that every node listens on; beyond this machine a token is needed.",
+        description="Address that every node listens on; an address beyond this machine needs a token.",
     )
     acquire_port: int = Field(default=5711, ge=0, le=65535, description="Port of the acquire node; 0: any free one.")
     sink_port: int = Field(default=5712, ge=0, le=65535, description="Port of the sink node; 0: any free one.")
@@ -77,18 +77,18 @@ class HealthSection(Section):
         default=5720,
         ge=0,
         le=65535,
-        description="Port of the first reconstruct node, the others follow it; 0: any free ones.",
+        description="Port of the first reconstruct node, the others use the next ones; 0: any free ports.",
     )
     token: str = Field(
         default="",
         max_length=256,
         repr=False,
         json_schema_extra=SECRET,
-        description="Word in the header Authorization: Bearer; never recorded. Better set by the environment.",
+        description="Secret of the header Authorization: Bearer; never recorded. Better set in the environment.",
     )
     token_expires: Expiry = Field(
         default="",
-        description='When the token is worth nothing any more, such as "2027-01-31T00:00:00Z"; "": never.',
+        description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.',
     )
 
     def port(self, kind_of_node: str, index: int = 0) -> int:
@@ -107,23 +107,24 @@ class HealthSection(Section):
 
 
 class SecuritySection(Section):
-    """Encryption between hosts. Nodes on one machine need none; addresses beyond it are refused without."""
+    """Encryption between hosts. Nodes on one machine need none; addresses beyond it require it."""
 
     encryption: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="auto: encrypt where an address of [network] is beyond this machine; on: always.",
+        description="auto: encrypt if an address of [network] is beyond this machine; on: always; off: never.",
     )
     unprotected_network: bool = Field(
         default=False,
-        description="true: any host that reaches the [network] addresses may read, send and end series.",
+        description="true: run without encryption beyond this machine; any host that reaches the [network] addresses "
+        "may read, send and end series.",
     )
     key: RigPath = Field(
         default=Path("~/.config/sci-stream/key"),
-        description="This host's secret key; sci-stream keys new makes it.",
+        description="Secret key of this host, created by sci-stream keys new.",
     )
     allowed: RigPath = Field(
         default=Path("~/.config/sci-stream/allowed_keys"),
-        description="Public keys of the hosts that may connect to this one; sci-stream keys allow adds to it.",
+        description="Public keys of the hosts that may connect to this one; sci-stream keys allow adds one.",
     )
     acquire_key: PublicKey = Field(default="", description="Public key of the acquire node's host.")
     sink_key: PublicKey = Field(default="", description="Public key of the sink node's host.")

@@ -1,4 +1,4 @@
-"""Settings from the environment: ``SCI_STREAM_RIG__POLICY__MODE=record``."""
+"""Settings from environment variables: ``SCI_STREAM_RIG__POLICY__MODE=record``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Final, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from sci_stream.config.error_messages import did_you_mean
+from sci_stream.config.fields import EXPERT_TABLE, is_expert
 from sci_stream.config.rig import Rig
 from sci_stream.errors import ConfigError
 
@@ -20,26 +21,37 @@ PREFIX: Final = "SCI_STREAM_RIG__"
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One setting from the environment: the variable, the key it stands for, the value as TOML would give it."""
+    """One setting from the environment: variable, location of the key, value as read from TOML."""
 
     variable: str
     location: tuple[str, ...]
-    value: Any
+    value: object
 
 
 def read_overrides(environment: Mapping[str, str]) -> list[Override]:
-    """Return the settings among environment variables, by name in order.
+    """Return the settings among environment variables, sorted by name.
 
     Raises
     ------
     ConfigError
-        If a variable of the prefix names no setting.
+        If a variable with the prefix names no setting, or two variables set one key to different values.
     """
-    return [_read(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
+    found = [_read(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
+    first: dict[tuple[str, ...], Override] = {}
+    for override in found:
+        other = first.setdefault(override.location, override)
+        if other.value != override.value:
+            raise ConfigError(
+                f"The environment variables {other.variable} and {override.variable} set the same key differently",
+                hint="Unset one of them.",
+            )
+    return found
 
 
 def _read(variable: str, text: str) -> Override:
     location = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+    if len(location) == 3 and location[1] == EXPERT_TABLE and location[0] != "camera":
+        location = (location[0], location[2])
     if location[:2] == ("camera", "options") and len(location) > 2 and all(location):
         return Override(variable, location, _parsed(text))
     field = _field(location)
@@ -56,19 +68,19 @@ def _field(location: tuple[str, ...]) -> FieldInfo | None:
     if len(location) != 2 or location == ("camera", "options"):
         return None
     section = Rig.model_fields.get(location[0])
-    # Every field of a rig is a section, made by its default factory's class.
+    # The annotation of every field of `Rig` is a section class; FieldInfo does not say so.
     return None if section is None else getattr(section.annotation, "model_fields", {}).get(location[1])
 
 
 def _all_variables() -> list[str]:
     return [
-        f"{PREFIX}{section}__{key}".upper()
+        f"{PREFIX}{section}__{EXPERT_TABLE + '__' if is_expert(info) else ''}{key}".upper()
         for section, field in Rig.model_fields.items()
-        for key in getattr(field.annotation, "model_fields", {})
+        for key, info in getattr(field.annotation, "model_fields", {}).items()
     ]
 
 
-def _value(field: FieldInfo, text: str) -> Any:
+def _value(field: FieldInfo, text: str) -> object:
     if get_origin(field.annotation) is tuple:
         value = _parsed(text)
         return value if isinstance(value, list) else [part.strip() for part in text.split(",") if part.strip()]
@@ -77,8 +89,8 @@ def _value(field: FieldInfo, text: str) -> Any:
     return None if text == "" and field.default is None else _parsed(text)
 
 
-def _is_text(annotation: Any) -> bool:
-    """Return whether a field of this type takes the text as it stands."""
+def _is_text(annotation: object) -> bool:
+    """Return whether a field of this type takes the text without parsing."""
     if get_origin(annotation) is Literal:
         return True
     if isinstance(annotation, type):
@@ -86,9 +98,11 @@ def _is_text(annotation: Any) -> bool:
     return any(_is_text(part) for part in get_args(annotation))
 
 
-def _parsed(text: str) -> Any:
-    """Return what TOML makes of a value. Text that is none stands for itself: a shell has taken its quotes already."""
+def _parsed(text: str) -> object:
+    """Parse a value as TOML; text that is not TOML is returned unchanged."""
     try:
-        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+        value: object = tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
     except tomllib.TOMLDecodeError:
+        # The shell has removed the quotes of a string before it gets here.
         return text
+    return value

@@ -1,4 +1,7 @@
-"""The table ``[reconstruct]`` of a rig file: solver, prior, start and budget."""
+"""The tables ``[reconstruct]`` and ``[reconstruct.expert]`` of a rig file: denoiser, iterations, devices, solver.
+
+Both tables are one model here: a field marked `EXPERT` is written in ``[reconstruct.expert]``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from sci_stream.config.fields import (
+    EXPERT,
     DenoiserName,
     Device,
     OptionalPath,
@@ -16,7 +20,7 @@ from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
 
 
 class ReconstructSection(Section):
-    """How video is computed from snapshots, and on what."""
+    """How video is reconstructed from snapshots, and on which devices."""
 
     nodes: int = Field(
         default=1,
@@ -28,182 +32,200 @@ class ReconstructSection(Section):
         default=("auto",),
         strict=False,
         min_length=1,
-        description="auto, cpu, cuda or cuda:N, for the nodes in turn: node i uses devices[i mod length].",
+        description="Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod length].",
     )
     denoiser: DenoiserName = Field(
         default="auto",
-        description="Prior: tv, ffdnet-lite, ffdnet, two in sequence (tv+ffdnet-lite), or auto: ffdnet "
-        "if weights are given, else ffdnet-lite.",
+        description="Denoiser that serves as the prior: tv, ffdnet-lite, ffdnet, a sequence of two "
+        "(tv+ffdnet-lite), or auto: ffdnet if weights are given, else ffdnet-lite.",
     )
     weights: OptionalPath = Field(
         default=None,
-        description="Checkpoint of the denoiser (.safetensors, .pth); its layout is recognised.",
         examples=["ffdnet_gray.pth"],
-    )
-    precision: Literal["auto", "float32", "half"] = Field(
-        default="auto",
-        description="Arithmetic of networks. auto: 16 bits where the device is faster in them and next to nothing is "
-        "lost; float32; half: 16 bits always.",
+        description="Checkpoint of the denoiser (.safetensors, .pth); the layout is detected.",
     )
     iterations: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
-        description="Iterations per snapshot; unset: what suits device and denoiser.",
         examples=[20],
+        description="Iterations per snapshot; unset: chosen for the device and the denoiser.",
+    )
+    adapt_budget: bool = Field(
+        default=True,
+        description="Reduce the iterations while snapshots are queued, before any snapshot is dropped; each "
+        "result reports its iterations.",
+    )
+    warm_start: bool = Field(
+        default=True,
+        description="Start each snapshot from the preceding video where that predicts it: the same quality in "
+        "fewer iterations. Each result reports how it was started, and why.",
     )
     min_iterations: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
-        description="Fewest iterations when time is short; unset: what suits the denoiser.",
         examples=[4],
+        description="Fewest iterations that adapt_budget may choose; unset: chosen for the denoiser.",
+        json_schema_extra=EXPERT,
+    )
+    precision: Literal["auto", "float32", "half"] = Field(
+        default="auto",
+        description="Arithmetic of networks. auto: 16 bits where the device is faster with them and the loss is "
+        "negligible; float32; half: always 16 bits.",
+        json_schema_extra=EXPERT,
+    )
+    video_dtype: Literal["float16", "float32"] = Field(
+        default="float16",
+        description="Type of the reconstructed video in messages and in the recording.",
+        json_schema_extra=EXPERT,
+    )
+    solver: Literal["gap", "admm"] | None = Field(
+        default=None,
+        examples=["gap"],
+        description="gap, or admm, which down-weights the measurement by gamma; unset: gap.",
+        json_schema_extra=EXPERT,
     )
     sigma_first: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="Most noise level σ at the first iteration, on the 0–1 scale: a start that is nearer begins lower "
-        "(not where linear_start is false); unset: what suits the denoiser.",
         examples=[0.2],
+        description="Noise level σ of the first iteration, on the 0–1 scale. An upper limit where linear_start "
+        "applies: the closer the initial estimate, the lower σ. Unset: chosen for the denoiser.",
+        json_schema_extra=EXPERT,
     )
     sigma_last: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="Most noise level σ at the last of 16 or more iterations, on the 0–1 scale; K fewer end at "
-        "√(16/K) of it (not where linear_start is false); unset: as above.",
         examples=[0.03],
+        description="Noise level σ of the last iteration, on the 0–1 scale. Where linear_start applies, the upper "
+        "limit for 16 or more iterations; K < 16 iterations end at √(16/K) times it. Unset: chosen "
+        "for the denoiser.",
+        json_schema_extra=EXPERT,
     )
     sigma_shape: Shape | None = Field(
         default=None,
         strict=False,
-        description="How σ falls: by a constant factor (unset: that one), or in four plateaus.",
         examples=["geometric"],
+        description="Decrease of σ: geometric (a constant factor), or stepwise (four plateaus); unset: geometric.",
+        json_schema_extra=EXPERT,
     )
     lambda_rule: LambdaRule | None = Field(
         default=None,
         strict=False,
-        description="monotone: σ falls with every iteration; adaptive: when the estimate has come to rest; residual: "
-        "as monotone, but never far above the error that the residual shows; unset: what suits the denoiser.",
         examples=["residual"],
+        description="monotone: σ falls with every iteration; adaptive: σ falls once the estimate has converged; "
+        "residual: as monotone, but never far above the error that the residual shows; unset: chosen "
+        "for the denoiser.",
+        json_schema_extra=EXPERT,
     )
     xi: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="ξ of the adaptive rule: factor by which σ² falls; unset: 0.7.",
         examples=[0.7],
+        description="ξ of the adaptive rule: factor by which σ² falls; unset: 0.7.",
+        json_schema_extra=EXPERT,
     )
     eta: float | None = Field(
         default=None,
         ge=0,
         lt=1,
-        description="η of the adaptive rule: σ is held while a step is below η times the last one; unset: 0.9.",
         examples=[0.9],
+        description="η of the adaptive rule: σ is held while a step is smaller than η times the one before; "
+        "unset: 0.9.",
+        json_schema_extra=EXPERT,
     )
     switch_at: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="For two priors in sequence: share of the iterations that the first is given; unset: a half.",
         examples=[0.5],
-    )
-    solver: Literal["gap", "admm"] | None = Field(
-        default=None,
-        description="gap (unset: that one), or admm, which doubts the measurement by gamma in any case.",
-        examples=["gap"],
+        description="For a sequence of two denoisers: fraction of the iterations given to the first; unset: 0.5.",
+        json_schema_extra=EXPERT,
     )
     gamma: float | None = Field(
         default=None,
         ge=0,
         le=1e6,
-        description="γ of admm: how far the measurement is weighted down, compared with Σφ²; unset: 0.3.",
         examples=[0.3],
+        description="γ of admm: how strongly the measurement is down-weighted, relative to Σφ²; unset: 0.3.",
+        json_schema_extra=EXPERT,
     )
     accelerate: bool = Field(
         default=True,
         description="Accumulate the residual (accelerated GAP): better in fewer iterations.",
-    )
-    weigh_noise: bool = Field(
-        default=True,
-        description="Weight each measured pixel by the noise of the calibration; false: "
-        "explain every one exactly. Where the calibration knows no noise there is no difference.",
-    )
-    correlated: int = Field(
-        default=4,
-        ge=0,
-        le=1000,
-        description="How many iterations explain, where something moves, what is left unexplained as errors that "
-        "neighbours share (not where linear_start is false); 0: every pixel for itself, as in the paper.",
-    )
-    local_sigma: bool = Field(
-        default=True,
-        description="Where it is known how far a start is from the truth, denoise each place by how wrong it is, with "
-        "a denoiser that can tell places apart (FFDNet's); false: by the same σ everywhere.",
-    )
-    restrain: bool = Field(
-        default=True,
-        description="Where it is known how far a start is from the truth, lower σ if the first denoising takes away "
-        "more than that, end early where little is left to correct, and let no pixel end much further from its start; "
-        "false: go by the schedule alone.",
-    )
-    along_time: bool | None = Field(
-        default=None,
-        description="Denoise every other time what groups of frames have in common and what changes between them, "
-        "instead of frame by frame; unset: what suits the denoiser.",
-        examples=[True],
-    )
-    linear_start: bool | None = Field(
-        default=None,
-        description="Begin a cold solve with the best linear estimate of what moves, not with the still image "
-        "everywhere: better in fewer iterations; unset: what suits the denoiser.",
-        examples=[True],
-    )
-    warm_start: bool = Field(
-        default=True,
-        description="Begin a snapshot from the video of the one before it, where that predicts it: better in fewer "
-        "iterations. Each snapshot says how it began, and why.",
+        json_schema_extra=EXPERT,
     )
     relaxation: float | None = Field(
         default=None,
         ge=0,
         lt=2,
-        description="α of accelerated GAP: weight of the residual that is accumulated; unset: what suits the denoiser.",
         examples=[1.0],
+        description="α of accelerated GAP: weight of the accumulated residual; unset: chosen for the denoiser.",
+        json_schema_extra=EXPERT,
     )
-    momentum: float | None = Field(
-        default=None,
-        ge=0,
-        le=10,
-        description="μ of accelerated GAP: how far the estimate is carried on from those before it, in units of σ on "
-        "the 0–1 scale, at most 0.35; unset: what suits the denoiser.",
-        examples=[0.0],
-    )
-    adapt_budget: bool = Field(
+    weigh_noise: bool = Field(
         default=True,
-        description="Spend fewer iterations when snapshots wait, before any is dropped; reported with each.",
+        description="Weight each measured pixel by its noise, as estimated from each snapshot and by the calibration; "
+        "false: fit every pixel exactly.",
+        json_schema_extra=EXPERT,
+    )
+    correlated: int = Field(
+        default=4,
+        ge=0,
+        le=1000,
+        description="Number of iterations that treat the residual, where the scene moves, as errors correlated "
+        "between neighbouring pixels (only where linear_start applies); 0: every pixel independently, "
+        "as in the paper.",
+        json_schema_extra=EXPERT,
+    )
+    local_sigma: bool = Field(
+        default=True,
+        description="Denoise each region by the estimated error of the initial estimate there, with denoisers "
+        "that accept a σ map (FFDNet); false: the same σ everywhere.",
+        json_schema_extra=EXPERT,
+    )
+    along_time: bool | None = Field(
+        default=None,
+        examples=[True],
+        description="Denoise the temporal mean and the changes of groups of frames in every second iteration, "
+        "instead of single frames; unset: chosen for the denoiser.",
+        json_schema_extra=EXPERT,
+    )
+    linear_start: bool | None = Field(
+        default=None,
+        examples=[True],
+        description="Start a cold solve from the best linear estimate (LMMSE) of moving regions instead of the "
+        "static image everywhere: better in fewer iterations; unset: chosen for the denoiser.",
+        json_schema_extra=EXPERT,
     )
     credit: int = Field(
         default=2,
         ge=1,
         le=1024,
-        description="Snapshots that a node may hold: one in work, the others on their way to it.",
+        description="Snapshots that a node may hold: one being solved, the others in flight.",
+        json_schema_extra=EXPERT,
     )
     block_snapshots: int = Field(
         default=8,
         ge=1,
         le=100_000,
-        description="Consecutive snapshots that go to one node, so that its warm start has a past.",
+        description="Consecutive snapshots that are sent to the same node, so that it can start them warm.",
+        json_schema_extra=EXPERT,
     )
-    threads: int = Field(default=0, ge=0, le=1024, description="CPU threads of a node; 0: torch's choice.")
-    video_dtype: Literal["float16", "float32"] = Field(
-        default="float16",
-        description="Type of the reconstructed video on its way to the sink and in the recording.",
+    threads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="CPU threads of a node; 0: chosen by torch.",
+        json_schema_extra=EXPERT,
     )
 
     @model_validator(mode="after")
-    def _ladders_descend(self) -> Self:
+    def _limits_are_consistent(self) -> Self:
         if self.iterations and self.min_iterations and self.min_iterations > self.iterations:
             raise ValueError(f"min_iterations ({self.min_iterations}) is more than iterations ({self.iterations})")
         if self.sigma_first and self.sigma_last and self.sigma_last > self.sigma_first:

@@ -1,14 +1,14 @@
-"""The configuration of a rig: all tables together, and what they must agree on."""
+"""The configuration of a rig: all sections, and the constraints between them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from sci_stream.config.fields import Section, is_loopback, tcp_address
+from sci_stream.config.fields import EXPERT_TABLE, Section, is_expert, is_loopback, is_secret, tcp_address
 from sci_stream.config.network_sections import HealthSection, NetworkSection, SecuritySection
 from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.sections import (
@@ -30,41 +30,43 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class Rig(Section):
     """One rig: its camera, nodes, addresses and outputs. Read by `load_rig`; immutable."""
 
-    rig: RigSection = Field(default=RigSection(), description="What this rig is.")
+    rig: RigSection = Field(default=RigSection(), description="Identity of the rig.")
     camera: CameraSection = Field(default=CameraSection(), description="The camera.")
-    calibration: CalibrationSection = Field(default=CalibrationSection(), description="Its masks.")
-    policy: PolicySection = Field(default=PolicySection(), description="When reconstruction cannot keep up.")
-    reconstruct: ReconstructSection = Field(default=ReconstructSection(), description="How, and on what.")
-    network: NetworkSection = Field(default=NetworkSection(), description="Where the nodes meet.")
-    record: RecordSection = Field(default=RecordSection(), description="What is written to the disk.")
+    calibration: CalibrationSection = Field(default=CalibrationSection(), description="The masks.")
+    policy: PolicySection = Field(default=PolicySection(), description="Behaviour under overload.")
+    reconstruct: ReconstructSection = Field(
+        default=ReconstructSection(), description="Denoiser, iterations and devices."
+    )
+    network: NetworkSection = Field(default=NetworkSection(), description="Addresses of the nodes.")
+    record: RecordSection = Field(default=RecordSection(), description="Recording.")
     preview: PreviewSection = Field(default=PreviewSection(), description="The live page.")
-    health: HealthSection = Field(default=HealthSection(), description="What the nodes tell who watches them.")
+    health: HealthSection = Field(default=HealthSection(), description="Health endpoints of the nodes.")
     security: SecuritySection = Field(default=SecuritySection(), description="Encryption between hosts.")
-    drain: DrainSection = Field(default=DrainSection(), description="When the rig is stopped.")
+    drain: DrainSection = Field(default=DrainSection(), description="Shutdown.")
 
     _source: Path | None = PrivateAttr(default=None)
     _overridden: tuple[str, ...] = PrivateAttr(default=())
 
     @property
     def source(self) -> Path | None:
-        """The file it was read from, absolute; None if it was not read from a file."""
+        """Absolute path of the rig file; None for a rig that was not read from a file."""
         return self._source
 
     @property
     def overridden(self) -> tuple[str, ...]:
-        """Names of the environment variables that took precedence over the file."""
+        """Names of the environment variables that override the file."""
         return self._overridden
 
     def remember(self, source: Path | None, overridden: tuple[str, ...]) -> Self:
-        """Note where the values came from; for the loader."""
+        """Store the origin of the values; called by the loader."""
         self._source = source
         self._overridden = overridden
         return self
 
     @model_validator(mode="before")
     @classmethod
-    def _absent_sections_are_empty(cls, table: Any) -> Any:
-        # A default section would have been made when this module was read, and know nothing of the file's folder.
+    def _absent_sections_are_empty(cls, table: object) -> object:
+        # The default sections were created on import: their relative paths would not be resolved against the file.
         return {**{name: {} for name in cls.model_fields}, **table} if isinstance(table, dict) else table
 
     @model_validator(mode="after")
@@ -84,19 +86,19 @@ class Rig(Section):
         return mode == "on" or (mode == "auto" and bool(_beyond(self)) and not self.security.unprotected_network)
 
     @model_validator(mode="after")
-    def _strangers_stay_out(self) -> Self:
+    def _open_addresses_are_protected(self) -> Self:
         beyond = _beyond(self)
         if beyond and not self.encrypted and not self.security.unprotected_network:
             raise ValueError(
                 f"network.{beyond[0]} is open to other machines and security.encryption is off: anyone who reaches it "
-                "could send, read and end series; encrypt, or say security.unprotected_network = true"
+                "could send, read and end series; encrypt, or set security.unprotected_network = true"
             )
         missing = [name for name in ("acquire_key", "sink_key") if not getattr(self.security, name)]
         if self.encrypted and missing:
             why = f"network.{beyond[0]} is open to other machines" if beyond else "security.encryption is on"
             raise ValueError(
-                f"{why}: set security.{missing[0]} to what `sci-stream keys show` prints on that node's host "
-                "(make keys there with `sci-stream keys new`), or say security.unprotected_network = true"
+                f"{why}: set security.{missing[0]} to the key that `sci-stream keys show` prints on that node's host "
+                "(make keys there with `sci-stream keys new`), or set security.unprotected_network = true"
             )
         return self
 
@@ -109,21 +111,23 @@ class Rig(Section):
         return self
 
     def to_toml(self) -> str:
-        """Return the configuration as a rig file, complete, with paths absolute as they were resolved, without secrets.
+        """Return the complete configuration as a rig file, with resolved paths and without secrets.
 
-        Loading it gives the same rig again, but for the secrets, which are empty.
+        Loading it gives an equal rig, except for the secrets, which are empty.
         """
         note = "# Overridden by the environment: " + ", ".join(self.overridden) + "\n\n" if self.overridden else ""
         return note + "\n".join(table_text(name, _plain(getattr(self, name))) for name in type(self).model_fields)
 
 
-def _plain(section: Section) -> dict[str, Any]:
-    """Return a section's values without those that are unset, secrets blanked."""
+def _plain(section: Section) -> dict[str, object]:
+    """Return the set values of a section as in a rig file, with secrets blanked."""
+    plain: dict[str, object] = {}
+    expert: dict[str, object] = {}
     values = section.model_dump()
     for name, field in type(section).model_fields.items():
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("secret"):
-            values[name] = ""
-    return {name: value for name, value in values.items() if value is not None}
+        if values[name] is not None:
+            (expert if is_expert(field) else plain)[name] = "" if is_secret(field) else values[name]
+    return {**plain, EXPERT_TABLE: expert} if expert else plain
 
 
 def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
@@ -141,14 +145,14 @@ def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
 
 
 def _beyond(rig: Rig) -> list[str]:
-    """Return which addresses of ``[network]`` other machines can reach."""
+    """Return the names of the ``[network]`` addresses that other machines can reach."""
     names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
     tcp = {name: tcp_address(rig.network.listening(name)) for name in names}
     return [name for name, address in tcp.items() if address is not None and not is_loopback(address[0])]
 
 
 def _collide(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether two addresses cannot both be listened on."""
+    """Return whether two sockets cannot listen on these addresses at the same time."""
     if one[1] != other[1]:
         return False
     hosts = [_LOOPBACK[0] if host in _LOOPBACK else host for host in (one[0], other[0])]

@@ -1,4 +1,4 @@
-"""Fields of the rig file that may also be set while it runs: declared, and validated, by the same model."""
+"""Fields of the rig file that can also be set at run time, validated by the same model."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ M = TypeVar("M", bound=BaseModel)
 def declare(
     model: type[BaseModel], field: str, value: Value, *, choices: tuple[str, ...] = (), low: float | None = None
 ) -> Parameter:
-    """Declare a field of a model as a parameter, with its range and words.
+    """Declare a field of a model as a parameter, with its range and description.
 
     Parameters
     ----------
     value
-        What it is now, where the rig leaves it open: what was decided.
+        Current value; for a field that is unset in the rig, the value in use.
     choices
-        Of a choice; those of the field's own type where it has some.
+        Valid values of a choice; by default those of the field's type.
     low
-        The least that is offered, where the field's own bound is excluded.
+        Lowest valid value, for a field whose own lower bound is exclusive.
     """
     info = model.model_fields[field]
     options = choices or tuple(str(option) for option in get_args(info.annotation) if isinstance(option, str))
     ends: dict[str, float] = {}
     for bound in info.metadata:
         if isinstance(bound, annotated_types.Ge):
-            ends["low"] = float(bound.ge)  # type: ignore[arg-type] # of a number, a number
+            ends["low"] = float(bound.ge)  # type: ignore[arg-type] # the bound of a number is a number
         elif isinstance(bound, annotated_types.Le):
             ends["high"] = float(bound.le)  # type: ignore[arg-type]
     kind: Kind = "number"
@@ -49,11 +49,11 @@ def declare(
 
 
 def changed(section: M, changes: Mapping[str, object], where: str) -> M:
-    """Return a section with some of its fields changed, validated as when it was read.
+    """Return a copy of a section with some fields changed, validated like a rig file.
 
     Raises
     ------
     ConfigError
-        If a value is wrong, or does not fit the others.
+        If a value is invalid or inconsistent with the others.
     """
     return validate_options(type(section), {**section.model_dump(), **changes}, where)

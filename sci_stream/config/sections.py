@@ -1,12 +1,12 @@
-"""The tables of a rig file that have no module of their own.
+"""The tables ``[rig]``, ``[camera]``, ``[calibration]``, ``[policy]``, ``[record]``, ``[preview]`` and ``[drain]``.
 
-Each field is documented where it is declared; ``example_toml`` writes it from here.
+``example_toml`` generates the documentation of the keys from the field descriptions.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,30 +22,32 @@ from sci_stream.model import Policy
 
 
 class RigSection(Section):
-    """What this rig is."""
+    """Identity of the rig."""
 
-    name: Name = Field(default="rig", description="Name of the rig: shown, and recorded with every series.")
+    name: Name = Field(
+        default="rig", description="Name of the rig, shown on the live page and recorded with every series."
+    )
 
 
 class CameraSection(Section):
-    """The camera, and what to do when it goes away."""
+    """The camera, and how to reconnect to it."""
 
-    driver: Name = Field(default="simulated", description="Camera driver, by the name under which it is installed.")
-    options: dict[str, Any] = Field(
+    driver: Name = Field(default="simulated", description="Camera driver, by the name of its entry point.")
+    options: dict[str, object] = Field(
         default_factory=dict,
-        description="Options of the driver: keys and values are the driver's own.",
+        description="Options of the driver; each driver defines its own.",
     )
     read_timeout_s: float = Field(
         default=0.5,
         ge=0.01,
         le=60,
-        description="How long one wait for a frame may last, s; a stop request waits as long.",
+        description="Timeout of one read from the camera, s; a stop request may take this long.",
     )
     reconnect_first_s: float = Field(
         default=0.5,
         ge=0.01,
         le=3600,
-        description="Pause before the first attempt to open a lost camera again, s; doubled after each failure.",
+        description="Pause before the first attempt to reopen a lost camera, s; doubled after each failure.",
     )
     reconnect_max_s: float = Field(
         default=10.0,
@@ -65,78 +67,77 @@ class CameraSection(Section):
 
 
 class CalibrationSection(Section):
-    """The masks Φ and what the counts mean."""
+    """The masks Φ and the meaning of the sensor counts."""
 
     file: OptionalPath = Field(
         default=None,
-        description='Calibration file; "" for the masks that the camera itself knows (simulated, replay).',
+        description='Calibration file; "": use the masks that the camera driver provides (simulated, replay).',
         examples=["calibration.h5"],
     )
     other_camera: bool = Field(
         default=False,
-        description="Use a calibration that was made with a camera of another serial number.",
+        description="Accept a calibration that was measured with a camera of another serial number.",
     )
     health_every: int = Field(
         default=20,
         ge=0,
         le=1_000_000,
-        description="Check while running whether the masks are still where they were calibrated, at one snapshot in "
-        "so many; 0: never.",
+        description="Check the mask position every N snapshots; 0: never.",
     )
     warn_shift_px: float = Field(
         default=0.1,
         gt=0,
         le=10,
-        description="Warn when the masks stand further than this from where they were calibrated, pixels.",
+        description="Warn if the masks have moved further than this since the calibration, pixels.",
     )
     correct_shift: bool = Field(
         default=False,
-        description="Reconstruct with the masks moved to where they are found to be.",
+        description="Reconstruct with the masks shifted to their measured position.",
     )
 
 
 class PolicySection(Section):
-    """What happens when reconstruction cannot keep up. The camera cannot be paused."""
+    """Behaviour under overload, when reconstruction is slower than the camera. The camera cannot be paused."""
 
     mode: Policy = Field(
         default=Policy.LIVE,
         strict=False,
-        description="live: the oldest waiting snapshot is dropped, and counted; record: every raw snapshot is "
-        "recorded first, what cannot be reconstructed now can be later.",
+        description="live: the oldest queued snapshot is dropped and counted; record: every raw snapshot is recorded "
+        "first, and those that cannot be reconstructed in time can be reconstructed later.",
     )
     queue_snapshots: int = Field(
         default=8,
         ge=1,
         le=100_000,
-        description="Snapshots that may wait for a reconstruct node: more of them, more delay.",
+        description="Snapshots that may be queued for the reconstruct nodes; a longer queue means a longer delay.",
     )
     ring_mib: int = Field(
         default=512,
         ge=1,
-        description="Memory for snapshots that are not yet safe, MiB; beyond it frames are dropped.",
+        description="Memory for snapshots that the sink has not acknowledged, MiB; frames beyond it are dropped.",
     )
     spool: OptionalPath = Field(
         default=None,
-        description="Folder, best on a memory file system, for snapshots that are not yet safe: a series goes on where "
-        'an acquire node that dies leaves it; "": one of the supervisor\'s, none without a supervisor.',
+        description="Folder, best on a memory file system, for unacknowledged snapshots, so that a restarted acquire "
+        'node resumes the series; "": a folder of the supervisor, or no spool without a supervisor.',
         examples=["/dev/shm"],
     )
     wait_for_nodes_s: float = Field(
         default=60.0,
         ge=0,
-        description="Start the camera once all reconstruct nodes are ready, at the latest after this, s.",
+        description="Longest wait for all reconstruct nodes to be ready before the camera is started, s.",
     )
 
 
 class RecordSection(Section):
-    """What is written to the disk."""
+    """Recording: what is written to disk."""
 
-    enabled: bool = Field(default=True, description="Record.")
-    folder: RigPath = Field(default=Path("recordings"), description="Folder for recordings; made if it is not there.")
-    raw: bool = Field(default=True, description="Record raw snapshots: everything can be computed again from them.")
+    enabled: bool = Field(default=True, description="Record every series.")
+    folder: RigPath = Field(default=Path("recordings"), description="Folder for recordings; created if missing.")
+    raw: bool = Field(default=True, description="Record raw snapshots; the video can be reconstructed from them again.")
     video: bool = Field(
         default=True,
-        description="Record reconstructed video: B times the frames of the raw snapshots.",
+        description="Record the reconstructed video: B frames per snapshot.",
     )
     compression: Literal["none", "bitshuffle_lz4"] = Field(
         default="none",
@@ -145,33 +146,33 @@ class RecordSection(Section):
     segment_mib: int = Field(
         default=16_384,
         ge=0,
-        description="Go on in a new file when this much is in one, MiB; 0: never.",
+        description="Start a new file after this much data, MiB; 0: never.",
     )
     segment_minutes: float = Field(
         default=0.0,
         ge=0,
-        description="Go on in a new file after this long, minutes; 0: never.",
+        description="Start a new file after this long, minutes; 0: never.",
     )
     movie: Literal["none", "mp4", "mkv"] = Field(
         default="none",
-        description="Film beside the recording, H.264 in colour, to share; gives way where the machine is busy. "
+        description="Video file next to the recording, H.264 in colour, to share; frames are skipped under load. "
         'Needs pip install "sci-stream[video]".',
     )
     movie_fps: float = Field(
         default=25.0,
         gt=0,
         le=1000,
-        description="Frames a second at which the film plays; B frames a snapshot.",
+        description="Frames per second at which the video file plays; a snapshot has B frames.",
     )
     min_free_mib: int = Field(
         default=1024,
         ge=0,
-        description="Recording ends, in order and counted, when less than this is free on the disk, MiB.",
+        description="Stop recording cleanly when less than this is free on the disk, MiB.",
     )
     warn_free_mib: int = Field(default=8192, ge=0, description="Warn when less than this is free on the disk, MiB.")
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _writes_something_and_warns_first(self) -> Self:
         if self.enabled and not (self.raw or self.video):
             raise ValueError("raw and video are both false: set one of them, or enabled = false")
         if self.warn_free_mib < self.min_free_mib:
@@ -186,24 +187,24 @@ WhiteGain = Annotated[float, Field(ge=0.125, le=8)]
 
 
 class PreviewSection(Section):
-    """The live page, and how video looks on it. All of it can be changed on the page; none of it touches the data."""
+    """The live page and how it renders video; recorded data is not affected."""
 
     enabled: bool = Field(default=True, description="Serve the live page.")
     host: Annotated[str, Field(min_length=1, max_length=253)] = Field(
         default="127.0.0.1",
-        description="Address it listens on; beyond this machine a token is needed.",
+        description="Address that the page listens on; an address beyond this machine needs a token.",
     )
-    port: int = Field(default=8765, ge=0, le=65535, description="Port it listens on; 0: any that is free.")
+    port: int = Field(default=8765, ge=0, le=65535, description="Port that the page listens on; 0: any free port.")
     token: str = Field(
         default="",
         max_length=256,
         repr=False,
         json_schema_extra=SECRET,
-        description="Word that viewers give in the address; never recorded. Better set by the environment than here.",
+        description="Secret that viewers append to the address; never recorded. Better set in the environment.",
     )
     token_expires: Expiry = Field(
         default="",
-        description='When the token is worth nothing any more, such as "2027-01-31T00:00:00Z"; "": never.',
+        description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.',
     )
     open_browser: bool = Field(default=False, description="Open the page in a browser when the rig starts.")
     gamma: float = Field(
@@ -213,36 +214,38 @@ class PreviewSection(Section):
         description="Display gamma: 2.2 for a camera's linear light, 1 for video made for a display.",
     )
     exposure_ev: float = Field(default=0.0, ge=-10, le=10, description="Brightness of the picture, stops.")
-    black: float = Field(default=0.0, ge=0, le=0.95, description="Light that is shown as black, 0–1.")
+    black: float = Field(default=0.0, ge=0, le=0.95, description="Intensity that is shown as black, 0–1.")
     white_balance: Literal["none", "grey_world", "fixed"] = Field(
         default="none",
-        description="none: as the sensor saw it; grey_world: the mean is grey; fixed: white_gains.",
+        description="none: unchanged; grey_world: the mean becomes grey; fixed: white_gains.",
     )
     white_gains: tuple[WhiteGain, WhiteGain, WhiteGain] = Field(
-        default=(1.0, 1.0, 1.0), strict=False, description="Gains of red, green and blue for fixed, 1/8 to 8."
+        default=(1.0, 1.0, 1.0),
+        strict=False,
+        description="Gains of red, green and blue for white_balance fixed, 1/8 to 8.",
     )
     demosaic: Literal["bilinear", "edge_aware", "malvar", "directional"] = Field(
         default="bilinear",
-        description="How colours are found between pixels, cheapest first; `sci-stream bench colour` compares them.",
+        description="Demosaicing method, cheapest first; `sci-stream bench colour` compares them.",
     )
     false_colour: Literal["none", "inferno", "viridis", "turbo", "bone"] = Field(
-        default="none", description="Colours for monochrome video."
+        default="none", description="Colour map for monochrome video."
     )
-    jpeg_quality: int = Field(default=85, ge=1, le=100, description="Quality of the pictures, 1–100.")
+    jpeg_quality: int = Field(default=85, ge=1, le=100, description="JPEG quality of the frames, 1–100.")
     stale_after_s: float = Field(
         default=3.0,
         gt=0,
         le=3600,
-        description="Without new video for this long it says NO DATA, s.",
+        description="The page shows NO DATA after this long without new video, s.",
     )
 
 
 class DrainSection(Section):
-    """What happens when the rig is stopped."""
+    """Shutdown: finishing the snapshots in flight."""
 
     timeout_s: float = Field(
         default=30.0,
         ge=0,
         le=3600,
-        description="Time to finish what is under way, s; the rest is then dropped, and counted.",
+        description="Time to finish the snapshots in flight, s; the rest is dropped and counted.",
     )

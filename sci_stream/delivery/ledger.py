@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import LedgerError
+from sci_stream.model import JsonObject
 
 
 class Outcome(enum.StrEnum):
-    """What became of a snapshot. Each has exactly one, and keeps it."""
+    """The outcome of a snapshot. Each has exactly one, and keeps it."""
 
     RECONSTRUCTED = "reconstructed"
     """Its video reached the sink (and, where a recording is made, the recording)."""
@@ -22,7 +24,7 @@ class Outcome(enum.StrEnum):
 
 
 class DropReason(enum.StrEnum):
-    """Why a snapshot was neither reconstructed nor kept raw. These are all; the ledger counts each by itself."""
+    """Why a snapshot was neither reconstructed nor kept raw. The list is complete; the ledger counts each reason."""
 
     RING_FULL = "ring_full"
     """The memory for unacknowledged snapshots was used up."""
@@ -42,13 +44,33 @@ class DropReason(enum.StrEnum):
     """`repair` found its row without an outcome: the sink crashed before the row was flushed."""
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerCounts:
+    """The counts of a `Ledger` at one moment; ``dropped`` by reason."""
+
+    acquired: int
+    reconstructed: int
+    raw_only: int
+    dropped: Mapping[str, int]
+    in_flight: int
+    closed: bool
+    duplicates: int
+    redelivered: int
+    camera_missed: int
+    unrecorded: int
+
+    def to_json(self) -> JsonObject:
+        """Return the counts as JSON, for status, recording and summary."""
+        return asdict(self)
+
+
 class Ledger:
     """Account of one series, kept at the sink.
 
     The first outcome of a sequence number counts; later ones are duplicates. What has been acquired but has no
-    outcome yet is in flight. `close` compares with what the acquire node says it acquired in total. Two counts
-    stand beside the sum: ``camera_missed``, frames that were never acquired, and ``unrecorded``, reconstructions that
-    came while nothing was being recorded.
+    outcome yet is in flight. `check` compares with the total that the acquire node reports. Two counts
+    are kept next to the sum: ``camera_missed``, frames that were never acquired, and ``unrecorded``, reconstructions
+    that came while nothing was being recorded.
     """
 
     def __init__(self) -> None:
@@ -87,11 +109,11 @@ class Ledger:
         return seq in self._settled
 
     def announce(self, acquired: int) -> None:
-        """Take note that the acquire node has acquired this many so far."""
+        """Record the number of snapshots that the acquire node has acquired so far."""
         self._announced = max(self._announced, acquired)
 
     def end(self, acquired: int) -> None:
-        """Take the acquire node's total at the end of the series."""
+        """Record the acquire node's total at the end of the series."""
         self._total = acquired
 
     @property
@@ -126,17 +148,17 @@ class Ledger:
             got=f"{len(self._settled)}; without one, for example: {self._settled.missing(self._total)}",
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the account as plain values, for status, recording and summary."""
-        return {
-            "acquired": self.acquired,
-            "reconstructed": self._counts[Outcome.RECONSTRUCTED],
-            "raw_only": self._counts[Outcome.RAW_ONLY],
-            "dropped": dict(sorted(self._dropped.items())),
-            "in_flight": self.in_flight,
-            "closed": self.closed,
-            "duplicates": self.duplicates,
-            "redelivered": self.redelivered,
-            "camera_missed": self.camera_missed,
-            "unrecorded": self.unrecorded,
-        }
+    def counts(self) -> LedgerCounts:
+        """Return the counts now."""
+        return LedgerCounts(
+            acquired=self.acquired,
+            reconstructed=self._counts[Outcome.RECONSTRUCTED],
+            raw_only=self._counts[Outcome.RAW_ONLY],
+            dropped=dict(sorted(self._dropped.items())),
+            in_flight=self.in_flight,
+            closed=self.closed,
+            duplicates=self.duplicates,
+            redelivered=self.redelivered,
+            camera_missed=self.camera_missed,
+            unrecorded=self.unrecorded,
+        )

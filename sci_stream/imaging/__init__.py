@@ -1,1 +1,1 @@
-"""From reconstructed mosaics to pictures: demosaicing, tone mapping and rendering."""
+"""Rendering of reconstructed video: demosaicing, tone mapping, encoding."""

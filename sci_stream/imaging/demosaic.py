@@ -1,7 +1,7 @@
-"""Colour from a Bayer mosaic: OpenCV's methods and two better ones. `sci-stream bench colour` measures them all.
+"""Demosaicing: two methods of OpenCV and two better ones; `sci-stream bench colour` measures all.
 
-The better ones fill in the two colours that a pixel did not see with the help of the one that it did: colours differ
-less from pixel to pixel than brightness does.
+The better ones interpolate colour differences instead of colours: these vary less from pixel to pixel than
+brightness does.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _FULL = 65535
 
 
 class Demosaic(enum.StrEnum):
-    """How the two missing colours of a pixel are found."""
+    """Method that interpolates the two missing colours of a pixel."""
 
     BILINEAR = "bilinear"
     """OpenCV's mean of the neighbours: fastest, with coloured fringes at edges."""
     EDGE_AWARE = "edge_aware"
-    """OpenCV's: green along the edge, not across it; red and blue as above."""
+    """OpenCV: green along edges, not across; red and blue as in bilinear."""
     MALVAR = "malvar"
-    """Malvar, He and Cutler, ICASSP 2004: linear 5×5 filters that use the gradient of the colour that was seen."""
+    """Malvar, He and Cutler, ICASSP 2004: linear 5×5 filters that use the gradient of the measured colour."""
     DIRECTIONAL = "directional"
-    """Menon, Andriani and Calvagno, IEEE TIP 2007: horizontal or vertical, whichever leaves the smoother colour."""
+    """Menon, Andriani and Calvagno, IEEE TIP 2007: horizontal or vertical, whichever gives the smoother colour."""
 
 
 _OPENCV = {
-    # OpenCV's older names (COLOR_BayerBG2RGB for RGGB) come from the second row's second and third pixel.
+    # OpenCV names a pattern after the second and third pixel of the second row: COLOR_BayerBG2RGB is for RGGB.
     Demosaic.BILINEAR: {
         BayerPhase.RGGB: cv2.COLOR_BayerRGGB2RGB,
         BayerPhase.GRBG: cv2.COLOR_BayerGRBG2RGB,
@@ -58,21 +58,21 @@ _ACROSS = (
     np.array([[0, 0, -1.5, 0, 0], [0, 2, 0, 2, 0], [-1.5, 0, 6, 0, -1.5], [0, 2, 0, 2, 0], [0, 0, -1.5, 0, 0]]) / 8
 )
 
-# Menon, Andriani and Calvagno: green along a line (their eq. 1), and where to look for its smoothness (their fig. 3).
+# Menon, Andriani and Calvagno: green along a line (their eq. 1), and the neighbourhood of their classifier (fig. 3).
 _GREEN_ALONG = np.array([[-0.25, 0.5, 0.5, 0.5, -0.25]])
 _NEARBY = np.array([[1, 0, 1], [0, 1, 0], [3, 0, 3], [0, 1, 0], [1, 0, 1]], float)
 _HALVES = np.array([[0.5, 0.0, 0.5]])
 
 
 def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEAR) -> U16:
-    """Find the colours of mosaics.
+    """Demosaic mosaics.
 
     Parameters
     ----------
     mosaic
         (B, H, W) uint16 in linear light, H and W even. Not modified.
     bayer
-        Colours of its top-left 2×2 pixels.
+        Colours of the top-left 2×2 pixels.
     method
         See `Demosaic`.
 
@@ -93,7 +93,7 @@ def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEA
 
 
 class _Sites:
-    """Which pixels of a mosaic saw what: slices for red, blue, and the greens in rows of red and of blue."""
+    """Pixels of a mosaic by colour: slices for red, blue, and the greens in rows of red and of blue."""
 
     def __init__(self, bayer: BayerPhase) -> None:
         r, c = divmod(bayer.index("R"), 2)
@@ -104,7 +104,7 @@ class _Sites:
 
 
 def _filtered(image: F32, kernel: npt.NDArray[np.float64]) -> F32:
-    # Reflected about the edge pixel, neighbours beyond the border have the colour that the pattern goes on with.
+    # Reflection about the edge pixel continues the pattern of colours beyond the border.
     return cast(F32, cv2.filter2D(image, -1, kernel, borderType=cv2.BORDER_REFLECT_101))
 
 
@@ -135,7 +135,7 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     for colour, beside, above in ((red, at.green_by_red, at.green_by_blue), (blue, at.green_by_blue, at.green_by_red)):
         colour[beside] = green[beside] + along[beside]
         colour[above] = green[above] + down[above]
-    # Red at blue pixels and blue at red ones, along the direction found there.
+    # Red at blue pixels and blue at red ones, along the direction chosen there.
     apart = red - blue
     along, down = _filtered(apart, _HALVES), _filtered(apart, _HALVES.T)
     found = np.where(horizontal, along, down)
@@ -145,7 +145,7 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
 
 
 def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Return green everywhere, and whether it came from the row rather than the column."""
+    """Return green everywhere, and whether it was interpolated along the row rather than the column."""
     rows, columns = _filtered(mosaic, _GREEN_ALONG), _filtered(mosaic, _GREEN_ALONG.T)
     differences = []
     for found in (rows, columns):
@@ -154,7 +154,7 @@ def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, npt.NDArray[np.boo
             difference[sites] = mosaic[sites] - found[sites]
         differences.append(difference)
     by_row, by_column = differences
-    # How much the colour difference changes from one pixel of a colour to the next, noted between the two.
+    # Change of the colour difference from one pixel of a colour to the next, stored between the two.
     rough_row, rough_column = np.zeros_like(mosaic), np.zeros_like(mosaic)
     rough_row[:, 1:-1] = np.abs(by_row[:, 2:] - by_row[:, :-2])
     rough_column[1:-1] = np.abs(by_column[2:] - by_column[:-2])

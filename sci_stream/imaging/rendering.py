@@ -1,4 +1,4 @@
-"""Turn a reconstruction into pictures for a screen: demosaic, balance, tone. For looking at, not for measuring."""
+"""Render reconstructions as images for display: demosaicing, white balance, tone. Not for measurements."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ U8 = npt.NDArray[np.uint8]
 
 
 def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = None) -> U8:
-    """Render a video for a screen or for a video file.
+    """Render a video for a screen or a video file.
 
     Parameters
     ----------
     video
-        (B, H, W) float, 0–1; a Bayer mosaic where ``bayer`` is given. Not modified. NaN shows black.
+        (B, H, W) float, 0–1; a Bayer mosaic if ``bayer`` is given. Not modified. NaN is shown black.
     bayer
         Phase of the mosaic, None for mono.
     tone
-        How it shall look; the default is for linear light.
+        Appearance; the default is for linear light.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = N
     if bayer is not None:
         equalise_greens(light, bayer)
     linear = (np.clip(light, 0.0, 1.0, out=light) * _FULL + 0.5).astype(np.uint16)
-    # Interpolating colours is right in linear light, so the display curve comes last.
+    # Colours must be interpolated in linear light, so the display curve comes last.
     if bayer is not None:
         linear = demosaic(linear, bayer, tone.demosaic)
     shown = np.take(curve(tone.gamma), linear)
@@ -49,10 +49,10 @@ def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = N
 
 
 def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
-    """Let each green pixel of (B, H, W) mosaics meet its four green neighbours half way, in place.
+    """Average each green pixel of (B, H, W) mosaics half-way with its four green neighbours, in place.
 
-    The two green planes of a mosaic are reconstructed apart, each with errors of its own; unsettled, their difference
-    shows as a mesh over the whole picture.
+    The two green planes of a mosaic are reconstructed independently, with independent errors; their difference would
+    show as a mesh pattern over the whole image.
     """
     greens = [divmod(index, 2) for index, colour in enumerate(bayer) if colour == "G"]
     for frame in mosaic:
@@ -62,15 +62,15 @@ def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
 
 
 def render_counts(counts: Array, gamma: float = LINEAR_LIGHT_GAMMA) -> U8:
-    """Render a coded snapshot: (H, W) DN to uint8, black and white at its 0.1 and 99.9 percentiles."""
-    # An odd step meets every colour of a mosaic.
+    """Render a coded snapshot: (H, W) DN to uint8, black and white at the 0.1 and 99.9 percentiles."""
+    # An odd step samples every colour of a mosaic.
     low, high = (float(value) for value in np.nanpercentile(counts[::3, ::3], (0.1, 99.9)))
     scaled = (counts.astype(np.float32) - low) * (_FULL / max(high - low, 1e-6))
     return cast(U8, np.take(curve(gamma), np.clip(np.nan_to_num(scaled), 0, _FULL).astype(np.uint16)))
 
 
 def shrink(image: U8, most_px: int) -> U8:
-    """Reduce an image so that neither side exceeds ``most_px``; returns it as it is if it fits."""
+    """Reduce an image so that neither side exceeds ``most_px``; return it unchanged if it fits."""
     scale = most_px / max(image.shape[:2])
     if scale >= 1:
         return image
@@ -88,7 +88,7 @@ def encode_jpeg(image: U8, quality: int) -> bytes:
 
 
 def no_data_jpeg(last: bytes | None) -> bytes:
-    """Return the last JPEG, or a black picture, dimmed and with "NO DATA" across it."""
+    """Return the last JPEG dimmed, or a black image, with "NO DATA" across it."""
     image = cv2.imdecode(np.frombuffer(last, np.uint8), cv2.IMREAD_COLOR) if last is not None else None
     canvas = np.zeros((240, 320, 3), np.uint8) if image is None else (image // 3).astype(np.uint8)
     height, width = canvas.shape[:2]

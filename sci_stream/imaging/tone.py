@@ -1,7 +1,7 @@
-"""How light becomes a picture: black level, white balance, exposure, display curve, false colour. Never in the data.
+"""Tone mapping for display: black level, white balance, exposure, display curve, false colour. Data is not affected.
 
-The live page, the window and exported video all show through the same `ToneSettings`, so that what is exported looks
-as it did on the screen. `display.render` applies them.
+The live page, the window and exported video share one `ToneSettings`, so that exported video looks as it did on the
+screen; `sci_stream.imaging.rendering.render` applies them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import cv2
 import numpy as np
@@ -19,15 +19,19 @@ import numpy.typing as npt
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import Array, BayerPhase, JsonObject
 
+# The usual approximation of the sRGB curve.
 LINEAR_LIGHT_GAMMA = 2.2
 MOST_EV = 10.0
 MOST_GAIN = 8.0
 
+# A scene of a single colour must not turn into amplified noise of the others.
 _MOST_BALANCE = 4.0
 _FULL = 65535
+# A single pixel of a noisy reconstruction would give random gains.
 _PICK_RADIUS_PX = 4
+# Darker, noise determines the ratio of the colours; brighter, the strongest colour is clipped and the ratio is lost.
 _PICK_DARKEST = 0.01
 _PICK_BRIGHTEST = 0.98
 
@@ -36,18 +40,18 @@ Gains = tuple[float, float, float]
 
 
 class WhiteBalance(enum.StrEnum):
-    """What red and blue are scaled by. Colour only."""
+    """Scaling of red and blue; colour only."""
 
     NONE = "none"
-    """Nothing: as the sensor saw it."""
+    """None: unchanged."""
     GREY_WORLD = "grey_world"
-    """So that the mean of each snapshot's video is grey."""
+    """The mean of each snapshot's video becomes grey."""
     FIXED = "fixed"
-    """`ToneSettings.gains`: given, or from a point that was picked as white."""
+    """`ToneSettings.gains`, given or from a point picked as white."""
 
 
 class FalseColour(enum.StrEnum):
-    """Colours for the grey levels of a monochrome video."""
+    """Colour maps for monochrome video."""
 
     NONE = "none"
     INFERNO = "inferno"
@@ -66,7 +70,7 @@ _COLOUR_MAPS = {
 
 @dataclass(frozen=True, slots=True)
 class ToneSettings:
-    r"""Everything that decides how a video looks on a screen.
+    r"""Display settings of a video.
 
     .. math:: level = 255 · clip(2^{ev} · g_c · (x − black)/(1 − black), 0, 1)^{1/γ}
 
@@ -77,15 +81,15 @@ class ToneSettings:
     exposure_ev
         Brightness in stops, −10 to 10: one more doubles the light.
     black
-        Light, 0 ≤ black < 1, that is shown as black.
+        Intensity, 0 ≤ black < 1, that is shown as black.
     gamma
-        2.2 for linear light, as cameras deliver; 1 for video that is made for a display already. 0.1 to 10.
+        2.2 for linear light, as cameras deliver; 1 for video made for a display. 0.1 to 10.
     white_balance, gains
-        See `WhiteBalance`; ``gains`` of red, green and blue count for `WhiteBalance.FIXED` only, 1/8 to 8.
+        See `WhiteBalance`; ``gains`` of red, green and blue apply to `WhiteBalance.FIXED` only, 1/8 to 8.
     false_colour
-        For monochrome video.
+        Colour map for monochrome video.
     demosaic
-        For colour: see `Demosaic`.
+        Method for colour, see `Demosaic`.
 
     Raises
     ------
@@ -110,15 +114,15 @@ class ToneSettings:
         for gain in self.gains:
             _within("gains", gain, 1 / MOST_GAIN, MOST_GAIN)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain values, for a status or a file; `changed` takes them."""
+    def as_dict(self) -> JsonObject:
+        """Return the settings as plain values, for a status or a file; `changed` accepts them."""
         return {
             field.name: str(value) if isinstance(value := getattr(self, field.name), enum.Enum) else value
             for field in dataclasses.fields(self)
         }
 
-    def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return the settings with some of them changed to plain values, as a page or a file gives them.
+    def changed(self, changes: Mapping[str, object]) -> Self:
+        """Return a copy with some settings changed, given as plain values by a page or a file.
 
         Raises
         ------
@@ -130,25 +134,27 @@ class ToneSettings:
             "false_colour": FalseColour,
             "demosaic": Demosaic,
         }
-        new: dict[str, Any] = {}
+        new: JsonObject = {}
         names = [field.name for field in dataclasses.fields(self)]
         for name, value in changes.items():
             try:
                 if name == "gains":
+                    if not isinstance(value, list | tuple):
+                        raise TypeError(f"expected three numbers, got {value!r}")
                     new[name] = tuple(_number(gain) for gain in value)
                 elif name in kinds:
-                    new[name] = kinds[name](value)
+                    new[name] = kinds[name](str(value))
                 elif name in names:
                     new[name] = _number(value)
                 else:
-                    raise InputError(f"No tone setting is called {name!r}", expected=f"one of {', '.join(names)}")
+                    raise InputError(f"Unknown tone setting {name!r}", expected=f"one of {', '.join(names)}")
             except (ValueError, TypeError) as error:
                 expected = f"one of {', '.join(kinds[name])}" if name in kinds else "numbers"
-                raise InputError(f"The tone setting {name} is wrong", expected=expected, got=repr(value)) from error
+                raise InputError(f"The tone setting {name} is invalid", expected=expected, got=repr(value)) from error
         try:
             return dataclasses.replace(self, **new)
         except ValueError as error:
-            raise InputError("The tone cannot be set so", got=str(error)) from None
+            raise InputError("Invalid tone settings", got=str(error)) from None
 
 
 def _number(value: object) -> float:
@@ -189,35 +195,35 @@ def pick_white(video: Array, bayer: BayerPhase, x: float, y: float, black: float
     Parameters
     ----------
     video
-        (B, H, W) mosaics, 0–1; the mean over all frames counts, as a spot metre's would.
+        (B, H, W) mosaics, 0–1; the mean over all frames is used, as by a spot meter.
     bayer
-        Phase.
+        Bayer phase.
     x, y
-        Where, as fractions of width and height, 0–1.
+        Position, as fractions of width and height, 0–1.
     black
-        Light that counts as none.
+        Intensity of black.
 
     Raises
     ------
     InputError
-        If the point is outside, too dark to have a colour, or clipped, which has lost it.
+        If the point is outside, too dark to have a colour, or clipped, so that its colour is lost.
     """
     if not (0 <= x <= 1 and 0 <= y <= 1):
         raise InputError("The point is outside the picture", expected="x and y of 0 to 1", got=f"{x:g}, {y:g}")
     height, width = video.shape[1:]
-    # An even corner, so that the cut has the phase of the whole.
+    # An even corner, so that the crop has the phase of the whole.
     top, left = (int(f * (n - 1)) // 2 * 2 for f, n in ((y, height), (x, width)))
     rows = slice(max(0, top - _PICK_RADIUS_PX), top + _PICK_RADIUS_PX + 2)
     columns = slice(max(0, left - _PICK_RADIUS_PX), left + _PICK_RADIUS_PX + 2)
     red, green, blue = colour_means(video[:, rows, columns].astype(np.float32), bayer)
     if max(red, green, blue) > _PICK_BRIGHTEST:
         raise InputError(
-            "That point is too bright to take white from", got=f"{max(red, green, blue):.2f}", hint="Pick a grey one."
+            "That point is too bright for a white balance", got=f"{max(red, green, blue):.2f}", hint="Pick a grey one."
         )
     means = (red - black, green - black, blue - black)
     if min(means) < _PICK_DARKEST:
         raise InputError(
-            "That point is too dark to take white from",
+            "That point is too dark for a white balance",
             expected=f"at least {_PICK_DARKEST:g} in every colour",
             got=f"{min(means):.3f}",
             hint="Pick something grey or white.",
@@ -226,7 +232,7 @@ def pick_white(video: Array, bayer: BayerPhase, x: float, y: float, black: float
 
 
 def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.NDArray[np.float32]:
-    """Return linear light ready for the display curve, (B, H, W) float32, a new array, not clipped. NaN is black."""
+    """Return linear light before the display curve, (B, H, W) float32, a new array, not clipped. NaN becomes black."""
     light = np.nan_to_num(video.astype(np.float32), copy=False)
     gain = np.float32(2.0**tone.exposure_ev / (1.0 - tone.black))
     if tone.black:
@@ -245,10 +251,10 @@ _MOST_CURVES = 32
 
 
 def curve(gamma: float) -> U8:
-    """Return the display curve as a table over 16 bits: a lookup is far cheaper than a power a pixel."""
+    """Return the display curve as a 16-bit table: a lookup is far cheaper than a power per pixel."""
     table = _CURVES.get(gamma)
     if table is None:
-        if len(_CURVES) >= _MOST_CURVES:  # a slider that is dragged asks for many
+        if len(_CURVES) >= _MOST_CURVES:  # dragging a slider requests many
             _CURVES.clear()
         x = np.arange(_FULL + 1, dtype=np.float64) / _FULL
         table = _CURVES[gamma] = np.round(255 * x ** (1 / gamma)).astype(np.uint8)
@@ -259,7 +265,7 @@ _PALETTES: dict[FalseColour, U8] = {}
 
 
 def palette(name: FalseColour) -> U8:
-    """Return the colours of a map, (256, 3) uint8 RGB."""
+    """Return a colour map, (256, 3) uint8 RGB."""
     table = _PALETTES.get(name)
     if table is None:
         ramp = np.arange(256, dtype=np.uint8)[:, None]

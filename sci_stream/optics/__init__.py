@@ -1,1 +1,1 @@
-"""The physics: the forward model of the camera, its calibration, its Bayer mosaic."""
+"""The forward model of the camera, its calibration and its Bayer mosaic."""

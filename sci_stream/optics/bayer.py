@@ -1,8 +1,8 @@
-"""The Bayer mosaic as four images of a quarter of the pixels each, and back.
+"""Split a Bayer mosaic into four planes of a quarter of the pixels each, and merge them.
 
-Every colour of a mosaic is a complete SCI measurement of its own, with its own part of the masks. Splitting is slicing:
-the plane at position (i, j) of the 2×2 cell holds the pixels ``[i::2, j::2]``. Planes come in reading order, (0, 0),
-(0, 1), (1, 0), (1, 1), whatever the phase; `plane_colours` says which colour each one is.
+Every colour of a mosaic is a complete SCI measurement with its own part of the masks. Splitting is slicing: the plane
+at position (i, j) of the 2×2 cell contains the pixels ``[i::2, j::2]``. Planes come in reading order, (0, 0), (0, 1),
+(1, 0), (1, 1), for every phase; `plane_colours` gives their colours.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _COLOURS: dict[BayerPhase, tuple[str, str, str, str]] = {
 
 
 def plane_colours(phase: BayerPhase) -> tuple[str, str, str, str]:
-    """Name the colour of each of the four planes, in the order in which `split` returns them.
+    """Return the colours of the four planes, in the order in which `split` returns them.
 
-    ``G1`` is the green that shares its rows with red, ``G2`` the one that shares them with blue.
+    ``G1`` is the green in the rows of red, ``G2`` the green in the rows of blue.
 
     >>> plane_colours(BayerPhase.GRBG)
     ('G1', 'R', 'B', 'G2')
@@ -68,7 +68,7 @@ def merge(planes: torch.Tensor) -> torch.Tensor: ...
 @overload
 def merge(planes: Array) -> Array: ...
 def merge(planes: torch.Tensor | Array) -> torch.Tensor | Array:
-    """Put four planes together into the mosaic they came from, (4, …, h, w) → (…, 2h, 2w); undoes `split`.
+    """Merge four planes into a mosaic, (4, …, h, w) → (…, 2h, 2w); the inverse of `split`.
 
     Raises
     ------

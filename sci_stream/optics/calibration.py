@@ -1,4 +1,4 @@
-"""The calibration of an SCI camera: what its masks transmit and what its counts mean."""
+"""The calibration of an SCI camera: masks, dark frame, scale and noise."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, BayerPhase
 
+# 128 bits: enough against accidental collisions, short enough for names and log lines.
 _HASH_HEX_DIGITS = 32
 
 
@@ -28,32 +29,32 @@ def _frozen(array: Array, dtype: type[np.generic]) -> Array:
 class Calibration:
     r"""The validated mask stack Φ of a camera with its dark frame and scale.
 
-    A pixel's counts are, in DN, ``counts = dark + full_scale_dn · Σ_b φ_b x_b`` with the scene x on the 0–1 scale, so
-    the measurement of the paper's Eq. (1) is ``y = (counts − dark) / full_scale_dn``.
+    The counts of a pixel are, in DN, ``counts = dark + full_scale_dn · Σ_b φ_b x_b`` with the scene x on the 0–1 scale,
+    so the measurement of the paper's Eq. (1) is ``y = (counts − dark) / full_scale_dn``.
 
     Parameters
     ----------
     phi
         (B, H, W), transmission of each mask, 0–1; calibrated masks are grey, not binary. Copied, read-only.
     dark
-        (H, W) or a scalar, DN: what the sensor gives without light.
+        (H, W) or a scalar, DN: counts without light.
     full_scale_dn
-        DN that one frame of scene brightness 1 through a fully open mask adds, > 0.
+        Counts added by one frame of scene brightness 1 through a fully open mask, DN, > 0.
     saturation_dn
-        Counts from here up are clipped and leave the projection; None if unknown.
+        Counts from here up are clipped and excluded from the data term; None if unknown.
     bad_pixels
-        (H, W) bool, pixels to leave out of the projection.
+        (H, W) bool, pixels excluded from the data term.
     read_noise_dn, gain_e_per_dn
-        Standard deviation of counts without light, ≥ 0, and electrons per DN, > 0, whose shot noise grows with light;
-        None where unknown. Reconstruction weights each count by them.
+        Standard deviation of counts without light, ≥ 0, and electrons per DN, > 0, which determine the shot noise; None
+        if unknown. Reconstruction weights each count by them.
     bit_depth, bayer, camera_serial, exposure_ns, gain_db, created, source
-        What it was made with, for the record and for checks against the camera; ``created`` is an ISO 8601 time,
-        ``source`` says in words where it came from.
+        Conditions of the measurement, for checks against the camera and for the record; ``created`` is an ISO 8601
+        time, ``source`` describes the origin.
 
     Raises
     ------
     CalibrationError
-        If the shapes do not fit, values are not finite, φ leaves [0, 1] or the noise is none.
+        If the shapes do not fit, values are not finite, φ leaves [0, 1] or the noise is invalid.
     """
 
     phi: npt.NDArray[np.float32]
@@ -75,11 +76,11 @@ class Calibration:
         phi = np.asarray(self.phi)
         if phi.ndim != 3 or 0 in phi.shape:
             raise CalibrationError(
-                "The mask stack phi has a wrong shape", expected="(B, H, W), none of them 0", got=phi.shape
+                "The mask stack phi has an invalid shape", expected="(B, H, W), none of them 0", got=phi.shape
             )
         if not np.isfinite(phi).all():
             raise CalibrationError(
-                "The mask stack phi holds NaN or infinity",
+                "The mask stack phi contains NaN or infinity",
                 got=f"{int((~np.isfinite(phi)).sum())} such values",
             )
         low, high = float(phi.min()), float(phi.max())
@@ -135,14 +136,14 @@ class Calibration:
 
     @cached_property
     def gram_diag(self) -> npt.NDArray[np.float32]:
-        """(H, W) R = diag(ΦΦᵀ) = Σ_b φ_b², the paper's R_j. Zero where no mask ever opened."""
+        """(H, W) R = diag(ΦΦᵀ) = Σ_b φ_b², the paper's R_j. Zero for pixels that no mask opens."""
         r: npt.NDArray[np.float32] = np.einsum("bhw,bhw->hw", self.phi, self.phi)
         r.flags.writeable = False
         return r
 
     @cached_property
     def hash(self) -> str:
-        """Identify the content: equal for equal masks, dark frame, bad pixels, scale and noise, wherever from."""
+        """Hash of the content: equal for equal masks, dark frame, bad pixels, scale and noise, of any origin."""
         digest = hashlib.sha256()
         scalars = {
             "shape": self.phi.shape,
@@ -167,7 +168,7 @@ class Calibration:
     def noise(self) -> tuple[float, float] | None:
         """Return the terms of the noise variance of y, a + b·max(y, 0); None if unknown.
 
-        First a, of the read noise, then b, of the light's shot noise: both ≥ 0.
+        First a, of the read noise, then b, of the shot noise: both ≥ 0.
         """
         if self.read_noise_dn is None and self.gain_e_per_dn is None:
             return None

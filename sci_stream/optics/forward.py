@@ -1,10 +1,10 @@
-r"""The optical model of video SCI and the projection onto what was measured.
+r"""The forward model of video SCI and the projection onto the measurement.
 
-One exposure sums B masked frames, the paper's Eq. (1): ``y = Σ_b φ_b ⊙ x_b + z``. Written with vectors, y = Φx + z,
-Φ is a row of B diagonal blocks, so ΦΦᵀ is diagonal with entries R = Σ_b φ_b² and its inverse costs one division a
-pixel. That is what makes the projection of PnP-GAP cheap.
+One exposure sums B masked frames, the paper's Eq. (1): ``y = Σ_b φ_b ⊙ x_b + z``. In vector form, y = Φx + z, Φ is a
+row of B diagonal blocks, so ΦΦᵀ is diagonal with entries R = Σ_b φ_b², and its inverse is one division per pixel. This
+makes the projection of PnP-GAP cheap.
 
-All functions take any leading batch dimensions: (…, B, H, W) for masks and videos, (…, H, W) for measurements.
+All functions accept leading batch dimensions: (…, B, H, W) for masks and videos, (…, H, W) for measurements.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from collections.abc import Callable
 
 import torch
 
+# Pixels with Σφ² up to this count as never exposed: it is a transmission of 0.1 % in a single mask. Below it, dividing
+# by R would amplify the noise of y a thousandfold, and no calibration is that accurate.
 R_FLOOR = 1e-6
-"""Σφ² up to which a pixel counts as never exposed: a transmission of 0.1 % in one single mask.
-
-Below it, dividing by R would amplify the noise of y a thousandfold, and no calibration is that good.
-"""
 
 
 def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Code and sum a video: Φx = Σ_b φ_b ⊙ x_b, (…, B, H, W) → (…, H, W).
+    """Encode a video: Φx = Σ_b φ_b ⊙ x_b, (…, B, H, W) → (…, H, W).
 
-    Both must have the same dtype and device, which the result, a new tensor, has too.
+    Both must have the same dtype and device; the result is a new tensor.
     """
-    if phi.device.type == "cpu":  # frame by frame: of large videos a fifth of the time that a product of all takes
+    if phi.device.type == "cpu":  # frame by frame: a fifth of the time of one product, for large videos
         masks, frames = phi.unbind(-3), x.unbind(-3)
         y = masks[0] * frames[0]
         for mask, frame in zip(masks[1:], frames[1:], strict=True):
@@ -38,30 +36,30 @@ def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def adjoint(phi: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Spread a measurement back over the frames: (Φᵀy)_b = φ_b ⊙ y, (…, H, W) → (…, B, H, W), a new tensor."""
+    """Apply Φᵀ: (Φᵀy)_b = φ_b ⊙ y, (…, H, W) → (…, B, H, W), a new tensor."""
     return phi * y.unsqueeze(-3)
 
 
 def gram_diag(phi: torch.Tensor) -> torch.Tensor:
     """Return R = diag(ΦΦᵀ) = Σ_b φ_b², (…, B, H, W) → (…, H, W).
 
-    Not Σ_b φ_b, as published codes have it: the two are equal for binary masks alone, and calibrated masks are grey.
+    Not Σ_b φ_b as in published codes: the two are equal only for binary masks, and calibrated masks are grey.
     """
     return forward(phi, phi)
 
 
 def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
-    """Return R⁻¹ where a pixel was measured and 0 where it was not.
+    """Return R⁻¹ at measured pixels and 0 elsewhere.
 
-    With R⁻¹ = 0 a pixel drops out of `project`, which then leaves its frames as they are.
+    With R⁻¹ = 0 a pixel has no effect in `project`, which leaves its frames unchanged.
 
     Parameters
     ----------
     r
         (…, H, W), R = Σ_b φ_b² as from `gram_diag`.
     valid
-        (…, H, W) bool, broadcastable to ``r``: pixels whose measurement holds. False for bad or saturated ones.
-        Pixels with R ≤ `R_FLOOR` are left out whatever it says.
+        (…, H, W) bool, broadcastable to ``r``: pixels with a valid measurement. False for bad or saturated ones. Pixels
+        with R ≤ `R_FLOOR` are always excluded.
 
     Returns
     -------
@@ -76,7 +74,7 @@ def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Te
 def project(v: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
     r"""Project a video onto the linear manifold y = Φx: x = v + Φᵀ(ΦΦᵀ)⁻¹(y − Φv).
 
-    The result is the video nearest to ``v`` that explains every measured pixel exactly. Pixels with ``r_inv`` = 0 keep
+    The result is the video nearest to ``v`` that satisfies every measured pixel exactly. Pixels with ``r_inv`` = 0 keep
     ``v``.
 
     Parameters
@@ -112,23 +110,23 @@ def accumulate_and_project(
     relaxation: float,
     weight: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Do the linear half of an accelerated iteration: accumulate what v does not explain, and project.
+    r"""Do the linear half of an accelerated iteration: accumulate the residual of v, and project.
 
     ::
 
         y_acc ← y + w (y_acc − y + α (y − Φv))
         x = v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
 
-    Φv is computed once for both. On a GPU with Triton all of it is one kernel.
+    Φv is computed once for both. On a GPU with Triton everything is one kernel.
 
     Parameters
     ----------
     v, phi, r_inv
         As for `project`.
     y_acc, y
-        (…, H, W), finite: what was accumulated so far, and the measurement.
+        (…, H, W), finite: the accumulated measurement, and the measurement.
     relaxation
-        α ≥ 0; 0 leaves ``y_acc`` as it is, where w is 1.
+        α ≥ 0; 0 leaves ``y_acc`` unchanged where w is 1.
     weight
         w, (…, H, W), 0–1: weight of each measured pixel; None for 1.
 
@@ -154,7 +152,7 @@ def _accumulate_and_project(
     relaxation: float,
     weight: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do it operation by operation."""
+    """Compute the step with separate torch operations."""
     coded = forward(phi, v)
     y_acc = torch.add(y_acc, y - coded, alpha=relaxation)
     if weight is None:
@@ -167,7 +165,7 @@ def _accumulate_and_project(
 
 @functools.cache
 def _fused(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
-    """Return the fused kernel if it is there and gives what the operations give on a small example, else None."""
+    """Return the fused kernel if it exists and agrees with torch on a small example, else None."""
     generator = torch.Generator().manual_seed(0)
     v, phi = (torch.rand((2, 3, 5, 7), generator=generator).to(device) for _ in range(2))
     y_acc, y, r_inv, w = (torch.rand((2, 5, 7), generator=generator).to(device) for _ in range(4))
@@ -176,7 +174,7 @@ def _fused(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tens
             "sci_stream.optics.triton_kernels"
         ).accumulate_and_project
         found = [fused(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
-    except Exception:  # absent, another version, no compiler: Triton has many ways to fail, and none of them matters
+    except Exception:  # absent, another version, no compiler: Triton fails in many ways, and all have the same remedy
         return None
     expected = [_accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
     agree = all(

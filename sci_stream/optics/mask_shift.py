@@ -1,9 +1,9 @@
-"""Masks displaced on the sensor since their calibration.
+"""Displacement of the masks on the sensor since their calibration.
 
-Mask elements are about as large as pixels, so that a calibrated mask is not band-limited: shifting it by a fraction of
-a pixel with an interpolating (Fourier, cubic) kernel gives masks that are wrong by a third of their contrast at half a
-pixel. What the true kernel is depends on the elements' form and the optics' blur, which are unknown; but it can be
-measured, a few weights along each axis.
+Mask elements are about as large as pixels, so a calibrated mask is not band-limited: shifting it by a fraction of a
+pixel with an interpolating (Fourier, cubic) kernel gives masks with errors of a third of their contrast at half a
+pixel. The true kernel depends on the shape of the elements and the blur of the optics, which are unknown; but it can be
+measured, as a few weights along each axis.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import torch
 
 from sci_stream.errors import FileFormatError
 
+# The weights along an axis reach this many pixels to either side: with 3×3 free weights, shifts between pixels came out
+# wrong by up to 0.08 pixel, because the true kernel has negative lobes (docs/decisions/0014).
 TAPS_RADIUS = 2
-"""Number of pixels to either side that the weights along an axis reach."""
 
+# Weights are written in ten-thousandths: finer than the precision of any fit.
 _UNITS = 10_000
-"""Weights are written in ten-thousandths: finer than any of them is known."""
 _MOST_BASE_PX, _MOST_UNITS = 9_999, 99_999
 _AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
+# Matches the text of `Displacement.to_text`.
 TEXT_PATTERN = rf"({_AXIS};{_AXIS})?"
-"""Regular expression that matches `Displacement.to_text`."""
+# Largest length of that text.
 TEXT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
-"""No longer than this."""
 
 _SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
 
 
 @dataclass(frozen=True, slots=True)
 class Displacement:
-    r"""Where and how the masks' image now falls: φ'(r) = Σ_i Σ_j a_i b_j φ(r − base − (i, j)).
+    r"""Displacement of the masks: φ'(r) = Σ_i Σ_j a_i b_j φ(r − base − (i, j)).
 
     Parameters
     ----------
     base_px
         (x, y), whole pixels to the right and down.
     x, y
-        a and b: 2·`TAPS_RADIUS` + 1 weights each, that sum to 1; the middle one belongs to a displacement of 0.
+        a and b: 2·`TAPS_RADIUS` + 1 weights each, of sum 1; the middle one belongs to a displacement of 0.
     """
 
     base_px: tuple[int, int] = (0, 0)
@@ -48,7 +49,7 @@ class Displacement:
 
     @property
     def shift_px(self) -> tuple[float, float]:
-        """(x, y) of the displacement: the centroid of its weights, pixels.
+        """(x, y) of the displacement, pixels: the centroid of its weights.
 
         >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).shift_px
         (1.25, 0.0)
@@ -57,14 +58,14 @@ class Displacement:
 
     @property
     def is_none(self) -> bool:
-        """Whether the masks are where they were calibrated, exactly."""
+        """Whether the masks are exactly at their calibrated position."""
         return self == NO_DISPLACEMENT
 
     @property
     def to_text(self) -> str:
-        """The displacement in a short text, for messages and recordings; ``""`` where there is none.
+        """The displacement as a short text, for messages and recordings; ``""`` for none.
 
-        For x, a semicolon, and y: the base, then the weights but the middle one, in ten-thousandths.
+        For x, a semicolon, and y: the base, then all weights except the middle one, in ten-thousandths.
 
         >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).to_text
         '1,0,0,2500,0;0,0,0,0,0'
@@ -77,16 +78,16 @@ class Displacement:
 
     @classmethod
     def from_text(cls, text: str) -> Displacement:
-        """Parse the text of `to_text`.
+        """Parse a text of `to_text`.
 
         Raises
         ------
         FileFormatError
-            If it is none.
+            If the text is invalid.
         """
         if re.fullmatch(TEXT_PATTERN, text, re.ASCII) is None:
             raise FileFormatError(
-                "A displacement of the masks cannot be read",
+                "Invalid displacement of the masks",
                 expected="base and weights of x and y, as in '1,0,0,2500,0;0,0,0,0,0'",
                 got=text,
             )
@@ -96,18 +97,18 @@ class Displacement:
         return cls((base_x, base_y), _from_units(x), _from_units(y))
 
     def rounded(self) -> Displacement:
-        """Return the displacement as `to_text` can represent it: what is computed with it can be computed again."""
+        """Return the displacement at the precision of `to_text`, so that a replay from the text is exact."""
         x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
         base_x, base_y = (max(-_MOST_BASE_PX, min(_MOST_BASE_PX, base)) for base in self.base_px)
         return Displacement((base_x, base_y), x, y)
 
     def recentred(self) -> Displacement:
-        """Return the same with its weights around the whole pixel that is nearest to their centroid, where they fit."""
+        """Return an equal displacement with its base at the whole pixel nearest to its centroid, if the weights fit."""
         (x, move_x), (y, move_y) = _recentre(self.x), _recentre(self.y)
         return Displacement((self.base_px[0] + move_x, self.base_px[1] + move_y), x, y)
 
     def blended(self, other: Displacement, weight: float) -> Displacement:
-        """Return the mean with another one of the same base, ``weight`` of which is the other's."""
+        """Return the weighted mean with another displacement of the same base; ``weight`` is that of the other."""
         if other.base_px != self.base_px:
             raise ValueError(f"displacements of base {self.base_px} and {other.base_px} cannot be averaged")
         x, y = (
@@ -125,7 +126,7 @@ def _centroid(weights: tuple[float, ...]) -> float:
 
 
 def _in_units(weights: tuple[float, ...]) -> list[int]:
-    """Return the weights but the middle one, which the others leave, as whole numbers."""
+    """Return all weights except the middle one, which is their complement, as integers."""
     outer = weights[:TAPS_RADIUS] + weights[TAPS_RADIUS + 1 :]
     return [max(-_MOST_UNITS, min(_MOST_UNITS, round(weight * _UNITS))) for weight in outer]
 
@@ -136,7 +137,7 @@ def _from_units(outer: list[int]) -> tuple[float, ...]:
 
 
 def _recentre(weights: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
-    """Move weights by a pixel where their centroid is nearer to the next one, with some reluctance."""
+    """Move weights by a pixel if their centroid is nearer to the next one, with hysteresis."""
     centroid = _centroid(weights)
     if abs(centroid) <= 0.6:
         return weights, 0
@@ -145,13 +146,14 @@ def _recentre(weights: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
     return (0.0, *weights[:-2], weights[-2] + weights[-1]), -1
 
 
+# A pixel with more than this much weight outside the calibrated area has no usable mask.
 _NEGLIGIBLE = 0.1
 
 
 def displace(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
-    """Return the masks as they now fall on the sensor, (B, H, W) → the same, a new tensor, in 0–1.
+    """Return the masks displaced on the sensor, (B, H, W) → the same, a new tensor, in 0–1.
 
-    Beyond the border, which the calibration does not know, masks are continued by their outermost pixels.
+    Beyond the border of the calibrated area, masks are continued with their outermost pixels.
     """
     reach_x, reach_y = (abs(base) + TAPS_RADIUS for base in displacement.base_px)
     padded = torch.nn.functional.pad(phi.unsqueeze(0), (reach_x, reach_x, reach_y, reach_y), mode="replicate")[0]
@@ -161,7 +163,7 @@ def displace(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
 
 
 def unknown(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
-    """Return which pixels see a part of the masks that lay beyond the sensor when they were calibrated, (H, W) bool."""
+    """Return the pixels whose masks lay outside the sensor when they were calibrated, (H, W) bool."""
     rows, columns = (
         _beyond(weights, base, length)
         for weights, base, length in zip(
@@ -172,7 +174,7 @@ def unknown(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
 
 
 def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
-    """Return where along an axis more than `_NEGLIGIBLE` of the weights fall outside, (length,) bool."""
+    """Return the positions along an axis with more than `_NEGLIGIBLE` of the weights outside, (length,) bool."""
     position = torch.arange(length)
     outside = torch.zeros(length)
     for i, weight in enumerate(weights, -TAPS_RADIUS):
@@ -182,7 +184,7 @@ def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
 
 
 def _weighted(image: torch.Tensor, weights: tuple[float, ...], start: int, dim: int, length: int) -> torch.Tensor:
-    """Sum slices of ``length`` along an axis: weight i takes the one that begins i before ``start``."""
+    """Sum slices of ``length`` along an axis: weight i applies to the slice that begins i before ``start``."""
     terms = [
         (weight, image.narrow(dim, start - i, length))
         for i, weight in enumerate(weights, -TAPS_RADIUS)

@@ -1,7 +1,7 @@
-"""The projection as one GPU kernel: it reads and writes the video once, where separate operations take seven passes.
+"""The projection as one GPU kernel: the video is read and written once, instead of in seven passes.
 
-Written for Triton, which comes with torch's CUDA builds. Where it is absent, `accumulate_and_project` of
-`sci_stream.optics.forward` does the same operation by operation.
+Written for Triton, which comes with torch's CUDA builds. Without it, `sci_stream.optics.forward` does the same with
+separate operations.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+# Pixels per program: a video of 256×256 pixels still occupies each of a large GPU's 132 multiprocessors.
 _BLOCK = 512
-"""Pixels of one program: a video of 256×256 pixels still gives one to each of a large GPU's 132 multiprocessors."""
 
 
 def _accumulate_and_project(  # noqa: PLR0917 - kernels are called by position
@@ -29,7 +29,7 @@ def _accumulate_and_project(  # noqa: PLR0917 - kernels are called by position
     WEIGHTED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Take `BLOCK` pixels of one plane: sum what they would measure, then spread what is missing over the frames."""
+    """Process `BLOCK` pixels of one plane: sum the predicted measurement, then spread the residual over the frames."""
     plane = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < n_pixels
@@ -49,7 +49,7 @@ def _accumulate_and_project(  # noqa: PLR0917 - kernels are called by position
     tl.store(y_acc_next + at, accumulated, mask=inside)
     step = (accumulated - coded) * inverse
     for b in range(n_frames):
-        # This second read hits the cache.
+        # This second read of the video hits the cache.
         at = frame + b * n_pixels
         moved = tl.load(v + at, mask=inside, other=0.0) + step * tl.load(phi + at, mask=inside, other=0.0)
         tl.store(x + at, moved, mask=inside)
@@ -68,7 +68,7 @@ def accumulate_and_project(
     relaxation: float,
     weight: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (x, y_acc) as `sci_stream.optics.forward.accumulate_and_project` does.
+    """Return (x, y_acc) like `sci_stream.optics.forward.accumulate_and_project`.
 
     All float32, contiguous, on one device, ``phi`` of the shape of ``v`` and the others of the shape of ``y``.
     """
@@ -77,7 +77,7 @@ def accumulate_and_project(
     x, y_acc_next = torch.empty_like(v), torch.empty_like(y)
     grid = (triton.cdiv(n_pixels, _BLOCK), max(1, v.numel() // (n_frames * n_pixels)))
     weighted = weight is not None
-    # Not read where it is not weighted, but a pointer must lead somewhere.
+    # Never read without a weight, but the kernel needs a valid pointer.
     pointers = (v, phi, y, y_acc, r_inv, weight if weight is not None else r_inv, x, y_acc_next)
     _kernel[grid](*pointers, float(relaxation), n_pixels, n_frames, weighted, _BLOCK)
     return x, y_acc_next

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,10 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.errors import CalibrationError
-from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport, Start
-from sci_stream.optics import bayer as bayer_planes
+from sci_stream.model import Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, displace, unknown
+from sci_stream.optics.forward import forward
+from sci_stream.optics.mask_shift import Displacement
 from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Step, cold_start, gap_step
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget
@@ -32,9 +30,9 @@ from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.temporal import ending_in_full, priors_in_turn
 from sci_stream.recon.factory import SOLVERS, make_rule, make_solver
 from sci_stream.recon.initialization.initializer import Initializer, InitialState, gentle
-from sci_stream.recon.initialization.lmmse import LinearStart
-from sci_stream.recon.initialization.trust_region import TrustRegion, round_to_end_after
-from sci_stream.recon.initialization.warm_start import Coded
+from sci_stream.recon.mask_stack import MaskStack
+from sci_stream.recon.measurement import Measurement
+from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 __all__ = ["SOLVERS", "Budget", "BudgetController", "Engine", "SolverSettings", "default_settings"]
@@ -47,28 +45,17 @@ _DARK = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    """A snapshot on the device, by planes P (1, or the mosaic's 4): all are (P, h, w). No noise: it is not known."""
+class Estimate:
+    """The result of a solve on the device.
 
-    y: torch.Tensor
-    r_inv: torch.Tensor
-    start_r_inv: torch.Tensor
-    noise: torch.Tensor | None
-    saturated_fraction: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Solved:
-    """What was asked of the device: the planes (P, B, h, w), ‖y − Φv‖₂/‖y‖₂, and whether all came out finite.
-
-    ``ended_early``: not for want of time, but because there was little left to correct.
+    ``planes`` (P, B, h, w); ``residual`` ‖y − Φv‖₂/‖y‖₂, (); ``finite``, (): False if the solve diverged, and
+    ``planes`` is the still image instead; ``iterations`` spent.
     """
 
     planes: torch.Tensor
     residual: torch.Tensor
     finite: torch.Tensor
     iterations: int
-    ended_early: bool
 
 
 class Engine:
@@ -118,7 +105,7 @@ class Engine:
         self._step: Step = gap_step
         if device.type == "cuda" and isinstance(denoiser, RecordableDenoiser):
             self._step = CudaGraphStep(denoiser, record_cuda_graph(device))
-        self._solve = {
+        self._algorithms = {
             Start.COLD: make_solver(settings, self._step),
             Start.WARM: make_solver(gentle(settings), self._step),
         }
@@ -126,13 +113,12 @@ class Engine:
         self._video_dtype = video_dtype
         self._between = between
         self._iteration_s: float | None = None
-        self._starter = Initializer(settings)
+        self._initializer = Initializer(settings)
         self._start_s = 0.0
-        self._phi = torch.empty(0)
+        with within_memory(calibration, device):
+            self._masks = MaskStack(calibration, device)
         self._solving = False
         self._displacement: Displacement | None = None
-        self._masks_at = ""
-        self.displace_masks(NO_DISPLACEMENT)
 
     def displace_masks(self, displacement: Displacement) -> None:
         """Take the masks to be displaced from where they were calibrated, from the next snapshot on.
@@ -148,19 +134,8 @@ class Engine:
         if self._solving:
             self._displacement = displacement
             return
-        calibration, displacement = self.calibration, displacement.rounded()
-        with within_memory(calibration, self.device):
-            # A copy: the calibration's arrays are read-only, which torch does not know.
-            phi = torch.from_numpy(calibration.phi.copy()).to(self.device)
-            phi = self._planes(phi if displacement.is_none else displace(phi, displacement))
-            # Recorded iterations know the masks by where they are in memory: there they stay.
-            self._phi = self._phi.copy_(phi) if self._phi.shape == phi.shape else phi
-            good = ~unknown(displacement, calibration.shape)
-            if calibration.bad_pixels is not None:
-                good &= torch.from_numpy(~calibration.bad_pixels)
-            self._r_inv = inverse_gram(gram_diag(self._phi), self._planes(good.to(self.device)))
-            self._linear = LinearStart(self._phi, self._r_inv)
-            self._masks_at = displacement.to_text
+        with within_memory(self.calibration, self.device):
+            self._masks.displace(displacement)
 
     def spare_memory(self) -> bool:
         """Give back what the next solve can do without, and have it take less at once, if more slowly.
@@ -169,7 +144,7 @@ class Engine:
         -------
         Whether there was anything to spare; may be asked again while there is.
         """
-        spared = self._starter.forget("memory")
+        spared = self._initializer.forget("memory")
         if isinstance(self._step, CudaGraphStep):
             spared |= self._step.give_up("memory ran out")
         if isinstance(self._denoiser, MemoryReducible):
@@ -195,7 +170,7 @@ class Engine:
 
     def forget(self, reason: str = "first") -> None:
         """Begin the next snapshot cold, and say this word of why."""
-        self._starter.forget(reason)
+        self._initializer.forget(reason)
 
     def warm_up(self) -> float:
         """Solve a dark snapshot, so that the first real one finds libraries loaded and memory allocated.
@@ -266,25 +241,25 @@ class Engine:
         try:
             with within_memory(self.calibration, self.device), torch.inference_mode(), on_device:
                 stopwatch.lap()
-                measured = self._measure(snapshot.counts)
-                beginning = self._beginning(snapshot, measured, budget)
-                solved = self._iterate(measured, beginning, budget, began_s, watch)
-                self._starter.keep(snapshot, solved.planes, solved.finite)
-                video = self._merged(solved.planes).to(self._video_dtype)
+                measurement = self.prepare(snapshot)
+                start = self.initialize(snapshot, measurement, budget)
+                estimate = self.solve(measurement, start, budget, began_s, watch)
+                self._initializer.keep(snapshot, estimate.planes, estimate.finite)
+                video = self._masks.merged(estimate.planes).to(self._video_dtype)
                 stopwatch.lap()
-                facts = torch.stack([solved.residual, solved.finite.to(solved.residual.dtype)])
+                facts = torch.stack([estimate.residual, estimate.finite.to(estimate.residual.dtype)])
                 arrival = self._transfers.download(video, facts)
         finally:
             self._solving = False
         report = SolveReport(
-            iterations=solved.iterations,
-            start=beginning.start,
-            start_reason=beginning.reason,
-            budget_limited=not solved.ended_early and solved.iterations < self.settings.iterations,
+            iterations=estimate.iterations,
+            start=start.start,
+            start_reason=start.reason,
+            budget_limited=estimate.iterations < self.settings.iterations,
             solve_ns=0,
             residual=0.0,
-            saturated_fraction=measured.saturated_fraction,
-            masks_at=self._masks_at,
+            saturated_fraction=measurement.saturated_fraction,
+            masks_at=self._masks.position,
         )
         return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn)
 
@@ -292,46 +267,54 @@ class Engine:
         """Remember what an iteration takes, for planning the next solve."""
         self._iteration_s = solve_s / report.iterations
 
-    def _measure(self, counts: Array) -> _Measured:
-        """Bring a snapshot to the device and tell which of its pixels hold."""
+    # --- the three stages of a solve
+
+    def prepare(self, snapshot: Snapshot) -> Measurement:
+        """Copy a snapshot to the device; find its valid pixels and its noise."""
+        masks, counts = self._masks, snapshot.counts
         y = self._transfers.upload(self.calibration.measurement(counts))
         valid = torch.isfinite(y)
-        y = torch.where(valid, y, 0.0)
-        # Where clipped, y is wrong, and yet the best guess of how bright the start should be there.
-        start_r_inv = self._r_inv * self._planes(valid)
+        y = masks.planes(torch.where(valid, y, 0.0))
+        r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         saturated_fraction = 0.0
         if self.calibration.saturation_dn is not None:
             saturated = counts >= self.calibration.saturation_dn
             saturated_fraction = float(np.mean(saturated))
-            valid &= self._transfers.upload(~saturated)
-        r_inv = self._r_inv * self._planes(valid)
-        y = self._planes(y)
-        return _Measured(y, r_inv, start_r_inv, self._noise(y), saturated_fraction)
+            r_inv = masks.r_inv * masks.planes(valid & self._transfers.upload(~saturated))
+        return Measurement(y, masks.phi, r_inv, self._noise(y, r_inv), r_inv_clipped, saturated_fraction)
 
-    def _noise(self, y: torch.Tensor) -> torch.Tensor | None:
-        """Return the variance of the noise of y, where it is known and to be heeded."""
-        noise = self.calibration.noise if self.settings.weigh_noise else None
-        return None if noise is None else y.clamp_min(0.0).mul_(noise[1]).add_(noise[0])
+    def _noise(self, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor | None:
+        """Return the variance of y's noise: of the calibration or as the snapshot shows it, whichever is larger."""
+        if not self.settings.weigh_noise:
+            return None
+        found = estimate_noise(y, self._masks.phi, r_inv)
+        calibrated = self.calibration.noise
+        if calibrated is None:
+            return found
+        return torch.maximum(found, y.clamp_min(0.0).mul_(calibrated[1]).add_(calibrated[0]))
 
-    def _beginning(self, snapshot: Snapshot, measured: _Measured, budget: Budget) -> InitialState:
-        """Find where to begin, and note what that took."""
+    def initialize(self, snapshot: Snapshot, measurement: Measurement, budget: Budget) -> InitialState:
+        """Find the start of the solve, warm or cold."""
         began_s = time.perf_counter()
-        still = cold_start(measured.y, self._phi, measured.start_r_inv)
-        coded = Coded(measured.y, self._phi, measured.r_inv, measured.noise)
-        beginning = self._starter.begin(snapshot, coded, still, self._linear, budget.iterations)
+        clipped = measurement.r_inv if measurement.r_inv_clipped is None else measurement.r_inv_clipped
+        still = cold_start(measurement.y, measurement.phi, clipped)
+        start = self._initializer.begin(snapshot, measurement, still, self._masks.linear, budget.iterations)
         self._start_s = time.perf_counter() - began_s
-        return beginning
+        return start
 
-    def _iterate(
-        self, measured: _Measured, beginning: InitialState, budget: Budget, began_s: float, watch: Watch | None
-    ) -> _Solved:
-        """Run the solver from where to begin until the budget is spent."""
-        settings = dataclasses.replace(
-            self.settings, sigma_first=beginning.sigma_first, sigma_last=beginning.sigma_last
-        )
-        y, r_inv = measured.y, measured.r_inv
-        rule, observe = make_rule(settings, y, self._phi, r_inv)
-        ladder = AnytimeSchedule(
+    def solve(
+        self,
+        measurement: Measurement,
+        start: InitialState,
+        budget: Budget,
+        began_s: float,
+        watch: Watch | None = None,
+    ) -> Estimate:
+        """Iterate from the start until the budget is spent; ``began_s`` is the clock when the solve began."""
+        settings = dataclasses.replace(self.settings, sigma_first=start.sigma_first, sigma_last=start.sigma_last)
+        y, phi, r_inv = measurement.y, measurement.phi, measurement.r_inv
+        rule, observe = make_rule(settings, y, phi, r_inv)
+        sigmas = AnytimeSchedule(
             settings.schedule,
             budget,
             min_iterations=settings.min_iterations,
@@ -340,74 +323,50 @@ class Engine:
             started_s=began_s,
             rule=rule,
         )
-        restraint = None
-        if settings.restrain and beginning.error is not None:
-            enough = round_to_end_after(len(self._priors), budget.iterations)
-            restraint = TrustRegion(beginning.v, beginning.error, lambda: ladder.end_after(enough))
-        iterates = self._solve[beginning.start](
-            beginning.v,
+        iterates = self._algorithms[start.start](
+            start.v,
             y,
-            self._phi,
+            phi,
             r_inv,
             denoise=ending_in_full(self._priors, budget.iterations),
-            sigmas=self._watched(ladder, restraint),
-            noise=measured.noise,
-            correlated=self._correlated(beginning),
-            relative=self._levels(beginning),
+            sigmas=self._interruptible(sigmas),
+            noise=measurement.noise,
+            correlated=self._correlated(start),
+            relative=self._levels(start),
             observe=observe,
         )
-        if restraint is not None:
-            iterates = restraint.watched(iterates)
-        if watch is not None:
-            iterates = self._shown(iterates, watch, restraint)
-        (estimate,) = deque(iterates, maxlen=1)
-        # Better the still image, said to be one, than a frame of NaN or a dead node.
+        for estimate in iterates:
+            if watch is not None:
+                watch(self._masks.merged(estimate))
+        # A diverged solve returns the still image and says so, rather than NaN.
         finite = estimate.isfinite().all()
-        if restraint is not None:
-            estimate = restraint.held(estimate)
-        estimate = torch.where(finite, estimate, beginning.still)
-        ended_early = restraint is not None and restraint.ended_early
-        return _Solved(estimate, self._residual(estimate, y, r_inv), finite, ladder.taken, ended_early)
+        estimate = torch.where(finite, estimate, start.still)
+        return Estimate(estimate, _residual(estimate, measurement), finite, sigmas.taken)
 
-    def _correlated(self, beginning: InitialState) -> CorrelatedResidual | None:
-        """Return how the first iterations explain what is left; from ȳ they project, as in the paper."""
-        if beginning.error is None or not self.settings.correlated:
+    def _correlated(self, start: InitialState) -> CorrelatedResidual | None:
+        """Return how the first iterations explain the residual; from ȳ they project, as in the paper."""
+        if start.error is None or not self.settings.correlated:
             return None
-        return CorrelatedResidual(
-            self._linear.first_iterations.explain, beginning.error.moves, self.settings.correlated
-        )
+        prior = self._masks.linear.first_iterations
+        return CorrelatedResidual(prior.explain, start.error.moves, self.settings.correlated)
 
-    def _levels(self, beginning: InitialState) -> torch.Tensor | None:
+    def _levels(self, start: InitialState) -> torch.Tensor | None:
         """Return σ at each pixel as a multiple of σ; from ȳ it is the same everywhere, as in the paper."""
-        return beginning.error.levels() if self.settings.local_sigma and beginning.error is not None else None
+        return start.error.levels() if self.settings.local_sigma and start.error is not None else None
 
-    def _watched(self, sigmas: Iterable[float], restraint: TrustRegion | None) -> Iterator[float]:
-        """Hand σ on, restrained, calling `between` before each iteration."""
+    def _interruptible(self, sigmas: Iterable[float]) -> Iterator[float]:
+        """Pass σ on, calling `between` before each iteration."""
         for sigma in sigmas:
             self._between()
-            yield sigma if restraint is None else restraint.sigma(sigma)
+            yield sigma
 
-    def _shown(
-        self, iterates: Iterator[torch.Tensor], watch: Watch, restraint: TrustRegion | None
-    ) -> Iterator[torch.Tensor]:
-        """Pass the iterates through, each shown on its way as it would be handed out if it were the last."""
-        for estimate in iterates:
-            watch(self._merged(estimate if restraint is None else restraint.held(estimate)))
-            yield estimate
 
-    def _residual(self, v: torch.Tensor, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
-        """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection."""
-        part = r_inv > 0
-        difference: torch.Tensor = torch.linalg.vector_norm((y - forward(self._phi, v)) * part)
-        norm: torch.Tensor = torch.linalg.vector_norm(y * part).clamp_min(_DARK * y.numel() ** 0.5)
-        return difference / norm
-
-    def _planes(self, image: torch.Tensor) -> torch.Tensor:
-        """Put the plane dimension first: four planes of a mosaic, or the one there is."""
-        return image.unsqueeze(0) if self.calibration.bayer is None else bayer_planes.split(image)
-
-    def _merged(self, planes: torch.Tensor) -> torch.Tensor:
-        return planes.squeeze(0) if self.calibration.bayer is None else bayer_planes.merge(planes)
+def _residual(v: torch.Tensor, measurement: Measurement) -> torch.Tensor:
+    """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection, ()."""
+    y, part = measurement.y, measurement.r_inv > 0
+    difference: torch.Tensor = torch.linalg.vector_norm((y - forward(measurement.phi, v)) * part)
+    norm: torch.Tensor = torch.linalg.vector_norm(y * part).clamp_min(_DARK * y.numel() ** 0.5)
+    return difference / norm
 
 
 def check_fit(snapshot: Snapshot, calibration: Calibration) -> None:

@@ -41,7 +41,6 @@ def _gap(settings: SolverSettings, step: Step) -> Solve:
     return partial(
         gap,
         relaxation=settings.relaxation if settings.accelerate else 0.0,
-        momentum=settings.momentum if settings.accelerate else 0.0,
         step=step,
     )
 

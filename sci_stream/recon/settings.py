@@ -25,8 +25,8 @@ class SolverSettings:
         Name of the algorithm: ``"gap"``, or ``"admm"`` for noisy measurements.
     accelerate
         Accumulate the measurement's residual; False for the plain algorithm, which α and μ then do not change.
-    relaxation, momentum
-        α and μ of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2, 0 ≤ μ ≤ 10.
+    relaxation
+        α of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2.
     gamma
         γ of `sci_stream.recon.algorithms.admm.admm`, ≥ 0, in units of Σφ²: how far the measurement is weighted down.
     iterations, min_iterations
@@ -43,8 +43,9 @@ class SolverSettings:
     switch_at
         Share of a solve, 0–1, that the first of two priors in sequence is given.
     weigh_noise
-        Weight the measurement by the noise of the calibration; see
-        `sci_stream.recon.algorithms.gap.data_weight`. False: explain every measured pixel exactly.
+        Weight the measurement by its noise: of the calibration, or as `sci_stream.recon.noise_estimation` finds it in
+        the snapshot, whichever is larger; see `sci_stream.recon.algorithms.gap.data_weight`. False: explain every
+        measured pixel exactly, as in the paper.
     along_time
         Denoise every other time the temporal frequencies of groups of frames instead of the frames; see
         `sci_stream.recon.denoisers.temporal`.
@@ -56,12 +57,8 @@ class SolverSettings:
         `sci_stream.recon.algorithms.gap.CorrelatedResidual`. 0: all of them project, as in the paper.
     local_sigma
         Where it is known how far the start is from the truth, denoise each place by how wrong it is, if the prior can
-        tell places apart; see `sci_stream.recon.initialization.trust_region.InitialErrorMap.levels`. False: σ is the
+        tell places apart; see `sci_stream.recon.initialization.error_map.InitialErrorMap.levels`. False: σ is the
         same everywhere.
-    restrain
-        Where it is known how far the start is from the truth, lower σ if the first denoising takes away more than that,
-        end early where little is left to correct, and let no pixel end much further from its start; see
-        `sci_stream.recon.initialization.trust_region`.
     warm_start
         Begin a snapshot from the video of the one directly before it, where that predicts it.
 
@@ -74,7 +71,6 @@ class SolverSettings:
     solver: str = "gap"
     accelerate: bool = True
     relaxation: float = 1.0
-    momentum: float = 0.0
     iterations: int = 40
     min_iterations: int = 4
     sigma_first: float = 50 / 255
@@ -90,7 +86,6 @@ class SolverSettings:
     linear_start: bool = False
     correlated: int = 0
     local_sigma: bool = False
-    restrain: bool = False
     warm_start: bool = False
 
     def __post_init__(self) -> None:
@@ -100,12 +95,8 @@ class SolverSettings:
                 expected="1 <= min_iterations <= iterations",
                 got=f"min_iterations = {self.min_iterations}, iterations = {self.iterations}",
             )
-        if not (0 <= self.relaxation < 2 and 0 <= self.momentum <= 10):
-            raise ConfigError(
-                "The acceleration of the solver is out of its range",
-                expected="0 <= relaxation < 2 and 0 <= momentum <= 10",
-                got=f"relaxation = {self.relaxation}, momentum = {self.momentum}",
-            )
+        if not 0 <= self.relaxation < 2:
+            raise ConfigError("relaxation is out of range", expected="0 <= relaxation < 2", got=self.relaxation)
         if self.correlated < 0:
             raise ConfigError(
                 "The iterations that explain by neighbours are too few", expected=">= 0", got=self.correlated
@@ -149,7 +140,6 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
     linear = spec.linear_start if linear_start is None else linear_start
     return SolverSettings(
         relaxation=spec.relaxation,
-        momentum=spec.momentum,
         lambda_rule=spec.lambda_rule,
         iterations=spec.iterations_on(device),
         min_iterations=spec.min_iterations,
@@ -159,5 +149,4 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
         linear_start=linear,
         correlated=_CORRELATED_ITERATIONS,
         local_sigma=True,
-        restrain=True,
     )

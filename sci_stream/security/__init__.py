@@ -1,1 +1,1 @@
-"""Keys, CURVE encryption and access control for HTTP."""
+"""Keys, CURVE encryption and HTTP access control."""

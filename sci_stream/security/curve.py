@@ -1,4 +1,4 @@
-"""Encrypted connections between hosts: CURVE with a list of the keys that are let in (ZAP)."""
+"""Encrypted connections between hosts: CURVE with a list of allowed keys (ZAP)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from sci_stream.security.keys import KeyPair, read_allowed
 log = logging.getLogger(__name__)
 
 SocketConfig = Callable[[zmq.Socket[bytes]], None]
-"""Prepares a socket for its connections, before it binds or connects."""
+"""Configures a socket before it binds or connects."""
 
 _DOMAIN = "sci-stream"
+# A refused node retries every second; its log lines are limited to a burst of this many, then one per interval.
 _QUIET_S = 10.0
 _LINES_AT_ONCE = 10
 
 
 def plain(socket: zmq.Socket[bytes]) -> None:
-    """Leave a socket as it is: unencrypted."""
+    """Leave a socket unencrypted."""
 
 
 class AllowList:
-    """Says which keys are let in: this host's own, and those in a file that may change while we run.
+    """The allowed keys: this host's own, and those in a file that may change at run time.
 
     Parameters
     ----------
     own
-        This host's key: its nodes may always talk to each other.
+        This host's key: its nodes may always connect to each other.
     path
-        The file, as `sci_stream.security.keys.read_allowed` reads it.
+        The file, in the format of `sci_stream.security.keys.read_allowed`.
     """
 
     def __init__(self, own: KeyPair, path: Path | None) -> None:
@@ -49,14 +50,14 @@ class AllowList:
         self.refused = 0
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Return whether a client with this public key is let in; called from the authenticator's thread."""
+        """Return whether a client with this public key may connect; called from the authenticator's thread."""
         if key == self._own or key in self._current():
             return True
         self.refused += 1
         now_s = time.monotonic()
         if self._complaints.take(key, now_s) and self._lines.take(now_s):
             log.error(
-                "a node with the unknown key %s was refused; to let it in: sci-stream keys allow '%s' NAME",
+                "Refused a node with the unknown key %s; to allow it: sci-stream keys allow '%s' NAME",
                 key.decode("ascii", "replace"),
                 key.decode("ascii", "replace"),
             )
@@ -74,22 +75,22 @@ class AllowList:
             try:
                 self._allowed, self._seen = read_allowed(self._path), seen
             except ConfigError as error:
-                # Half-written, perhaps: what was known stays.
+                # The file may be half-written: keep the last valid list.
                 log.error("%s", error)
         return self._allowed
 
 
 class CurveServer:
-    """The encrypted connections of one process: how its sockets serve, and how they reach others.
+    """The encrypted sockets of one process, as servers and as clients.
 
     Parameters
     ----------
     context
-        Of all the sockets concerned.
+        ZeroMQ context of all these sockets.
     own
         This host's keys.
     allowed
-        File with the keys that may connect, None for this host's alone.
+        File with the allowed keys, None to allow this host's only.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], own: KeyPair, allowed: Path | None) -> None:
@@ -104,23 +105,23 @@ class CurveServer:
         self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self.allow_list)
 
     def close(self) -> None:
-        """Refuse all further connections. Before the context ends."""
+        """Refuse all further connections. Call before the context is terminated."""
         self._authenticator.stop()
 
     def serve(self, socket: zmq.Socket[bytes]) -> None:
-        """Prepare a socket that others connect to: it lets in who is on the list."""
+        """Configure a server socket, which accepts allowed keys only."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self._own.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._own.secret)
         socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
 
     def reach(self, server_key: str) -> SocketConfig:
-        """Return what prepares a socket that connects to the host with this public key, and to no other."""
+        """Return the configuration of a client socket that connects only to the host with this public key."""
         return present(self._own, server_key)
 
 
 def present(own: KeyPair, server_key: str) -> SocketConfig:
-    """Return what prepares a socket to show its own key to, and to accept only, the host with this public key."""
+    """Return the configuration of a socket that presents its own key and accepts only the host with this public key."""
 
     def dress(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())

@@ -1,4 +1,4 @@
-"""Who may ask by HTTP, how often, and with which word: rules for the live page and the nodes' health alike."""
+"""HTTP access control: rate limits and tokens, for the live page and the health endpoints."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from collections.abc import Iterable
 
 from sci_stream.delivery.rate_limit import KeyedRateLimiter
 
+# Ten typing errors are free; after that a token of 8 random letters would take thousands of years to guess.
 _GUESSES_PER_S, _GUESSES_BURST = 0.5, 10
 
 
 class Admission(enum.Enum):
-    """What became of a request."""
+    """Result of checking a request."""
 
     OPEN = "open"
-    """It may pass."""
+    """Accepted."""
     TOKEN = "token"
-    """It has no token, or a wrong one."""
+    """No token, or a wrong one."""
     EXPIRED = "expired"
-    """It has the right token, whose time is over."""
+    """The right token, but expired."""
     RATE = "rate"
-    """Its address asks too often, or has guessed too often."""
+    """Too many requests or wrong tokens from this address."""
 
 
 class HttpAccessControl:
-    """Lets requests through by address and token; counts those it does not, by reason.
+    """Admit requests by address and token; count refused ones by reason.
 
     Parameters
     ----------
     token
-        What must be known; None for nothing.
+        The token; None to admit every request.
     expires_s
-        Unix time at which the token is worth nothing any more; infinity for never.
+        Unix time at which the token expires; infinity for never.
     per_s, burst
-        Requests of one address.
+        Rate limit of one address.
     """
 
     def __init__(self, token: str | None, expires_s: float = math.inf, *, per_s: float, burst: float) -> None:
@@ -47,16 +48,16 @@ class HttpAccessControl:
         self.refused: Counter[str] = Counter()
 
     def visit(self, address: str, now_s: float) -> Admission:
-        """Take note of a request, whatever it is for; ``RATE`` or ``OPEN``."""
+        """Count a request against the rate limit; return ``RATE`` or ``OPEN``."""
         return self._counted(Admission.OPEN if self._visits.take(address, now_s) else Admission.RATE)
 
     def admit(self, address: str, given: Iterable[str], now_s: float, unix_s: float) -> Admission:
-        """Return whether one of the words given is the token.
+        """Check the tokens given with a request.
 
         Parameters
         ----------
         address
-            Whose request it is; who guessed wrong too often is not even compared for a while.
+            Address of the client; after too many wrong tokens, its tokens are not even compared for a while.
         now_s, unix_s
             The time, monotonic and Unix.
         """
@@ -72,11 +73,11 @@ class HttpAccessControl:
         return self._counted(Admission.OPEN if unix_s < self._expires_s else Admission.EXPIRED)
 
     def expired(self, unix_s: float) -> bool:
-        """Return whether there is a token and its time is over."""
+        """Return whether there is a token and it has expired."""
         return self._token is not None and unix_s >= self._expires_s
 
     def count(self, reason: str) -> None:
-        """Count a request that was refused for something else."""
+        """Count a request that was refused for another reason."""
         self.refused[reason] += 1
 
     def _counted(self, admission: Admission) -> Admission:

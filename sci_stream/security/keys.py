@@ -12,35 +12,36 @@ import zmq.auth
 from sci_stream.config.fields import PUBLIC_KEY
 from sci_stream.errors import ConfigError, StorageError
 
+# Permission bits of group and others, as ssh checks them.
 _OTHERS = 0o077
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KeyPair:
-    """A host's own keys, as Z85 text in bytes. Not shown by ``repr``: the secret one must reach no log."""
+    """A host's own keys, as Z85 text in bytes. ``repr`` omits them: the secret key must not reach a log."""
 
     public: bytes
     secret: bytes
 
 
 def make_key_pair(path: Path) -> str:
-    """Make a key pair in ``path`` (secret, for this user only) and ``path`` + ``.pub``; return the public key.
+    """Create a key pair in ``path`` (secret, for this user only) and ``path`` + ``.pub``; return the public key.
 
     Raises
     ------
     ConfigError
-        If there is one already: replacing it would lock this host out everywhere.
+        If a key exists: replacing it would lock this host out everywhere.
     StorageError
-        If it cannot be written.
+        If the files cannot be written.
     """
     if path.exists():
         raise ConfigError(
-            f"There is a key already: {path}", hint="Show it: sci-stream keys show. To replace it, move it away first."
+            f"The key {path} exists", hint="To show it: sci-stream keys show. To replace it, move it away first."
         )
     public, secret = zmq.curve_keypair()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Created with its final rights: at no moment can others read it.
+        # Created with its final permissions: at no time can others read it.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(
                 f"# Secret key of this host. Keep it to yourself.\npublic {_text(public)}\nsecret {_text(secret)}\n"
@@ -57,7 +58,7 @@ def read_key_pair(path: Path) -> KeyPair:
     Raises
     ------
     ConfigError
-        If there is none, if it is damaged, or if others can read it.
+        If it is missing, damaged, or readable by others.
     """
     try:
         mode = path.stat().st_mode
@@ -66,30 +67,32 @@ def read_key_pair(path: Path) -> KeyPair:
         raise ConfigError(
             f"This host's key {path} cannot be read",
             got=error.strerror,
-            hint="Make one: sci-stream keys new. [security] key says where it is.",
+            hint="Create one with sci-stream keys new; [security] key is its path.",
         ) from None
     except ValueError:
         found = {}
     if mode & _OTHERS:
         raise ConfigError(
-            f"Others can read the secret key {path}",
+            f"The secret key {path} is readable by others",
             expected="a file that only its owner can read",
             got=f"mode {mode & 0o777:o}",
-            hint=f"chmod 600 {path}; if others may have seen it, make a new one.",
+            hint=f"chmod 600 {path}; if others may have read it, create a new one.",
         )
     keys = [found.get(name, "").strip() for name in ("public", "secret")]
     if not all(PUBLIC_KEY.fullmatch(key) for key in keys) or _text(zmq.curve_public(keys[1].encode())) != keys[0]:
-        raise ConfigError(f"{path} is no key of this project, or is damaged", hint="Make one: sci-stream keys new.")
+        raise ConfigError(
+            f"{path} is not a key of this project, or is damaged", hint="Create one: sci-stream keys new."
+        )
     return KeyPair(keys[0].encode(), keys[1].encode())
 
 
 def read_allowed(path: Path) -> dict[bytes, str]:
-    """Read a list of allowed keys: one a line, ``KEY NAME``; return name by key. Empty if there is no list.
+    """Read a list of allowed keys, one ``KEY NAME`` per line; return names by key. Empty if the file is missing.
 
     Raises
     ------
     ConfigError
-        If a line is no key.
+        If a line is not a key.
     """
     allowed: dict[bytes, str] = {}
     try:
@@ -99,31 +102,33 @@ def read_allowed(path: Path) -> dict[bytes, str]:
     except OSError as error:
         raise ConfigError(f"The list of allowed keys {path} cannot be read", got=error.strerror) from None
     for number, line in enumerate(lines, 1):
-        # Not a comment in mid-line: # is a letter of the keys.
+        # Only whole lines are comments: # is a letter of the keys.
         if not line.strip() or line.startswith("# "):
             continue
         key, _, name = line.strip().partition(" ")
         if PUBLIC_KEY.fullmatch(key) is None:
             raise ConfigError(
-                f"Line {number} of {path} is no key", expected="KEY NAME, the key of 40 characters", got=repr(line[:60])
+                f"Line {number} of {path} is not a key",
+                expected="KEY NAME, the key of 40 characters",
+                got=repr(line[:60]),
             )
         allowed[key.encode()] = name.strip()
     return allowed
 
 
 def allow_key(path: Path, key: str, name: str) -> bool:
-    """Add a public key to a list, made if it is not there; return False if it was on it.
+    """Add a public key to a list, creating it if missing; return False if it contains the key already.
 
     Raises
     ------
     ConfigError
-        If it is no key, or the list is damaged.
+        If the key is invalid, or the list is damaged.
     StorageError
         If the list cannot be written.
     """
     if PUBLIC_KEY.fullmatch(key) is None:
         raise ConfigError(
-            "This is no public key", expected="40 characters, as sci-stream keys show prints them", got=repr(key[:60])
+            "Invalid public key", expected="40 characters, as printed by sci-stream keys show", got=repr(key[:60])
         )
     if key.encode() in read_allowed(path):
         return False

@@ -1,1 +1,1 @@
-"""Files in and out: calibrations, recordings, journals, published measurements and videos."""
+"""File formats: calibrations, recordings, journals, published measurements, images and videos."""

@@ -1,4 +1,4 @@
-"""Calibrations in HDF5: a file of their own, or a group inside a recording.
+"""Calibrations in HDF5: in a separate file, or in a group of a recording.
 
 Layout of the group (schema version 1)::
 
@@ -6,18 +6,17 @@ Layout of the group (schema version 1)::
     phi (B, H, W) float32      dark (H, W) float32      [bad_pixels (H, W) bool]
     @full_scale_dn  [@saturation_dn]  [@read_noise_dn]  [@gain_e_per_dn]  [@bit_depth]  [@bayer]
     @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source
-    [measured/]  the evidence, where it was measured here:
+    [measured/]  raw measurements behind the calibration, if it was measured here:
         white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)      mask_order (B,) int64
         @frames  @field  @clipped_fraction
 
-What is unknown is absent. Recordings hold no evidence.
+Unknown values are absent. Recordings do not contain ``measured/``.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -37,22 +36,23 @@ from sci_stream.storage.hdf5 import (
 )
 
 _FORMAT = "sci_stream.calibration"
+# Optional attributes do not increase it: what is unknown is absent.
 _SCHEMA_VERSION = 1
 
 
 def save_calibration(
     path: Path, calibration: Calibration, measured: Measured | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a calibration to a file of its own, whole or not at all.
+    """Write a calibration file, complete or not at all.
 
     Parameters
     ----------
     path
-        Where to; its folder must exist.
+        Output file; its folder must exist.
     calibration, measured
-        What to write, and the evidence for it.
+        The calibration, and the measurements it was computed from.
     overwrite
-        Replace an existing file rather than refuse.
+        Replace an existing file instead of raising an error.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def save_calibration(
         If the file exists (without ``overwrite``) or cannot be written.
     """
     if path.exists() and not overwrite:
-        raise StorageError(f"The calibration file {path} exists", hint="Choose another name, or ask to overwrite it.")
+        raise StorageError(f"The calibration file {path} exists", hint="Choose another name, or allow overwriting.")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
 
     def fill(file: h5py.File) -> None:
@@ -78,14 +78,14 @@ def save_calibration(
 
 
 def load_calibration(path: Path) -> Calibration:
-    """Read a calibration from a file of its own, or out of a recording, and verify its content.
+    """Read a calibration from a calibration file or a recording, and verify its content.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, foreign, of a newer schema or damaged.
+        If the file is missing, of another format, of a newer schema or damaged.
     CalibrationError
-        If what it holds is not a usable calibration.
+        If the content is not a usable calibration.
     """
     with open_for_reading(path, "calibration") as file:
         inside = file.get("calibration")
@@ -94,12 +94,12 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def load_measured(path: Path) -> Measured | None:
-    """Read the evidence that lies in a calibration file, None where there is none.
+    """Read the measurements stored in a calibration file; None if it has none.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, foreign or damaged.
+        If the file is missing, of another format or damaged.
     """
     with open_for_reading(path, "calibration") as file:
         group = file.get("measured")
@@ -140,7 +140,7 @@ def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
     group.create_dataset("dark", data=calibration.dark)
     if calibration.bad_pixels is not None:
         group.create_dataset("bad_pixels", data=calibration.bad_pixels)
-    scalars: dict[str, Any] = {
+    scalars: dict[str, object] = {
         "full_scale_dn": float(calibration.full_scale_dn),
         "saturation_dn": None if calibration.saturation_dn is None else float(calibration.saturation_dn),
         "read_noise_dn": calibration.read_noise_dn,
@@ -164,9 +164,9 @@ def read_calibration(group: h5py.Group) -> Calibration:
     Raises
     ------
     FileFormatError
-        If the group is not a calibration, of a newer schema, incomplete, or its content was changed or damaged.
+        If the group is not a calibration, has a newer schema, is incomplete, or its content was changed or damaged.
     CalibrationError
-        If what it holds is not a usable calibration.
+        If the content is not a usable calibration.
     """
     check_mark(group, _FORMAT, _SCHEMA_VERSION)
     bayer = read_attribute(group, "bayer", str, required=False)
@@ -176,25 +176,22 @@ def read_calibration(group: h5py.Group) -> Calibration:
         )
     number = (int, float)
     bad_pixels = read_array(group, "bad_pixels", 2).astype(np.bool_) if "bad_pixels" in group else None
-    fields: dict[str, Any] = {
-        "full_scale_dn": read_attribute(group, "full_scale_dn", number),
-        "saturation_dn": read_attribute(group, "saturation_dn", number, required=False),
-        "read_noise_dn": read_attribute(group, "read_noise_dn", number, required=False),
-        "gain_e_per_dn": read_attribute(group, "gain_e_per_dn", number, required=False),
-        "bit_depth": read_attribute(group, "bit_depth", int, required=False),
-        "camera_serial": read_attribute(group, "camera_serial", str),
-        "exposure_ns": read_attribute(group, "exposure_ns", int, required=False),
-        "gain_db": read_attribute(group, "gain_db", number, required=False),
-        "created": read_attribute(group, "created", str),
-        "source": read_attribute(group, "source", str),
-    }
     try:
         calibration = Calibration(
             phi=read_array(group, "phi", 3),
             dark=read_array(group, "dark", 2),
             bad_pixels=bad_pixels,
             bayer=None if bayer is None else BayerPhase(bayer),
-            **fields,
+            full_scale_dn=read_attribute(group, "full_scale_dn", number),
+            saturation_dn=read_attribute(group, "saturation_dn", number, required=False),
+            read_noise_dn=read_attribute(group, "read_noise_dn", number, required=False),
+            gain_e_per_dn=read_attribute(group, "gain_e_per_dn", number, required=False),
+            bit_depth=read_attribute(group, "bit_depth", int, required=False),
+            camera_serial=read_attribute(group, "camera_serial", str),
+            exposure_ns=read_attribute(group, "exposure_ns", int, required=False),
+            gain_db=read_attribute(group, "gain_db", number, required=False),
+            created=read_attribute(group, "created", str),
+            source=read_attribute(group, "source", str),
         )
     except CalibrationError as error:
         raise CalibrationError(
@@ -203,9 +200,9 @@ def read_calibration(group: h5py.Group) -> Calibration:
     stored = read_attribute(group, "content_hash", str)
     if calibration.hash != stored:
         raise FileFormatError(
-            f"The content of {place(group)} is not what was written",
+            f"The content of {place(group)} does not match its hash",
             expected=f"content_hash {stored}",
             got=calibration.hash,
-            hint="The file was edited or damaged; calibrate again or take a copy.",
+            hint="The file was edited or damaged; calibrate again or use another copy.",
         )
     return calibration

@@ -1,4 +1,4 @@
-"""Masks that others measured or made: arrays and image stacks in, a calibration out."""
+"""Import masks from arrays and image stacks of other programs as a calibration."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _IMAGES = (".tif", ".tiff", ".png", ".bmp", ".jpg", ".jpeg")
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What a stack of masks does not say itself.
+    """Properties of a stack of masks that the file does not contain.
 
     Parameters
     ----------
     variable
         Name of the array in a ``.mat`` file.
     axis
-        Which axis of a three-dimensional array counts the masks; None for the shortest.
+        Axis of a three-dimensional array that counts the masks; None for the shortest.
     reverse
-        The last mask is shown first.
+        Reverse the order: the last mask is shown first.
     dark, white
-        Frames to subtract and to divide by, as files; without white, masks are divided by their maximum.
+        Files with frames to subtract and to divide by; without white, masks are divided by their maximum.
     full_scale_dn
-        DN of one frame of brightness 1 through an open mask; None: such that a white scene just fills the range.
+        DN of one frame of brightness 1 through an open mask; None: a white scene just fills the range.
     black_level_dn
-        Of the snapshots to come; None for the median of ``dark``, else 0.
+        Black level of the snapshots to be reconstructed; None for the median of ``dark``, else 0.
     bit_depth, saturation_dn, read_noise_dn, gain_e_per_dn, bayer, camera_serial
         As in `Calibration`; saturation None for the top of the bit depth.
     """
@@ -57,7 +57,7 @@ class ImportOptions:
 
 
 def import_masks(path: Path, options: ImportOptions) -> Calibration:
-    """Make a calibration of published or otherwise measured masks.
+    """Make a calibration from masks that were measured or published elsewhere.
 
     Parameters
     ----------
@@ -65,18 +65,18 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
         ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask, in the
         order of their names (2 before 10).
     options
-        What the file does not say.
+        Properties that the file does not contain.
 
     Raises
     ------
     FileFormatError
-        If there is nothing that can be read.
+        If the file cannot be read.
     CalibrationError
-        If it is no stack of masks, or what goes with it does not fit.
+        If the content is not a stack of masks, or the options do not fit it.
     """
     masks = _frames_first(path, _read(path, options.variable), options.axis).astype(np.float32)
     if not np.isfinite(masks).all():
-        raise CalibrationError(f"The masks of {path} hold NaN or infinity")
+        raise CalibrationError(f"The masks of {path} contain NaN or infinity")
     shape = masks.shape[1:]
     dark = _frame(options.dark, shape)
     white = _frame(options.white, shape)
@@ -88,7 +88,7 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
         peak = float(light.max())
         if (light.min() < 0 and dark is None) or peak <= 0:
             raise CalibrationError(
-                f"The masks of {path} are no transmissions",
+                f"The masks of {path} are not transmissions",
                 expected="values ≥ 0, not all of them 0",
                 got=f"{light.min():.4g} to {peak:.4g}",
             )
@@ -165,7 +165,7 @@ def _read_mat73(path: Path, variable: str) -> Array:
     try:
         with h5py.File(path, "r") as file:
             node = file.get(variable)
-            # MATLAB's axes come reversed in HDF5.
+            # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
             return _chosen(path, variable, np.asarray(node).T if isinstance(node, h5py.Dataset) else None)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} cannot be read as a .mat file of version 7.3", got=error) from error
@@ -175,7 +175,7 @@ def _chosen(path: Path, variable: str, array: Array | None) -> Array:
     if array is None:
         raise FileFormatError(
             f"{path} has no variable {variable!r}",
-            hint="Say which it is: --variable NAME.",
+            hint="Name the variable: --variable NAME.",
             expected="an array of masks",
         )
     return array
@@ -191,7 +191,7 @@ def _read_pages(path: Path) -> Array:
 def _read_folder(path: Path) -> Array:
     files = sorted((file for file in path.iterdir() if file.suffix.lower() in _IMAGES), key=_natural)
     if not files:
-        raise FileFormatError(f"The folder {path} holds no images", expected=f"one for each mask: {', '.join(_IMAGES)}")
+        raise FileFormatError(f"The folder {path} contains no images", expected=f"one per mask: {', '.join(_IMAGES)}")
     images = []
     for file in files:
         image = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
@@ -205,7 +205,7 @@ def _stacked(path: Path, images: list[Array]) -> Array:
     shapes = {image.shape for image in images}
     if len(shapes) != 1 or len(next(iter(shapes))) != 2:
         raise CalibrationError(
-            f"The images of {path} are no stack of masks",
+            f"The images of {path} are not a stack of masks",
             expected="grey images of one size",
             got=", ".join("×".join(map(str, shape)) for shape in sorted(shapes)),
         )
@@ -213,14 +213,14 @@ def _stacked(path: Path, images: list[Array]) -> Array:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Order 2.png before 10.png."""
+    """Sort key that places 2.png before 10.png."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def _frames_first(path: Path, array: Array, axis: int | None) -> Array:
     if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "buif":
         raise CalibrationError(
-            f"{path} holds no stack of masks",
+            f"{path} contains no stack of masks",
             expected="a numeric array of three dimensions: height, width, and the masks",
             got=f"shape {array.shape}, dtype {array.dtype}",
         )

@@ -1,4 +1,4 @@
-"""Single frames as files that any program opens, and a table of when each came."""
+"""Single frames in common file formats, and a table of their times."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ FrameFormat = Literal["npy", "tiff", "png"]
 
 
 def write_frame(path: Path, counts: Array) -> None:
-    """Write the counts of a frame, as they are.
+    """Write the counts of a frame unchanged.
 
     Parameters
     ----------
     path
-        Its suffix says how: ``.npy``, ``.tiff`` or ``.png``.
+        Output file; the suffix selects the format: ``.npy``, ``.tiff`` or ``.png``.
     counts
-        (H, W) uint8, uint16 or float32, DN; PNG takes integers only.
+        (H, W) uint8, uint16 or float32, DN; PNG accepts integers only.
 
     Raises
     ------
     InputError
-        If the format is unknown or does not take these counts.
+        If the format is unknown or does not support these counts.
     StorageError
-        If it cannot be written.
+        If the file cannot be written.
     """
     suffix = path.suffix.removeprefix(".")
     if suffix not in get_args(FrameFormat) or (suffix == "png" and counts.dtype.kind != "u"):

@@ -1,4 +1,4 @@
-"""What every HDF5 file of the project shares: how it is opened, marked, and read without surprises."""
+"""Shared handling of HDF5 files: opening, format marks, validated reading."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Array
 
+# The oldest format with SWMR: the oldest readers can open our files, and live readers work.
 LIBVER = ("v110", "v110")
-"""The oldest format that knows SWMR, so that the oldest readers can open what we write."""
 
-# The superblock as HDF5's file format specification lays it out: signature, version, consistency flags, end of file.
+# The superblock after the HDF5 file format specification: signature, version, consistency flags, end of file.
 _SUPERBLOCK = struct.Struct("<8sB2xB16xQ")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK_VERSION = 3
@@ -26,46 +26,46 @@ _MOST_MISSING_BYTES = 16 << 20
 
 
 def open_for_reading(path: Path, what: str) -> h5py.File:
-    """Open an HDF5 file to read, even while it is being written or after its writer was killed.
+    """Open an HDF5 file for reading, even while it is being written or after its writer was killed.
 
     Parameters
     ----------
     path
         The file.
     what
-        What it should be, for the message: ``"recording"``.
+        Kind of the file, for error messages: ``"recording"``.
 
     Raises
     ------
     FileFormatError
-        If there is no such file, it is not HDF5, or it is cut short.
+        If the file is missing, is not HDF5, or is truncated.
     """
     if not path.is_file():
         raise FileFormatError(
             f"There is no {what} file {path}", expected="an existing file", hint="Check the path and the mount."
         )
     try:
-        # Reading as SWMR overlooks the mark of a writer, alive or killed. It is not for other files: it takes damage
-        # for a write in progress and tries again, seemingly for ever.
+        # SWMR mode ignores the flag of a writer, alive or killed. For other files it would be wrong: HDF5 takes damage
+        # for a write in progress and retries indefinitely.
         return h5py.File(path, "r", swmr=_is_unfinished(path))
     except OSError as error:
         raise FileFormatError(
             f"{path} cannot be opened as a {what}",
             expected=f"an HDF5 file with a {what}",
             got=str(error).splitlines()[0],
-            hint="It is another kind of file, or it is damaged.",
+            hint="The file has another format or is damaged.",
         ) from error
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Return whether an SWMR writer has the file open or could not close it, and nearly all of it is there."""
+    """Return whether an SWMR writer has the file open, or was killed with it open, and the file is nearly complete."""
     with path.open("rb") as file:
         head = file.read(_SUPERBLOCK.size)
         size = file.seek(0, os.SEEK_END)
     if len(head) < _SUPERBLOCK.size:
         return False
     signature, version, flags, end = _SUPERBLOCK.unpack(head)
-    # A full disk leaves a file short of its last write, which is no harm; much more missing is a broken copy.
+    # A full disk truncates a file by its last write, which is harmless; more missing than this is a broken copy.
     missing = max(0, end - size)
     return (
         signature == _SIGNATURE
@@ -78,8 +78,8 @@ def _is_unfinished(path: Path) -> bool:
 def build_image(fill: Callable[[h5py.File], None]) -> bytes:
     """Build an HDF5 file in memory and return its bytes.
 
-    Written as plain bytes, they may meet a full disk without harm; HDF5 itself can crash the process when a file it
-    has just begun cannot be written.
+    The bytes can be written with plain writes, which fail cleanly on a full disk; HDF5 itself can crash the process
+    if a new file cannot be written.
     """
     with h5py.File("image", "w", driver="core", backing_store=False, libver=LIBVER) as file:
         fill(file)
@@ -99,7 +99,7 @@ def check_mark(group: h5py.Group, kind: str, version: int) -> None:
     Raises
     ------
     FileFormatError
-        If the group is unmarked, marked as something else, or of a newer schema.
+        If the group has no mark, another mark, or a newer schema.
     """
     where = place(group)
     found = group.attrs.get("format")
@@ -112,32 +112,32 @@ def check_mark(group: h5py.Group, kind: str, version: int) -> None:
     number = group.attrs.get("schema_version")
     if not isinstance(number, int | np.integer) or not 1 <= int(number) <= version:
         raise FileFormatError(
-            f"{where} has a schema version that this program does not know",
+            f"{where} has an unsupported schema version",
             expected=f"attribute schema_version from 1 to {version}",
             got=number,
-            hint="Update sci-stream to read files written by a newer one.",
+            hint="Update sci-stream to read files of a newer version.",
         )
 
 
 def place(node: h5py.Group | h5py.Dataset) -> str:
-    """Name a group or dataset with its file, for messages."""
+    """Return the name of a group or dataset with its file, for messages."""
     return f"{node.file.filename}:{node.name}"
 
 
 def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
-    """Read a whole numeric dataset.
+    """Read a complete numeric dataset.
 
     Raises
     ------
     FileFormatError
-        If it is missing, of another rank, not numeric, or its data cannot be read.
+        If it is missing, of another rank, not numeric, or unreadable.
     """
     node = group.get(name)
     if not isinstance(node, h5py.Dataset):
         raise FileFormatError(f"{place(group)} lacks the dataset {name!r}", expected=f"a {ndim}-D dataset", got=node)
     if node.ndim != ndim or node.dtype.kind not in "buif":
         raise FileFormatError(
-            f"The dataset {place(node)} is of the wrong kind",
+            f"The dataset {place(node)} has the wrong type",
             expected=f"{ndim}-D, numeric",
             got=f"shape {node.shape}, dtype {node.dtype}",
         )
@@ -153,7 +153,7 @@ def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], 
     Raises
     ------
     FileFormatError
-        If it is missing (and required) or of another kind.
+        If it is missing (and required) or of another type.
     """
     value = group.attrs.get(name)
     if value is None and not required:
@@ -162,7 +162,7 @@ def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], 
     if not isinstance(value, kind):
         names = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
         raise FileFormatError(
-            f"The attribute {name!r} of {place(group)} is missing or of the wrong kind",
+            f"The attribute {name!r} of {place(group)} is missing or has the wrong type",
             expected=names,
             got="nothing" if value is None else repr(value),
         )
@@ -170,13 +170,13 @@ def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], 
 
 
 def write_text(group: h5py.Group, name: str, text: str) -> None:
-    """Write text as a fixed-length UTF-8 scalar dataset, of any length and readable by every HDF5 tool."""
+    """Write text of any length as a fixed-length UTF-8 scalar dataset, which every HDF5 tool can read."""
     data = text.encode()
     group.create_dataset(name, data=data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
 
 
 def read_text(group: h5py.Group, name: str) -> str:
-    """Read what `write_text` wrote.
+    """Read text written by `write_text`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Frames as files that other programs read: OME-TIFF, OME-Zarr, PNG pictures. Written one frame at a time."""
+"""Write frames as OME-TIFF, OME-Zarr or PNG images, one frame at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sci_stream.optional import need
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What is written: ``frames`` of one shape and dtype, (H, W) or, in colour, (H, W, 3).
+    """The frames to write: ``frames`` of one shape and dtype, (H, W) or, in colour, (H, W, 3).
 
-    ``count`` of them; ``interval_s`` from one to the next where it is known; ``labels`` name each for file names;
-    ``notes`` go into the file's metadata.
+    ``count`` is their number, ``interval_s`` the frame interval if known, ``labels`` the file names, and ``notes``
+    are stored as metadata.
     """
 
     frames: Iterable[Array]
@@ -46,10 +46,10 @@ def write_tiff(path: Path, stack: Stack) -> None:
     ConfigError
         If tifffile is not installed.
     StorageError
-        If it cannot be written.
+        If the file cannot be written.
     """
     tifffile = need("tifffile", "export", "Writing TIFF")
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "axes": "TYXS" if stack.colour else "TYX",
         "Name": stack.name,
         "Description": "; ".join(f"{key} = {value}" for key, value in stack.notes.items()),
@@ -77,7 +77,7 @@ def write_zarr(path: Path, stack: Stack) -> None:
     ConfigError
         If zarr is not installed.
     StorageError
-        If it cannot be written.
+        If the file cannot be written.
     """
     zarr = need("zarr", "export", "Writing Zarr")
     height, width = stack.shape[:2]
@@ -108,12 +108,12 @@ def write_zarr(path: Path, stack: Stack) -> None:
 
 
 def write_png(path: Path, stack: Stack) -> None:
-    """Write a folder of PNG pictures, 8 or 16 bit, ``<label>.png`` each.
+    """Write a folder of PNG images, 8 or 16 bit, ``<label>.png`` each.
 
     Raises
     ------
     StorageError
-        If it cannot be written.
+        If a file cannot be written.
     """
     try:
         path.mkdir()

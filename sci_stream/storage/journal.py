@@ -1,7 +1,7 @@
-"""An append-only journal of what happened in a series, one JSON object a line, beside its recording.
+"""An append-only journal of the events of a series, one JSON object per line, next to its recording.
 
-It survives what the recording may not: it is plain text, forced to the disk batch by batch, and a torn last line
-costs that line only.
+It survives damage to the recording: it is plain text, synced to disk batch by batch, and a truncated last line
+loses that line only.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.model import JsonObject
 
 
 class Journal:
@@ -23,19 +24,19 @@ class Journal:
     Parameters
     ----------
     path
-        The file, made if absent, appended to if present.
+        The file; created if missing, appended to otherwise.
 
     Raises
     ------
     StorageError
-        If it cannot be opened.
+        If the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pending: list[str] = []
         try:
-            # Unbuffered bytes: a batch reaches the kernel in one write, so that only its last line can be torn.
+            # Unbuffered: a batch reaches the kernel in one write, so that a crash can truncate its last line only.
             self._file = path.open("ab+", buffering=0)
             self._end_torn_line()
         except OSError as error:
@@ -48,18 +49,18 @@ class Journal:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def append(self, event: str, fields: Mapping[str, Any] | None = None) -> None:
+    def append(self, event: str, fields: Mapping[str, object] | None = None) -> None:
         """Add an event to the batch; nothing is written before `sync`."""
         line = {"event": event, "time_ns": unix_ns(), **(fields or {})}
         self._pending.append(json.dumps(line, separators=(",", ":"), default=str))
 
     def sync(self) -> None:
-        """Write the batch and force it to the disk. Does nothing, cheaply, if there is none.
+        """Write the batch and sync it to disk; do nothing if the batch is empty.
 
         Raises
         ------
         StorageError
-            If that fails; the batch is kept and tried again by the next call.
+            If writing fails; the batch is kept and written by the next call.
         """
         if not self._pending:
             return
@@ -91,13 +92,13 @@ class Journal:
         self.close()
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a journal, oldest first, without any torn line.
+def read_journal(path: Path) -> list[JsonObject]:
+    """Return the events of a journal, oldest first, skipping truncated lines.
 
     Raises
     ------
     FileFormatError
-        If there is no such file or not one line of it is an event.
+        If the file is missing or contains no event.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -105,15 +106,15 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         raise FileFormatError(f"The journal {path} cannot be read", got=error) from error
     events = list(_events(lines))
     if lines and not events and len(lines) > 1:
-        raise FileFormatError(f"{path} is not a journal", expected="one JSON object with 'event' a line")
+        raise FileFormatError(f"{path} is not a journal", expected="one JSON object with 'event' per line")
     return events
 
 
-def _events(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
+def _events(lines: Iterable[bytes]) -> Iterable[JsonObject]:
     for line in lines:
         try:
             value = json.loads(line)
         except ValueError:
-            continue  # torn by a crash: what follows it is whole
+            continue  # truncated by a crash: the lines that follow are complete
         if isinstance(value, dict) and "event" in value:
             yield value

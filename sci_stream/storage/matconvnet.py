@@ -1,4 +1,4 @@
-"""FFDNet as its authors first published it: a MatConvNet network in a MATLAB 7.3 file, which is HDF5."""
+"""Read FFDNet in its first published form: a MatConvNet network in a MATLAB 7.3 file, which is HDF5."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sci_stream.errors import WeightsError
 from sci_stream.model import Array
 from sci_stream.recon.denoisers.weights import FfdnetWeights, check_weights
 
+# MATLAB counts the pixels of a 2×2 cell by columns, torch by rows.
 _SUBPIXEL_ORDER = (0, 2, 1, 3)
-"""MATLAB counts the pixels of a 2×2 cell by columns, torch by rows."""
 
 
 def read_matconvnet(path: Path) -> FfdnetWeights:
-    """Read the convolutions of a MatConvNet FFDNet (grey) into the form every layout is brought to.
+    """Read the convolutions of a MatConvNet FFDNet (grey) into `FfdnetWeights`.
 
-    MATLAB stores kernels as (height, width, in, out); in HDF5 the axes come reversed. The sub-pixel channels at the
-    network's input and output are put into torch's order. Batch normalisation is merged in the published files.
+    MATLAB stores kernels as (height, width, in, out); in HDF5 the axes are reversed. The sub-pixel channels at the
+    network's input and output are reordered for torch. Batch normalisation is merged in the published files.
 
     Raises
     ------
     WeightsError
-        If the file is missing, no HDF5, holds no such network, or its shapes do not chain.
+        If the file is missing, not HDF5, contains no such network, or its shapes do not chain.
     """
     if not path.is_file():
         raise WeightsError(f"Weights file {path} does not exist", expected="a MatConvNet network (.mat)")

@@ -1,8 +1,9 @@
 """Read numeric arrays from MATLAB files of version 5 to 7, bounds-checked.
 
-SciPy's reader indexes C tables with type codes from the file and takes the process down where those are damaged; a
-node must not die of a file. The format: a header of 128 bytes, then elements of (type, size, data), some compressed;
-a matrix is an element of elements: flags, dimensions, name, values ("MAT-File Format", MathWorks, chapter 1).
+SciPy's reader indexes C tables with type codes from the file and crashes the process if they are damaged; a node
+must survive a damaged file. The format: a header of 128 bytes, then elements of (type, size, data), some
+compressed; a matrix is an element of elements: flags, dimensions, name, values ("MAT-File Format", MathWorks,
+chapter 1).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _HEADER = 128
 _MATRIX, _COMPRESSED = 14, 15
 _COMPLEX_FLAG = 0x0800
 
+# Element types of numbers; the values of a matrix may be stored in a smaller type than its class.
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-"""Element types of numbers; a matrix may be stored in a smaller one than its own."""
+# Array classes of numbers; other classes are text, cells, structures and sparse matrices.
 _CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
-"""Array classes of numbers; others are text, cells, structures, sparse matrices."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,23 @@ class _Element:
 
 
 def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
-    """Return the variables of these names, each in MATLAB's order of axes.
+    """Return the variables with these names, each in MATLAB's axis order.
 
     Parameters
     ----------
     content
-        Of the whole file.
+        Content of the whole file.
     names
-        Variables that are wanted; others are passed over, whatever they are. Absent ones are left out.
+        Variables to read; others are skipped unread. Missing ones are omitted.
 
     Raises
     ------
     ValueError
-        If the content is no such file or is damaged, or a wanted variable is not an array of real numbers.
+        If the content is not a MATLAB file or is damaged, or a requested variable is not an array of real numbers.
     """
     order = {b"IM": "<", b"MI": ">"}.get(content[_HEADER - 2 : _HEADER])
     if order is None:
-        raise ValueError("no header of a MATLAB file of version 5 to 7")
+        raise ValueError("not a MATLAB file of version 5 to 7")
     arrays = {}
     for element in _elements(memoryview(content)[_HEADER:], order):
         matrix = _inflate(element.data, order) if element.type == _COMPRESSED else element
@@ -62,13 +63,13 @@ def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
 
 
 def _elements(data: memoryview, order: str) -> Iterator[_Element]:
-    """Yield the elements that lie one behind the other in ``data``."""
+    """Yield the consecutive elements of ``data``."""
     at = 0
     while at < len(data):
         if len(data) - at < 8:
             raise ValueError("cut off within an element's tag")
         code, size = struct.unpack_from(order + "II", data, at)
-        if code >> 16:  # a small element: type and size share a word, up to four bytes of data follow it
+        if code >> 16:  # a small element: type and size share one word, followed by up to four bytes of data
             code, size, begin, end = code & 0xFFFF, code >> 16, at + 4, at + 8
             if size > 4:
                 raise ValueError(f"a small element claims {size} bytes")
@@ -82,7 +83,7 @@ def _elements(data: memoryview, order: str) -> Iterator[_Element]:
 
 
 def _inflate(data: memoryview, order: str) -> _Element:
-    """Return the one element in a compressed one, no more of it than it says it has."""
+    """Decompress a compressed element, limited to the size that it declares."""
     stream = zlib.decompressobj()
     try:
         tag = stream.decompress(data, 8)
@@ -90,7 +91,7 @@ def _inflate(data: memoryview, order: str) -> _Element:
             raise ValueError("a compressed variable is cut off")
         code, size = struct.unpack(order + "II", tag)
         content = stream.decompress(stream.unconsumed_tail, size) if size else b""
-        stream.decompress(stream.unconsumed_tail, 1)  # its end, and with it the checksum
+        stream.decompress(stream.unconsumed_tail, 1)  # reads the end of the stream, and so verifies its checksum
     except zlib.error as error:
         raise ValueError(f"a compressed variable is damaged ({error})") from error
     if len(content) != size or not stream.eof:
@@ -99,7 +100,7 @@ def _inflate(data: memoryview, order: str) -> _Element:
 
 
 def _open_matrix(data: memoryview, order: str) -> tuple[str, Iterator[_Element]]:
-    """Return the name of a matrix and its elements: flags, dimensions, and after the name the values."""
+    """Return the name of a matrix and its elements: flags, dimensions, and, after the name, the values."""
     parts = _elements(data, order)
     head = [element for _, element in zip(range(3), parts, strict=False)]
     if len(head) < 3:

@@ -1,4 +1,4 @@
-"""Published measurement files: MATLAB's ``.mat`` with ``meas``, ``mask`` and, for simulations, ``orig``."""
+"""Read published measurements: MATLAB ``.mat`` files with ``meas``, ``mask`` and, for simulations, ``orig``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _KEYS = ("meas", "mask", "orig")
 
 @dataclass(frozen=True, eq=False)
 class PublishedMeasurement:
-    """What a published file holds, on the file's own scales.
+    """The content of a published file, on the scales of the file.
 
     Parameters
     ----------
     meas
         (shots, H, W) measurements; simulated ones are Σ_b mask_b ⊙ orig_b.
     mask
-        (B, H, W) masks, ≥ 0; binary, or grey on any scale where they were measured.
+        (B, H, W) masks, ≥ 0; binary, or grey on any scale if they were measured.
     orig
-        (shots·B, H, W) true frames, usually 0–255; None for a real capture.
+        (shots·B, H, W) true frames, usually 0–255; None for a real measurement.
     """
 
     meas: Array
@@ -46,24 +46,24 @@ class PublishedMeasurement:
 
 
 def read_published(path: Path) -> PublishedMeasurement:
-    """Read a published ``.mat`` file of either generation.
+    """Read a published ``.mat`` file of version 5 to 7.3.
 
-    MATLAB keeps arrays as (H, W, ·) and drops a last axis of 1, so that a single shot is (H, W). Version 7.3 files are
-    HDF5, in which the axes come reversed.
+    MATLAB stores arrays as (H, W, ·) and drops a last axis of 1, so that a single shot is (H, W). Version 7.3 files
+    are HDF5, in which the axes are reversed.
 
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
 
     Returns
     -------
-    Arrays with the frame axis first, dtypes as in the file, owned by the caller.
+    Arrays with the frame axis first, with the dtypes of the file, owned by the caller.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, is no ``.mat``, lacks ``meas`` or ``mask``, or their shapes or values do not agree.
+        If the file is missing, not a ``.mat`` file, lacks ``meas`` or ``mask``, or their shapes or values are invalid.
     """
     path = Path(path)
     if not path.is_file():
@@ -91,7 +91,7 @@ def _read_v5(path: Path) -> dict[str, Array]:
             f"{path} cannot be read as a .mat file",
             expected="a MATLAB file of version 5 to 7.3",
             got=error,
-            hint="It may be cut off, or not a .mat file at all; fetch it again.",
+            hint="It may be truncated, or not a .mat file; download it again.",
         ) from error
     return {key: _frames_first(path, key, array) for key, array in content.items()}
 
@@ -103,22 +103,22 @@ def _read_v73(path: Path) -> dict[str, Array]:
             for key in _KEYS:
                 if isinstance(file.get(key), h5py.Dataset):
                     arrays[key] = _frames_first(path, key, np.asarray(file[key]).T)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:  # h5py, by the damage
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:  # h5py raises any of these
         raise FileFormatError(
             f"{path} cannot be read as a .mat file of version 7.3",
             got=f"{type(error).__name__}: {error}",
-            hint="It may be cut off; fetch it again.",
+            hint="It may be truncated; download it again.",
         ) from error
     return arrays
 
 
 def _frames_first(path: Path, key: str, array: Array) -> Array:
-    """Turn (H, W) or (H, W, n) into (n, H, W), contiguous."""
+    """Reorder (H, W) or (H, W, n) to (n, H, W), contiguous."""
     if array.ndim == 2:
         array = array[:, :, np.newaxis]
     if array.ndim != 3 or 0 in array.shape:
         raise FileFormatError(
-            f"The variable {key} of {path} has a wrong shape",
+            f"The variable {key} of {path} has an invalid shape",
             expected="(H, W) or (H, W, n), none of them 0",
             got=array.shape,
         )
@@ -126,17 +126,17 @@ def _frames_first(path: Path, key: str, array: Array) -> Array:
 
 
 def _check_values(path: Path, key: str, array: Array) -> None:
-    """Refuse what is not real, finite numbers; and negative masks."""
+    """Refuse complex, non-finite and non-numeric values, and negative masks."""
     numeric = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
     if not (numeric or array.dtype == np.bool_):
         raise FileFormatError(
             f"The variable {key} of {path} does not hold numbers", expected="real numbers", got=array.dtype
         )
     if not np.isfinite(array).all():
-        raise FileFormatError(f"The variable {key} of {path} holds NaN or infinity")
+        raise FileFormatError(f"The variable {key} of {path} contains NaN or infinity")
     if key == "mask" and not 0 <= array.min() <= array.max() > 0:
         raise FileFormatError(
-            f"The mask of {path} is no transmission",
+            f"The mask of {path} is not a transmission",
             expected="values ≥ 0, not all of them 0",
             got=f"{array.min():.4g} to {array.max():.4g}",
         )

@@ -1,4 +1,4 @@
-"""A film in MP4 or Matroska, H.264 or FFV1, that plays up to its last second even if its writer is killed."""
+"""Write video as MP4 or Matroska, H.264 or FFV1, playable even if its writer is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NVIDIA = Path("/dev/nvidiactl")
 _CONTAINERS: dict[str, tuple[str, dict[str, str]]] = {
-    # A plain MP4 is unreadable without the index written at its end: fragments carry theirs with them.
+    # A plain MP4 is unreadable without the index at its end; fragments contain their own index.
     ".mp4": ("mp4", {"movflags": "frag_keyframe+empty_moov+default_base_moof", "flush_packets": "1"}),
     ".mkv": ("matroska", {"cluster_time_limit": "1000", "flush_packets": "1"}),
 }
@@ -27,31 +27,31 @@ _MOST_FPS_DENOMINATOR = 1001
 
 
 class MovieFile:
-    """Write pictures as a film; a context manager. Used from one thread.
+    """Write images as a video file; a context manager. Used from one thread.
 
-    A key frame comes every second: of a film whose writer was killed, at most the last second is missing.
+    There is a key frame every second: if the writer is killed, at most the last second is lost.
 
     Parameters
     ----------
     path
-        Where to; an existing file is replaced.
+        Output file; an existing file is replaced.
     fps
-        Frames a second at which it plays.
+        Frames per second at which the video plays.
     lossless
-        FFV1 rather than H.264: every value as it was, many times larger, Matroska only.
+        FFV1 instead of H.264: exact values, many times larger, Matroska only.
     quality
-        H.264's constant rate factor, 0–51: lower is better and larger. 18 looks like the original.
+        Constant rate factor of H.264, 0–51: lower is better and larger. 18 is visually lossless.
     threads
-        That the encoder uses; 0 for its own choice.
+        Threads of the encoder; 0: chosen by the encoder.
     container
-        ``".mp4"`` or ``".mkv"``, where the path's suffix does not say.
+        ``".mp4"`` or ``".mkv"``, if the path has no such suffix.
 
     Raises
     ------
     ConfigError
         If PyAV is not installed.
     InputError
-        If the suffix is neither ``.mp4`` nor ``.mkv``, or FFV1 is asked for in MP4.
+        If the suffix is neither ``.mp4`` nor ``.mkv``, or FFV1 is requested for MP4.
     """
 
     def __init__(
@@ -72,19 +72,21 @@ class MovieFile:
         self._lossless, self._quality, self._threads = lossless, quality, threads
         self._suffix = container or path.suffix.lower()
         if self._suffix not in _CONTAINERS:
-            raise InputError(f"{path} cannot be a film", expected="a name that ends in .mp4 or .mkv", got=self._suffix)
+            raise InputError(
+                f"Unknown video format of {path}", expected="a name that ends in .mp4 or .mkv", got=self._suffix
+            )
         if lossless and self._suffix != ".mkv":
             raise InputError(f"{path} cannot be lossless", expected="a name that ends in .mkv", got=self._suffix)
         self._container: av.container.OutputContainer | None = None
         self._stream: av.video.VideoStream | None = None
 
     def write(self, picture: npt.NDArray[np.uint8]) -> None:
-        """Add a picture, (H, W) grey or (H, W, 3) RGB; all of one size. An odd last row or column is repeated.
+        """Add an image, (H, W) grey or (H, W, 3) RGB; all of one size. An odd last row or column is repeated.
 
         Raises
         ------
         StorageError
-            If it cannot be encoded or written.
+            If the image cannot be encoded or written.
         """
         even = np.pad(
             picture, [(0, picture.shape[0] % 2), (0, picture.shape[1] % 2), (0, 0)][: picture.ndim], mode="edge"
@@ -99,7 +101,7 @@ class MovieFile:
             frame.time_base = 1 / self._fps
             self._mux(frame)
         except (OSError, self._av.FFmpegError) as error:
-            raise StorageError(f"The film {self.path} cannot be written", got=error) from error
+            raise StorageError(f"The video file {self.path} cannot be written", got=error) from error
         self.frames += 1
 
     def _open(self, picture: npt.NDArray[np.uint8]) -> None:
@@ -123,7 +125,7 @@ class MovieFile:
     def _add_stream(self, container: Any, encoder: str, picture: npt.NDArray[np.uint8]) -> Any:
         second = str(max(1, round(self._fps)))
         options = {
-            # Without B-frames and look-ahead a frame leaves the encoder as it comes in: a kill loses less.
+            # Without B-frames and look-ahead every frame leaves the encoder at once, so that a kill loses less.
             "libx264": {"crf": str(self._quality), "preset": "veryfast", "tune": "zerolatency", "g": second},
             "h264_nvenc": {"cq": str(self._quality), "preset": "p4", "bf": "0", "g": second},
             "ffv1": {"level": "3", "slicecrc": "1", "g": "1"},
@@ -143,12 +145,12 @@ class MovieFile:
             self._container.mux(packet)
 
     def close(self) -> None:
-        """Finish the film. May be called again; without a picture there is no file.
+        """Finish the file. May be called again; without images no file is created.
 
         Raises
         ------
         StorageError
-            If its end cannot be written; it plays up to there.
+            If the end of the file cannot be written; it plays up to there.
         """
         container, self._container = self._container, None
         if container is None:
@@ -159,7 +161,7 @@ class MovieFile:
                 container.mux(packet)
             container.close()
         except (OSError, self._av.FFmpegError) as error:
-            raise StorageError(f"The film {self.path} cannot be finished", got=error) from error
+            raise StorageError(f"The video file {self.path} cannot be finished", got=error) from error
 
     def __enter__(self) -> Self:
         return self

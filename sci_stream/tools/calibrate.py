@@ -1,7 +1,7 @@
-"""``sci-stream calibrate``: shows darkness, white and each pattern to the camera, and makes a calibration of it.
+"""``sci-stream calibrate``: show dark, white and each pattern to the camera, and compute a calibration.
 
-Where the camera commands its mask modulator (`sci_stream.ports.PatternCamera`) it goes by itself, otherwise someone is
-asked to set each up. No node, no network: one process, one camera.
+A camera that controls its mask modulator (`sci_stream.ports.PatternCamera`) is calibrated automatically; otherwise the
+user is asked to set up each pattern. One process, one camera, no network.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import AdjustableCamera, Camera, Pattern, PatternCamera
 
 _READ_S = 0.5
+# A dark frame above this fraction of the range was not taken in the dark.
 _DARK_AT_MOST = 0.5
-"""A dark frame in the upper half of the range was not taken in the dark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to calibrate.
+    """Settings of a calibration.
 
     Parameters
     ----------
     frames
-        Averaged for each pattern.
+        Number of frames averaged per pattern.
     settle
-        Frames thrown away after a pattern was set up: they may have begun before.
+        Number of frames discarded after each pattern change: their exposure may have started before it.
     n_frames
-        B; None for what the camera says.
+        B; None to use the camera's number.
     automatic
-        Let the camera show the patterns; False to have someone asked although it could.
+        Let the camera show the patterns; False to ask the user even if it could.
     field, brightness, held
-        As in `sci_stream.calibration.measurement.Setting`; brightness None for what the camera says, else 1.
+        As in `sci_stream.calibration.measurement.Setting`; brightness None for the camera's value, else 1.
     reverse
-        Patterns are set up in reverse order of exposure.
+        Patterns are shown in reverse order of exposure.
     exposure_ns, gain_db
-        For the record, and to notice that they have changed; None for what a GenICam camera says.
+        For the record, and to detect changes later; None to read them from a GenICam camera.
     patience_s
-        How long to wait for a frame.
+        Timeout for a frame.
     """
 
     frames: int = 32
@@ -63,31 +63,31 @@ class Plan:
 
 
 Ask = Callable[[str], None]
-"""Asks someone to set something up, and returns when it is done. May raise KeyboardInterrupt."""
+"""Asks the user to set something up, and returns when it is done. May raise KeyboardInterrupt."""
 Progress = Callable[[str, int, int], None]
-"""Called with what is being taken, and how many frames of how many of it there are."""
+"""Called with the present step, the number of frames taken and their total."""
 
 
 def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple[Calibration, Measured]:
-    """Take all frames and make a calibration.
+    """Acquire all frames and compute the calibration.
 
-    The camera is closed when this returns or raises, also by KeyboardInterrupt.
+    The camera is closed on return and on every exception, including KeyboardInterrupt.
 
     Raises
     ------
     ConfigError
-        If the number is unknown: patterns there are.
+        If the number of patterns is unknown.
     CameraError
         If the camera cannot be opened or delivers no frames.
     CalibrationError
-        If what it sees cannot be a calibration; it is found as early as can be.
+        If the frames are unsuitable for a calibration; raised as early as possible.
     """
     with _running(camera) as capabilities:
         n_frames = plan.n_frames or capabilities.n_frames
         if n_frames is None:
             raise ConfigError(
-                f"The camera {capabilities.model} does not know how many patterns its modulator shows",
-                hint="Give their number: --masks B.",
+                f"The camera {capabilities.model} does not report the number of patterns of its modulator",
+                hint="Give it with --masks B.",
             )
         saturation_dn = float((1 << capabilities.bit_depth) - 1)
         shower = camera if plan.automatic and isinstance(camera, PatternCamera) else None
@@ -101,18 +101,18 @@ def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple
 
         dark = take("dark", "No light: close the lens, or switch the light off")
         _check_dark(dark, saturation_dn)
-        white = take("white", "White: an even bright field, every mask element open")
+        white = take("white", "White: a uniform bright field, every mask element open")
         check_white(dark, white)
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
         report = shower.field_brightness if shower is not None else 1.0
-        plan = told_by(camera, plan)
+        plan = with_camera_settings(camera, plan)
         setting = _setting(plan, capabilities, saturation_dn, report if plan.brightness is None else plan.brightness)
         return measure(dark, white, patterns, replace(setting, mask_order=tuple(shown)))
 
 
-def told_by(camera: Camera, plan: Plan) -> Plan:
-    """Take exposure time and gain from a camera that has them by their SFNC names, as far as the plan does not say."""
+def with_camera_settings(camera: Camera, plan: Plan) -> Plan:
+    """Fill in exposure time and gain from a camera with the SFNC features, unless the plan gives them."""
     if not isinstance(camera, AdjustableCamera):
         return plan
     there = {parameter.name: parameter for parameter in camera.settings()}
@@ -136,13 +136,13 @@ def _setting(plan: Plan, capabilities: CameraCapabilities, saturation_dn: float,
         exposure_ns=plan.exposure_ns,
         gain_db=plan.gain_db,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        source=f"measured with {capabilities.model} {capabilities.serial}, {plan.frames} frames a pattern",
+        source=f"measured with {capabilities.model} {capabilities.serial}, {plan.frames} frames per pattern",
     )
 
 
 @contextmanager
 def _running(camera: Camera) -> Iterator[CameraCapabilities]:
-    """Have a camera open and started; close it whatever happens."""
+    """Open and start a camera; close it in any case."""
     try:
         capabilities = camera.open()
         camera.start()
@@ -153,7 +153,7 @@ def _running(camera: Camera) -> Iterator[CameraCapabilities]:
 
 
 def _average(camera: Camera, plan: Plan, words: str, saturation_dn: float, progress: Progress) -> FrameMean:
-    """Average the next frames that were exposed after now."""
+    """Average the next frames whose exposure starts after this call."""
     mean = FrameMean()
     to_settle = plan.settle
     asked_ns = unix_ns()
@@ -168,12 +168,12 @@ def _average(camera: Camera, plan: Plan, words: str, saturation_dn: float, progr
                     expected=f"{plan.frames} frames for {words!r}",
                     got=f"{mean.n}"
                     + (", then its end" if camera.exhausted else f", then none for {plan.patience_s:g} s"),
-                    hint="Does it wait for a trigger? Is a number of snapshots set for it in the rig?",
+                    hint="Check whether it waits for a trigger, or the rig limits its number of snapshots.",
                 )
             continue
         heard_s = time.monotonic()
         if frame.host_time_ns < asked_ns:
-            continue  # it waited in a buffer while the pattern was being set up
+            continue  # it was buffered while the pattern was being set up
         if to_settle:
             to_settle -= 1
             continue
@@ -189,5 +189,5 @@ def _check_dark(dark: FrameMean, saturation_dn: float) -> None:
             "The dark frame is not dark",
             expected=f"less than {_DARK_AT_MOST * saturation_dn:g} DN, half of the range",
             got=f"{level:.0f} DN",
-            hint="Cover the lens, and look at the camera's black level.",
+            hint="Cover the lens, and check the black level of the camera.",
         )

@@ -1,4 +1,4 @@
-"""How alike the video of two recordings is: PSNR and SSIM, snapshot by snapshot."""
+"""Compare the video of two recordings: PSNR and SSIM for each snapshot."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sci_stream.errors import InputError
 from sci_stream.recon.metrics import psnr, ssim
 from sci_stream.storage.recording.series import RecordedSeries
 
+# Side of the SSIM window: smaller frames have no SSIM.
 _SSIM_PX = 11
-"""Side of the window of SSIM: smaller frames have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
-    """One snapshot's video in both recordings. ``psnr_db`` is infinite for equal video; ``ssim`` None if too small."""
+    """Video of one snapshot in both recordings. ``psnr_db`` is infinite for equal video; ``ssim`` None if too small."""
 
     seq: int
     psnr_db: float
@@ -29,7 +29,7 @@ class Similarity:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All snapshots of which both recordings hold the video, and how many only one of them does."""
+    """All snapshots with video in both recordings, and the numbers of those with video in only one."""
 
     snapshots: list[Similarity]
     only_first: int
@@ -39,19 +39,19 @@ class Comparison:
 def compare_recordings(
     first: Path, second: Path, progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Comparison:
-    """Compare the video of two recordings; peak 1.0, a Bayer mosaic plane by plane being the mosaic itself.
+    """Compare the video of two recordings; peak 1.0. Bayer mosaics are compared as mosaics, without demosaicing.
 
     Parameters
     ----------
     first, second
-        Of the recordings.
+        The recordings.
     progress
-        Called with the number of items done and the total: how many snapshots are done, of how many.
+        Called with the number of snapshots done and the total.
 
     Raises
     ------
     FileFormatError
-        If one is no recording.
+        If a file is not a recording.
     InputError
         If their videos differ in size, or they have no snapshot in common.
     """
@@ -71,12 +71,12 @@ def compare_recordings(
             )
         likenesses = []
         for done, seq in enumerate(common.tolist(), 1):
-            likenesses.append(_likeness(a, b, seq))
+            likenesses.append(_similarity(a, b, seq))
             progress(done, len(common))
         return Comparison(likenesses, len(a.video) - len(common), len(b.video) - len(common))
 
 
-def _likeness(a: RecordedSeries, b: RecordedSeries, seq: int) -> Similarity:
+def _similarity(a: RecordedSeries, b: RecordedSeries, seq: int) -> Similarity:
     one, other = (torch.from_numpy(series.video_of(seq).astype(np.float32)) for series in (a, b))
     large_enough = min(one.shape[-2:]) >= _SSIM_PX
     return Similarity(

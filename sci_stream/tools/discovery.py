@@ -1,4 +1,4 @@
-"""Which cameras there are, across all installed drivers that can tell."""
+"""Find cameras with all installed drivers that support it."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one driver found."""
+    """Cameras found by one driver."""
 
     driver: str
     producers: Sequence[FoundProducer]
 
     @property
     def cameras(self) -> Iterator[FoundCamera]:
-        """Return its cameras, those of all interfaces."""
+        """Yield the cameras of all interfaces."""
         return (c for producer in self.producers for interface in producer.interfaces for c in interface.cameras)
 
 
 def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
-    """Ask drivers for their cameras.
+    """Find cameras.
 
     Parameters
     ----------
     places
-        Files or folders to look in; empty for where each driver looks by itself.
+        Files or folders to search; empty for the drivers' default search paths.
     driver
-        Ask this one only; empty for all that can tell.
+        Use only this driver; empty for all that can find cameras.
 
     Raises
     ------
     ConfigError
-        If the driver named is not installed or cannot tell, or has nowhere to look.
+        If the given driver is not installed, cannot find cameras, or has nothing to search.
     """
     found = []
     for name in [driver] if driver else driver_names():
@@ -56,17 +56,17 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
         if isinstance(loaded, CameraFinder):
             found.append(Found(name, loaded.find(places)))
         elif driver:
-            raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Its cameras are named in a rig.")
+            raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Name its camera in the rig file.")
     return found
 
 
 def choose(wanted: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
-    """Return the one camera of this serial number, user-defined name or id, and its driver's name.
+    """Return the camera with this serial number, user-defined name or id, and its driver's name.
 
     Raises
     ------
     CameraError
-        If there is none.
+        If there is no such camera.
     ConfigError
         If there are several.
     """
@@ -77,7 +77,7 @@ def choose(wanted: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
     lines = [f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}" for _, c in fitting or cameras]
     if fitting:
         raise ConfigError(
-            f"{len(fitting)} cameras are called {wanted!r}", hint=f"Found:{''.join(lines)}\nGive the id of one."
+            f"{len(fitting)} cameras match {wanted!r}", hint=f"Found:{''.join(lines)}\nGive the id of one."
         )
     lines += [f"\n  {p.path}: {p.problem}" for each in found for p in each.producers if p.problem]
     raise CameraError(
@@ -87,6 +87,6 @@ def choose(wanted: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
 
 
 def make_found(driver: str, camera: FoundCamera) -> Camera:
-    """Make a camera that was found, not yet open: as it is, without configuring it."""
+    """Make a camera that was found, not open and without configuration."""
     loaded = load_driver(driver)
     return loaded(validate_options(loaded.Options, camera.options, f"the camera {camera.serial}"))

@@ -1,4 +1,4 @@
-"""Write a recording in forms that other programs play and read: films, OME-TIFF, OME-Zarr, pictures."""
+"""Export a recording to video files, OME-TIFF, OME-Zarr or PNG images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 
 class Form(enum.StrEnum):
-    """What a recording can be written as."""
+    """Output format."""
 
     MP4 = "mp4"
     MKV = "mkv"
@@ -40,11 +40,11 @@ _FILMS = (Form.MP4, Form.MKV, Form.FFV1)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What to write, and how.
+    """Settings of an export.
 
-    ``coded`` for the coded snapshots rather than the video; ``pictures`` for 8-bit pictures as on a screen where the
-    form could hold the values themselves (TIFF, Zarr), which films and PNG always are; ``first`` and ``last`` seq,
-    both included; ``fps`` at which a film plays; ``tone`` of pictures; ``replace`` an existing file.
+    ``coded`` exports the coded snapshots instead of the video; ``pictures`` 8-bit images as on the screen where the
+    format could store the values themselves (TIFF, Zarr), which video files and PNG always contain; ``first`` and
+    ``last`` seq, inclusive; ``fps`` of a video file; ``tone`` of images; ``replace`` an existing file.
     """
 
     form: Form | None = None
@@ -59,7 +59,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: ``snapshots`` in ``frames`` to ``path``; of ``left_out`` in between there was nothing."""
+    """Result of an export: ``snapshots`` in ``frames`` in ``path``; ``left_out`` snapshots were missing."""
 
     path: Path
     form: Form
@@ -69,19 +69,19 @@ class Exported:
 
 
 def form_of(path: Path, form: Form | None) -> Form:
-    """Return what to write: what was asked for, else what the name's ending says.
+    """Return the format: the given one, else that of the file suffix.
 
     Raises
     ------
     InputError
-        If neither says.
+        If neither determines it.
     """
     found = form or _BY_SUFFIX.get(path.suffix.lower())
     if found is None:
         raise InputError(
-            f"What {path} is to be is not clear",
+            f"Cannot determine the export format of {path}",
             expected="a name ending in .mp4, .mkv, .tif, .tiff or .zarr, or a form: " + ", ".join(Form),
-            got=path.suffix or "no ending",
+            got=path.suffix or "no suffix",
         )
     return found
 
@@ -89,27 +89,27 @@ def form_of(path: Path, form: Form | None) -> Form:
 def export(
     source: Path, out: Path, options: ExportOptions, progress: Progress = lambda _done, _total: None
 ) -> Exported:
-    """Write a recording's video, or its coded snapshots, to another file; it appears under its name once complete.
+    """Export a recording's video, or its coded snapshots; the output appears under its name once complete.
 
     Parameters
     ----------
     source
         The recording.
     out
-        The file, or for Zarr and PNG the folder.
+        Output file, or folder for Zarr and PNG.
     options
-        What, and how.
+        Settings.
     progress
-        Called with the number of items done and the total: how many snapshots are done, of how many.
+        Called with the number of snapshots done and the total.
 
     Raises
     ------
     FileFormatError
-        If ``source`` is no recording.
+        If ``source`` is not a recording.
     InputError
-        If there is nothing in it to write, or the form is not clear.
+        If it contains nothing to export, or the format cannot be determined.
     ConfigError
-        If a library that the form needs is not installed.
+        If a library for the format is not installed.
     StorageError
         If ``out`` exists and is not to be replaced, or cannot be written.
     """
@@ -117,7 +117,7 @@ def export(
     if out.exists() and not options.replace:
         raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
     if not out.parent.is_dir():
-        raise StorageError(f"The folder {out.parent} does not exist", hint="Make it first.")
+        raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
     partial = out.with_name(f".{out.name}.{os.getpid()}.part")
     with RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
@@ -128,7 +128,7 @@ def export(
                 _remove(out)
             partial.replace(out)
         except (StorageError, OSError) as error:
-            # Said of the name that was asked for, not of the one it has until it is complete.
+            # Name the requested path in the error, not the temporary one.
             got = error.got if isinstance(error, StorageError) else error.strerror
             raise StorageError(f"{out} cannot be written", got=got or error) from error
         finally:
@@ -143,9 +143,9 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
     if not seqs:
         what = "coded snapshots" if options.coded else "video"
         raise InputError(
-            f"{source} holds no {what} to export" + ("" if not len(stored) else " in that range"),
+            f"{source} contains no {what} to export" + ("" if not len(stored) else " in that range"),
             expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}" if len(stored) else None,
-            hint=None if options.coded or len(stored) else "sci-stream replay makes it from the raw snapshots.",
+            hint=None if options.coded or len(stored) else "sci-stream replay reconstructs it from the raw snapshots.",
         )
     return seqs
 
@@ -195,7 +195,7 @@ class _Job:
             dtype = np.dtype(np.uint8)
             size = (*size, 3) if info.bayer is not None and not coded else size
         elif self.form is Form.TIFF and dtype == np.float16:
-            # OME knows no half precision; single holds every value of it.
+            # OME has no half precision; single precision represents every value of it.
             dtype = np.dtype(np.float32)
             frames = (frame.astype(np.float32) for frame in self._frames())
         return Stack(
@@ -211,7 +211,7 @@ class _Job:
 
 
 def _interval_s(series: RecordedSeries, frames_each: int) -> float | None:
-    """Return the time between frames: the snapshots' median distance, shared among their frames."""
+    """Return the frame interval: the median interval of the snapshots, divided by their frames."""
     came = series.rows["host_time_ns"]
     steps = np.diff(np.sort(came[came > 0]))
     period_ns = series.info.frame_period_ns or (float(np.median(steps)) if len(steps) else None)

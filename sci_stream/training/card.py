@@ -1,39 +1,41 @@
-"""The model card: facts about weights that users need, as Markdown."""
+"""The model card of weights, as Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from sci_stream.model import JsonObject
 from sci_stream.recon.denoisers.variants import NetworkShape
+from sci_stream.training.checkpoint import SessionRecord
+from sci_stream.training.curve import CurvePoint
 
 _POINTS_SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """All that a model card says.
+    """Content of a model card.
 
     Parameters
     ----------
     variant, shape, sha256
-        Which network, and which file.
+        Name of the network, its shape, and the hash of the file.
     licence, data
-        Under which licence the weights are, and lines on the photographs: source and licence of each.
+        Licence of the weights, and one line per source of photographs with its licence.
     n_images
-        How many photographs it was trained on.
+        Number of training photographs.
     settings, sessions
-        Of the run: `TrainingSettings` by name, and each sitting's device, torch, steps and minutes.
+        Settings of the run by name, and device, torch, steps and minutes of each session.
     begun_with
-        SHA-256 of the weights that the run started from; empty if from random ones.
+        SHA-256 of the weights that the run started from; empty for random weights.
     step, steps, minutes
         Steps taken, planned steps (None if unknown), and total time.
     curve
         Points of the validation curve.
     scores
-        PSNR in dB by set of images, by network, by noise level; this network's name is the variant's.
+        PSNR in dB by image set, network and noise level; this network's name is the variant's.
     """
 
     variant: str
@@ -42,13 +44,13 @@ class ModelCard:
     licence: str
     data: Sequence[str]
     n_images: int
-    settings: Mapping[str, Any]
-    sessions: Sequence[Mapping[str, Any]]
+    settings: JsonObject
+    sessions: Sequence[SessionRecord]
     begun_with: str
     step: int
     steps: int | None
     minutes: float
-    curve: Sequence[Mapping[str, Any]]
+    curve: Sequence[CurvePoint]
     scores: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     def markdown(self) -> str:
@@ -63,17 +65,17 @@ class ModelCard:
             f"An FFDNet (Zhang, Zuo, Zhang, IEEE TIP 27, 2018) of {shape.layers} layers and {shape.channels} channels: "
             f"{shape.n_parameters / 1e3:.1f} thousand parameters, {shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. "
             "It takes a grey image, 0–1, with white Gaussian noise and the noise's standard deviation, and gives the "
-            "noise to be subtracted. Made to be the prior of a plug-and-play reconstruction; it knows nothing of other "
-            "kinds of noise.\n\n"
+            "noise to be subtracted. It is the prior of a plug-and-play reconstruction and not trained for other kinds "
+            "of noise.\n\n"
             f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
         )
 
     def _quality(self) -> str:
         if not self.scores:
-            return "## Quality\n\nNot measured on test images when this was written."
+            return "## Quality\n\nNot measured on test images."
         blocks = [
-            "## Quality\n\nPSNR in dB, mean over the luminance of a set's images, the same white Gaussian noise for "
-            "each network (σ on the 0–255 scale), nothing clipped or rounded."
+            "## Quality\n\nPSNR in dB, mean over the luminance of a set's images, with the same white Gaussian noise "
+            "for each network (σ on the 0–255 scale), without clipping or rounding."
         ]
         for name, by_network in self.scores.items():
             levels = list(next(iter(by_network.values())))

@@ -1,58 +1,82 @@
-"""Checkpoints of a training run, from which it resumes bit for bit."""
+"""Checkpoints of a training run; a resumed run is bit-identical to an uninterrupted one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypedDict, cast
 
 import torch
 
 from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.model import JsonObject
+from sci_stream.training.learner import LearnerState
 
+# The `format` entry of checkpoints; the number increases with every incompatible change.
 FORMAT = "sci_stream.training.2"
-"""The ``format`` entry of checkpoints; the number rises when readers must change."""
 
 _REQUIRED = {"format", "settings", "data_id", "steps", "elapsed_s", "sessions", "begun_with", "learner"}
 
 
+class SessionRecord(TypedDict):
+    """Machine and duration of one session of a run."""
+
+    device: str
+    torch: str
+    steps: int
+    minutes: float
+
+
+class Checkpoint(TypedDict):
+    """Content of a checkpoint. ``settings`` are those of `TrainingSettings`; ``steps`` is None while undecided."""
+
+    settings: JsonObject
+    data_id: str
+    n_images: int
+    steps: int | None
+    elapsed_s: float
+    sessions: list[SessionRecord]
+    begun_with: str
+    learner: LearnerState
+
+
 def checkpoint_path(run: Path) -> Path:
-    """Return where a run's checkpoint is."""
+    """Return the path of a run's checkpoint."""
     return run / "checkpoint.pt"
 
 
-def save_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
-    """Replace a run's checkpoint; whatever happens meanwhile, the old or the new one is there whole.
+def save_checkpoint(run: Path, content: Checkpoint) -> None:
+    """Replace a run's checkpoint atomically: after a crash, the old or the new one is complete.
 
     Raises
     ------
     StorageError
-        If it cannot be written.
+        If writing fails.
     """
     write_atomically(checkpoint_path(run), lambda file: torch.save({**content, "format": FORMAT}, file))
 
 
-def load_checkpoint(run: Path) -> dict[str, Any]:
-    """Read a run's checkpoint, without running code of it.
+def load_checkpoint(run: Path) -> Checkpoint:
+    """Read a run's checkpoint without executing code from it.
 
     Raises
     ------
     FileFormatError
-        If it is missing, damaged or none of a training run.
+        If it is missing, damaged or not a training checkpoint.
     """
     path = checkpoint_path(run)
     if not path.is_file():
         raise FileFormatError(f"There is no training run in {run}", expected=str(path), got="no such file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler raises whatever rubbish leads it to: IndexError, TypeError, …
+    except Exception as error:  # damaged input makes the unpickler raise anything: IndexError, TypeError, …
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise FileFormatError(
             f"The training checkpoint {path} cannot be read",
             got=reason[0],
-            hint="It is damaged or none of this product: begin a new run in another folder.",
+            hint="It is damaged or from another program: start a new run in another folder.",
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT or not content.keys() >= _REQUIRED:
         raise FileFormatError(
@@ -60,7 +84,7 @@ def load_checkpoint(run: Path) -> dict[str, Any]:
             expected=f"format {FORMAT!r} with {', '.join(sorted(_REQUIRED))}",
             got=repr(content.get("format")) if isinstance(content, dict) else type(content).__name__,
         )
-    return content
+    return cast(Checkpoint, content)
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

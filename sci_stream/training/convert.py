@@ -1,4 +1,4 @@
-"""Bring checkpoints of any known layout into the own form, and say what one is."""
+"""Import checkpoints of any known layout, and describe them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, read_
 from sci_stream.storage.matconvnet import read_matconvnet
 from sci_stream.training.checkpoint import write_atomically
 
-_SAID_ALREADY = frozenset({"layout", "output", "layers", "channels", "variant"})
-"""Metadata entries derived from the tensors."""
+# Metadata entries that are derived from the tensors.
+_DERIVED = frozenset({"layout", "output", "layers", "channels", "variant"})
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsDescription:
-    """Description of a checkpoint: layout, size, work, what its last layer gives, its hash and what it says."""
+    """Description of a checkpoint: layout, size, work per pixel, output of the last layer, hash and metadata."""
 
     path: Path
     origin: str
@@ -42,28 +42,28 @@ class WeightsDescription:
             ("work", f"{self.shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel"),
             ("gives", self.gives),
             ("SHA-256", self.sha256),
-            *((key, value) for key, value in sorted(self.about.items()) if key not in _SAID_ALREADY),
+            *((key, value) for key, value in sorted(self.about.items()) if key not in _DERIVED),
         ]
 
 
 def read_any(path: Path) -> FfdnetWeights:
-    """Read weights of any layout: own, KAIR, IPOL, or MatConvNet by its ``.mat``.
+    """Read weights of any layout: own, KAIR, IPOL, or MatConvNet (``.mat``).
 
     Raises
     ------
     WeightsError
-        If the file is missing or of none of them.
+        If the file is missing or has another layout.
     """
     return read_matconvnet(path) if path.suffix == ".mat" else load_ffdnet(path)
 
 
 def describe_weights(path: Path) -> WeightsDescription:
-    """Say what a checkpoint is.
+    """Describe a checkpoint.
 
     Raises
     ------
     WeightsError
-        If it is missing or of no known layout.
+        If it is missing or has no known layout.
     """
     weights = read_any(path)
     return WeightsDescription(
@@ -78,25 +78,25 @@ def describe_weights(path: Path) -> WeightsDescription:
 
 
 def import_weights(source: Path, path: Path, *, licence: str = "not stated", force: bool = False) -> WeightsDescription:
-    """Write a foreign checkpoint as own safetensors: shapes verified, normalisation folded, σ map last.
+    """Convert a checkpoint to own safetensors: shapes verified, normalisation folded, σ map last.
 
     Parameters
     ----------
     source
-        In any known layout.
+        Checkpoint in any known layout.
     path
-        Where to, ``.safetensors``.
+        Output file, ``.safetensors``.
     licence
-        Of the weights, kept in the file with the source's name and hash.
+        Licence of the weights, stored in the file with the source's name and hash.
     force
-        Replace a file that is there.
+        Replace an existing file.
 
     Raises
     ------
     ConfigError
-        If the path does not end in ``.safetensors``, or is there and not to be replaced.
+        If the path does not end in ``.safetensors``, or exists and is not to be replaced.
     WeightsError
-        If the source cannot be used.
+        If the source is unusable.
     StorageError
         If the file cannot be written.
     """
@@ -118,12 +118,12 @@ def import_weights(source: Path, path: Path, *, licence: str = "not stated", for
 def write_own(
     weights: FfdnetWeights, path: Path, about: Mapping[str, str], *, kernel_dtype: torch.dtype = torch.float32
 ) -> None:
-    """Write own safetensors, whole or not at all.
+    """Write own safetensors, complete or not at all.
 
     Raises
     ------
     StorageError
-        If it cannot be written.
+        If writing fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         staged = Path(folder) / path.name

@@ -1,49 +1,59 @@
-"""The validation curve of a run: one JSON object a line, in the order of the steps."""
+"""The validation curve of a run: one JSON object per line, in the order of the steps."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from sci_stream.errors import FileFormatError
 from sci_stream.training.checkpoint import write_atomically
 
 
+class CurvePoint(TypedDict):
+    """A validation point; ``psnr_db`` by noise level on the 0–255 scale."""
+
+    step: int
+    minutes: float
+    learning_rate: float
+    loss: float
+    psnr_db: dict[str, float]
+
+
 def curve_path(run: Path) -> Path:
-    """Return where a run's curve is."""
+    """Return the path of a run's curve."""
     return run / "curve.jsonl"
 
 
-def read_curve(run: Path) -> list[dict[str, Any]]:
-    """Return the points of the curve, each ``{"step", "minutes", "learning_rate", "loss", "psnr_db": {"15": …}}``.
+def read_curve(run: Path) -> list[CurvePoint]:
+    """Return the points of the curve.
 
     Raises
     ------
     FileFormatError
-        If a line is no such point.
+        If a line is not a point of a curve.
     """
     path = curve_path(run)
-    points = []
+    points: list[CurvePoint] = []
     for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), start=1):
         try:
             point = json.loads(line)
             int(point["step"]), dict(point["psnr_db"])
         except (ValueError, TypeError, KeyError) as error:
             raise FileFormatError(
-                f"Line {number} of {path} is no point of a curve", expected="step, psnr_db, …", got=line[:80]
+                f"Line {number} of {path} is not a point of a curve", expected="step, psnr_db, …", got=line[:80]
             ) from error
         points.append(point)
     return points
 
 
-def write_curve(run: Path, points: list[dict[str, Any]]) -> None:
-    """Replace the curve: it is small, and written whole it can neither be torn nor run ahead of its checkpoint.
+def write_curve(run: Path, points: list[CurvePoint]) -> None:
+    """Replace the curve. It is small; replacing it as a whole keeps it complete and consistent with its checkpoint.
 
     Raises
     ------
     StorageError
-        If it cannot be written.
+        If writing fails.
     """
     text = "".join(json.dumps(point) + "\n" for point in points)
     write_atomically(curve_path(run), lambda file: file.write(text.encode()))

@@ -1,4 +1,4 @@
-"""How well a network removes white Gaussian noise: PSNR on images it has not seen."""
+"""PSNR of a network on images with white Gaussian noise."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sci_stream.recon.metrics import psnr
 from sci_stream.training.images import ImageSet, load_images
 from sci_stream.training.patches import Plane, luminance
 
+# Noise levels on the 0–255 scale for which publications compare denoisers.
 LEVELS = (15, 25, 50)
-"""Noise levels on the 0–255 scale at which denoisers are compared in print."""
 
 
 def psnr_by_level(
@@ -23,7 +23,7 @@ def psnr_by_level(
 ) -> dict[str, float]:
     """Return the mean PSNR in dB over images, by noise level.
 
-    The noise of an image depends on its place in the list and the level alone: every network is given the same.
+    The noise of an image depends only on its index and the level: it is the same for every network.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def psnr_by_level(
 
     Returns
     -------
-    ``{"15": 32.1, …}``: peak 1.0, nothing clipped or rounded, the mean over images of their PSNR.
+    ``{"15": 32.1, …}``: peak 1.0, without clipping or rounding, the mean over images of their PSNR.
     """
     denoise = FfdnetDenoiser(weights, device)
     means = {}
@@ -52,18 +52,18 @@ def psnr_by_level(
 
 
 def evaluate(weights: FfdnetWeights, folder: Path, device: torch.device) -> dict[str, float]:
-    """Return `psnr_by_level` on the luminance of all images of a folder, whole.
+    """Return `psnr_by_level` on the luminance of all images of a folder, uncropped.
 
     Raises
     ------
     ConfigError
-        If the folder is not there or holds no image.
+        If the folder is missing or contains no image.
     """
     return psnr_by_level(weights, [luminance(image) for image in load_images(folder).images], device)
 
 
 def validation_planes(images: ImageSet, most_px: int) -> list[Plane]:
-    """Return the middles of the images as luminance, at most ``most_px`` in height and width."""
+    """Return the centres of the images as luminance, at most ``most_px`` in height and width."""
     planes = []
     for image in images.images:
         top, left = (max(0, n - most_px) // 2 for n in image.shape[:2])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from sci_stream.errors import ConfigError, FileFormatError, WeightsError
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.training.card import ModelCard
-from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, write_atomically
+from sci_stream.training.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, write_atomically
 from sci_stream.training.convert import file_sha256, read_any, write_own
 from sci_stream.training.curve import read_curve
 from sci_stream.training.evaluation import evaluate
@@ -28,10 +27,10 @@ _KERNELS_IN = torch.float16
 class TestPlan:
     """Evaluation for the model card: folders of images, checkpoints to compare with, and device.
 
-    Folders and checkpoints are named in the card by their own names.
+    The card names folders and checkpoints by their file names.
     """
 
-    __test__ = False  # not a test of pytest's
+    __test__ = False  # pytest would collect the class by its name
 
     folders: Sequence[Path] = ()
     beside: Sequence[Path] = ()
@@ -47,19 +46,19 @@ def export_weights(
     plan: TestPlan | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelCard:
-    """Write the averaged weights of a run, and their card in the same folder under the same name with ``.md``.
+    """Write the averaged weights of a run, and the model card next to it as ``.md``.
 
-    Kernels are rounded to float16, half the size: that costs less than a thousandth of a decibel, and is in the card's
-    figures.
+    Kernels are rounded to float16, which halves the file and costs less than a thousandth of a decibel; the figures of
+    the card include it.
 
     Parameters
     ----------
     run
-        The run's folder; it may still be running.
+        Folder of the run, which may still be running.
     path
-        Where to, ``.safetensors``; replaced if it is there.
+        Output file, ``.safetensors``; an existing one is replaced.
     data, licence
-        Source and licence of the photographs, a line each, and the licence of the weights.
+        Source and licence of the photographs, one line each, and the licence of the weights.
     plan
         Evaluation for the card; None to skip it.
     progress
@@ -67,14 +66,14 @@ def export_weights(
 
     Returns
     -------
-    What the card says.
+    The content of the card.
 
     Raises
     ------
     ConfigError
-        If the path does not end in ``.safetensors`` or a folder of test images cannot be used.
+        If the path does not end in ``.safetensors`` or a folder of test images is unusable.
     FileFormatError, WeightsError
-        If the run's checkpoint, or one to compare with, cannot be used.
+        If the run's checkpoint, or one to compare with, is unusable.
     StorageError
         If a file cannot be written.
     """
@@ -107,15 +106,15 @@ def export_weights(
     return card
 
 
-def _averaged(saved: Mapping[str, Any], run: Path) -> FfdnetWeights:
-    """Return the running average that a checkpoint holds."""
+def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights:
+    """Return the averaged weights of a checkpoint."""
     try:
         settings = TrainingSettings(**saved["settings"])
         start = initial_weights(variant_shape(settings.variant), settings.seed)
         learner = Learner(start, torch.device("cpu"), settings.ema_decay)
         learner.restore(saved["learner"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FileFormatError(f"{checkpoint_path(run)} holds no network of ours", got=error) from error
+        raise FileFormatError(f"{checkpoint_path(run)} contains no network of this project", got=error) from error
     weights = learner.weights()
     if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):
         raise WeightsError(f"The training in {run} diverged", got="NaN or infinity", hint="Lower the learning rate.")
@@ -123,7 +122,7 @@ def _averaged(saved: Mapping[str, Any], run: Path) -> FfdnetWeights:
 
 
 def _rounded(weights: FfdnetWeights) -> FfdnetWeights:
-    """Return weights as they will be read back."""
+    """Return the weights as they will be read back."""
     kernels = tuple(kernel.to(_KERNELS_IN).to(kernel.dtype) for kernel in weights.kernels)
     return dataclasses.replace(weights, kernels=kernels)
 

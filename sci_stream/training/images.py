@@ -1,4 +1,4 @@
-"""A folder of photographs, decoded once and kept in bounded memory."""
+"""Decode a folder of photographs once, in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Image = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSet:
-    """Decoded photographs and what became of the files.
+    """Decoded photographs, and files that were not used.
 
     Parameters
     ----------
     images, names
-        (H, W, 3) uint8 in red, green, blue, and the file each came from; in the order of the names.
+        (H, W, 3) uint8 in red, green, blue, and their file names; sorted by name.
     unreadable, too_small
-        Files that were passed over.
+        Skipped files.
     cropped
-        How many images were cut to their share of the memory.
+        Number of images cropped to their share of the memory.
     """
 
     images: tuple[Image, ...]
@@ -43,7 +43,7 @@ class ImageSet:
 
     @property
     def id(self) -> str:
-        """Sixteen hexadecimal digits that identify a set of images, from names, sizes and pixels."""
+        """Sixteen hexadecimal digits that identify the set, from names, sizes and pixels."""
         digest = hashlib.blake2b(digest_size=8)
         for name, image in zip(self.names, self.images, strict=True):
             digest.update(f"{name} {image.shape}".encode())
@@ -51,17 +51,17 @@ class ImageSet:
         return digest.hexdigest()
 
     def split(self, held_out: int) -> tuple[ImageSet, ImageSet]:
-        """Return the images to train on and, evenly spread over the names, ``held_out`` others to validate with.
+        """Return training and validation set; the ``held_out`` images of the latter are evenly spread over the names.
 
         Raises
         ------
         ConfigError
-            If nothing is left to train on.
+            If no image is left to train on.
         """
         n = len(self.images)
         if not 1 <= held_out < n:
             raise ConfigError(
-                "There are too few images to train on some and validate with others",
+                "There are too few images for training and validation",
                 expected=f"at least {max(1, held_out) + 1}, of which {held_out} are held out",
                 got=n,
                 hint="Add photographs to the folder, or hold out fewer.",
@@ -74,22 +74,22 @@ class ImageSet:
 
 
 def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = None) -> ImageSet:
-    """Decode every photograph of a folder and of those within it.
+    """Decode all photographs of a folder and its sub-folders.
 
     Parameters
     ----------
     folder
-        Searched through for PNG, JPEG, WebP, BMP and TIFF.
+        Folder with PNG, JPEG, WebP, BMP and TIFF files.
     least_px
-        Images with fewer rows or columns are passed over.
+        Images with fewer rows or columns are skipped.
     memory_bytes
-        What all of them may take, None for no bound. An image larger than its share of what is left is cut to its
-        middle; what small ones leave over goes to those after them.
+        Memory limit for all images, None for no limit. An image larger than its share of the remaining memory is
+        cropped to its centre; small images leave more to those after them.
 
     Raises
     ------
     ConfigError
-        If the folder is not there, or nothing in it can be used.
+        If the folder is missing, or no image in it is usable.
     """
     if not folder.is_dir():
         raise ConfigError(f"The folder of images {folder} does not exist", expected="a folder of photographs")
@@ -103,10 +103,10 @@ def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = N
         name = path.relative_to(folder).as_posix()
         image = read_image(path)
         if image is None:
-            _LOG.warning("%s cannot be read as an image: passed over", path)
+            _LOG.warning("Skipping %s: not readable as an image", path)
             unreadable.append(name)
         elif min(image.shape[:2]) < least_px:
-            _LOG.warning("%s has %d×%d pixels, fewer than %d: passed over", path, *image.shape[:2], least_px)
+            _LOG.warning("Skipping %s: %d×%d pixels, fewer than %d", path, *image.shape[:2], least_px)
             too_small.append(name)
         else:
             if left is not None:
@@ -117,7 +117,7 @@ def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = N
             names.append(name)
     if not images:
         raise ConfigError(
-            f"The folder {folder} holds no image to work with",
+            f"The folder {folder} contains no usable image",
             expected=f"photographs of at least {least_px}×{least_px} pixels: {', '.join(sorted(_SUFFIXES))}",
             got=f"{len(paths)} files, {len(unreadable)} unreadable, {len(too_small)} too small",
         )
@@ -135,7 +135,7 @@ def read_image(path: Path) -> Image | None:
 
 
 def _cut(image: Image, share_bytes: int, least_px: int) -> Image:
-    """Return the middle of an image, of its proportions, in about ``share_bytes``; the image itself if it fits."""
+    """Crop an image to its centre, of the same proportions, to about ``share_bytes``; keep it if it fits."""
     if image.nbytes <= share_bytes:
         return image
     scale = (share_bytes / image.nbytes) ** 0.5

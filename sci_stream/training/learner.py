@@ -1,10 +1,9 @@
-"""The network while it learns: its parameters, their running average, and the optimisers."""
+"""The network in training: parameters, running average, optimisers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
@@ -15,18 +14,18 @@ from sci_stream.recon.denoisers.variants import NetworkShape
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.training.muon import Muon
 
+# The last layer starts small: predicting no noise is a better start than predicting random noise.
 _LAST_GAIN = 0.1
-"""The last layer starts small: a network that says "no noise" is a better start than one that says anything."""
+# The decay of the average is at most (1 + n)/(10 + n) in step n, so that it forgets the initial weights sooner.
 _EMA_HEAD_START = 10
-"""The average forgets the initial weights sooner: its decay is at most (1 + n)/(10 + n) in step n."""
+# Gradients are clipped to this norm, far above the usual one: it protects against a rare bad batch.
 _GRADIENT_MOST = 1.0
-"""Norm to which a gradient is cut: far above what is seen, it is there for the batch that comes once in a run."""
 
 
 def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
-    """Draw weights for layers with ReLU (He et al. 2015), biases zero. The network gives the noise.
+    """Draw weights for layers with ReLU (He et al. 2015), biases zero. The network predicts the noise.
 
-    Giving the noise rather than the image learns faster: what comes in need not be carried through all layers.
+    Predicting the noise learns faster than predicting the image, which would have to pass through all layers.
     """
     generator = torch.Generator().manual_seed(seed)
     kernels, biases = [], []
@@ -38,23 +37,36 @@ def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
     return FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=True, origin="own")
 
 
+class LearnerState(TypedDict):
+    """State of a `Learner`: plain containers of tensors and numbers, which a checkpoint can store."""
+
+    step: int
+    gives_noise: bool
+    parameters: list[torch.Tensor]
+    averages: list[torch.Tensor]
+    adam: dict[str, Any]
+    muon: list[torch.Tensor]
+    loss_sum: torch.Tensor
+    loss_count: int
+
+
 class Learner:
-    """Take steps on the mean absolute error, and average the weights.
+    """Train on the mean absolute error, and average the weights.
 
-    Kernels between layers of the same number of channels are Muon's, all else is Adam's.
+    Muon optimises the kernels between layers of equal width, Adam everything else.
 
-    The absolute error rather than the squared one: errors grow with σ, and squared, the noisiest patches would decide
-    nearly alone, while the reconstruction ends at low σ, where its quality is made.
+    The absolute error, not the squared one: errors grow with σ, and squared, the noisiest patches would dominate, while
+    the quality of a reconstruction is decided at low σ, where it ends.
 
     Parameters
     ----------
     start
-        Weights to begin with; copied.
+        Initial weights; copied.
     device
-        Where to compute. Convolutions run in bfloat16 where the device has instructions for it, parameters and sums in
+        Device to compute on. Convolutions run in bfloat16 if the device has instructions for it, parameters and sums in
         float32. Measured on one core of an AMD EPYC with AVX512-BF16: 2.3 times the steps of float32 for ``ffdnet``.
     ema_decay
-        Of the running average.
+        Decay of the running average.
     """
 
     def __init__(self, start: FfdnetWeights, device: torch.device, ema_decay: float) -> None:
@@ -83,7 +95,7 @@ class Learner:
     def learn(
         self, noisy: torch.Tensor, sigma: torch.Tensor, clean: torch.Tensor, *, rate: float, kernel_rate: float
     ) -> None:
-        """Take one step: (N, 1, p, p) patches and (N, 1, 1, 1) noise levels on the device; Adam's and Muon's rates."""
+        """Take one step: (N, 1, p, p) patches and (N, 1, 1, 1) noise levels on the device; rates of Adam and Muon."""
         for group in self._adam.param_groups:
             group["lr"] = rate
         for parameter in self._parameters:
@@ -91,7 +103,7 @@ class Learner:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16):
             denoised = run_network(noisy, sigma, self._kernels, self._biases, gives_noise=self._gives_noise)
         loss = F.l1_loss(denoised.float(), clean)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        loss.backward()  # type: ignore[no-untyped-call]  # not annotated in torch
         torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_MOST)
         self._adam.step()
         self._muon.step(kernel_rate)
@@ -103,22 +115,22 @@ class Learner:
         self._loss_count += 1
 
     def take_loss(self) -> float:
-        """Return the mean loss since it was last taken; NaN if no step was."""
+        """Return the mean loss since the last call; NaN without steps."""
         mean = float(self._loss_sum) / self._loss_count if self._loss_count else math.nan
         self._loss_sum.zero_()
         self._loss_count = 0
         return mean
 
     def weights(self) -> FfdnetWeights:
-        """Return a copy of the averaged weights on the host: what the training is for."""
+        """Return a copy of the averaged weights on the host, the result of the training."""
         values = [average.to("cpu", copy=True).contiguous() for average in self._averages]
         layers = len(self._kernels)
         return FfdnetWeights(
             tuple(values[:layers]), tuple(values[layers:]), gives_noise=self._gives_noise, origin="own"
         )
 
-    def state(self) -> dict[str, Any]:
-        """Return all that the next step depends on, as plain containers of tensors and numbers; not copied."""
+    def state(self) -> LearnerState:
+        """Return everything that the next step depends on; not copied."""
         return {
             "step": self.step,
             "gives_noise": self._gives_noise,
@@ -130,23 +142,23 @@ class Learner:
             "loss_count": self._loss_count,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: LearnerState) -> None:
         """Resume from a `state`.
 
         Raises
         ------
         KeyError, ValueError, TypeError, RuntimeError
-            If it is no such state, or one of another network.
+            If the state is invalid or of another network.
         """
         if state["gives_noise"] != self._gives_noise:
-            raise ValueError("the network gives the image in one and the noise in the other")
+            raise ValueError("one network predicts the image, the other the noise")
         with torch.no_grad():
             for mine, saved in (
                 *zip(self._parameters, state["parameters"], strict=True),
                 *zip(self._averages, state["averages"], strict=True),
             ):
                 if mine.shape != saved.shape:
-                    raise ValueError(f"shape {tuple(saved.shape)} where {tuple(mine.shape)} belongs")
+                    raise ValueError(f"expected shape {tuple(mine.shape)}, got {tuple(saved.shape)}")
                 mine.copy_(saved)
             self._loss_sum.copy_(state["loss_sum"])
         self._adam.load_state_dict(state["adam"])

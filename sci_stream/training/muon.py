@@ -1,8 +1,8 @@
-r"""Muon optimizer: each step moves all directions of a layer's kernel equally.
+r"""Muon optimizer: every step changes all directions of a layer's kernel equally.
 
-The gradient of a convolution's kernel, as a matrix of C_out rows, has few large singular values; what the small ones
-stand for is learnt late by steps that keep their ratios, such as Adam's. Muon takes the matrix nearest to the averaged
-gradient whose singular values are all about one. For ``ffdnet`` that gives after 1000 steps what takes Adam 7000
+The gradient of a convolution's kernel, as a matrix of C_out rows, has few large singular values; optimisers that keep
+their ratios, such as Adam, learn the directions of the small ones late. Muon uses the matrix nearest to the averaged
+gradient whose singular values are all about one. For ``ffdnet`` 1000 steps give what takes Adam 7000
 (research/training.md).
 
 K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024), kellerjordan.github.io/posts/muon.
@@ -14,17 +14,18 @@ from collections.abc import Sequence
 
 import torch
 
+# Momentum and coefficients are those of the reference implementation.
 _MOMENTUM = 0.95
+# Coefficients of an odd polynomial that maps singular values from 0.01–1 to 0.7–1.2 in five rounds.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Coefficients of an odd polynomial that takes singular values from 0.01 to 1 to between 0.7 and 1.2 in five rounds."""
 _ROUNDS = 5
 _LEAST_NORM = 1e-7
 
 
 def orthogonalised(matrices: torch.Tensor) -> torch.Tensor:
-    """Bring all singular values of (N, rows, columns) matrices near one, keeping their singular vectors.
+    """Bring all singular values of (N, rows, columns) matrices close to one, keeping the singular vectors.
 
-    Newton–Schulz rounds of matrix products: no decomposition. Values below a hundredth of a matrix's norm stay smaller.
+    Newton–Schulz iterations need matrix products only. Values below a hundredth of a matrix's norm stay smaller.
     """
     a, b, c = _QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
@@ -42,7 +43,7 @@ class Muon:
     Parameters
     ----------
     kernels
-        To be changed in place.
+        Kernels, changed in place.
     """
 
     def __init__(self, kernels: Sequence[torch.Tensor]) -> None:
@@ -51,14 +52,14 @@ class Muon:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Move each kernel by a matrix of singular values about ``rate``, against its gradient."""
+        """Change each kernel by a matrix of singular values of about ``rate``, against its gradient."""
         if not self._kernels:
             return
         gradients = []
         for kernel, momentum in zip(self._kernels, self._momentum, strict=True):
             assert kernel.grad is not None
             momentum.lerp_(kernel.grad, 1 - _MOMENTUM)
-            # Nesterov's form: the momentum as it will be after one more such gradient.
+            # Nesterov's form: the momentum after one more such gradient.
             gradients.append(torch.lerp(kernel.grad, momentum, _MOMENTUM).flatten(1))
         for kernel, direction in zip(self._kernels, orthogonalised(torch.stack(gradients)), strict=True):
             kernel.sub_(direction.view(kernel.shape), alpha=rate)
@@ -71,5 +72,5 @@ class Muon:
         """Load a `state`. Raises `ValueError` if it belongs to other kernels."""
         for mine, saved in zip(self._momentum, state, strict=True):
             if mine.shape != saved.shape:
-                raise ValueError(f"momentum of shape {tuple(saved.shape)} where {tuple(mine.shape)} belongs")
+                raise ValueError(f"expected momentum of shape {tuple(mine.shape)}, got {tuple(saved.shape)}")
             mine.copy_(saved)

@@ -1,4 +1,4 @@
-"""Training patches: noisy images as the reconstruction meets them, drawn from a seed and the step alone."""
+"""Training patches: noisy images as in a reconstruction, determined by the seed and the step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sci_stream.training.settings import TrainingSettings
 Plane = npt.NDArray[np.float32]
 
 _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32) / np.float32(255)
+# Red, twice green, blue: a cell of the mosaic, whatever its phase.
 _CHANNELS_OF_MOSAIC = (0, 1, 1, 2)
-"""Red, twice green, blue: a cell of the mosaic, whatever its phase."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Patches without noise, how much each is to get, and the seed of it.
+    """Patches without noise, their noise levels, and the seed of the noise.
 
     ``clean`` is (N, 1, p, p) float32 in 0–1, ``sigma`` (N, 1, 1, 1) float32 on the same scale, both on the host.
     """
@@ -43,24 +43,24 @@ def luminance(image: Image) -> Plane:
 def bayer_plane(image: Image, cell: int, row: int, column: int) -> Plane:
     """Return one plane of the image's Bayer mosaic on the 0–1 scale, (H, W, 3) → about (H/2, W/2).
 
-    Every second pixel of one colour, without a low-pass: aliased, as the planes of a colour camera are and as a
-    denoiser trained on ordinary photographs never saw them.
+    Every second pixel of one colour, without a low-pass: aliased like the planes of a colour camera, and unlike
+    ordinary photographs.
 
     Parameters
     ----------
     cell
         0–3: red, the two greens, blue.
     row, column
-        0 or 1: where in its 2×2 cell the colour lies.
+        0 or 1: position of the colour in its 2×2 cell.
     """
     plane = image[row::2, column::2, _CHANNELS_OF_MOSAIC[cell]]
     return np.asarray(plane / np.float32(255), dtype=np.float32)
 
 
 def draw_batch(images: Sequence[Image], settings: TrainingSettings, step: int) -> Batch:
-    """Draw the batch of a step: the same for the same images, settings and step, whatever came before.
+    """Draw the batch of a step: the same for the same images, settings and step, independent of earlier steps.
 
-    Every patch is of an image of its own choosing, at a place of its own, in one of the eight positions of a square.
+    Image, position and orientation (one of eight) of every patch are independent.
     """
     rng = np.random.default_rng((settings.seed, step))
     clean = np.stack([_draw_patch(images, settings, rng) for _ in range(settings.batch)])
@@ -76,7 +76,7 @@ def draw_batch(images: Sequence[Image], settings: TrainingSettings, step: int) -
 def drawn_ahead(
     images: Sequence[Image], settings: TrainingSettings, step: int, threads: int
 ) -> Iterator[Iterator[Batch]]:
-    """Give the batches from a step on without end, a few drawn ahead by threads; in order, whatever the threads do."""
+    """Yield the batches from a step on endlessly, drawn ahead by threads; the order does not depend on the threads."""
     with ThreadPoolExecutor(threads, "draw") as pool:
         try:
             yield _in_order(pool, lambda n: draw_batch(images, settings, n), step, threads + 1)
@@ -105,14 +105,14 @@ def _draw_patch(images: Sequence[Image], settings: TrainingSettings, rng: np.ran
 
 
 def least_image_px(settings: TrainingSettings) -> int:
-    """Return the rows and columns an image must have for a patch of every kind."""
+    """Return the least height and width of an image for patches of every kind."""
     return settings.patch_px * (2 if settings.bayer_share > 0 else 1)
 
 
 def add_noise(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return noisy patches, their noise levels and the clean ones, on the device; the noise is drawn there.
+    """Return noisy patches, their noise levels and the clean ones, on the device, where the noise is drawn.
 
-    The noise is white and Gaussian and nothing is clipped: within the iteration nothing is, either.
+    The noise is white and Gaussian, without clipping, as within the iterations of a reconstruction.
     """
     clean = batch.clean.to(device, non_blocking=True)
     sigma = batch.sigma.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Settings that determine the result of a training run and its end."""
+"""Settings that determine the result of a training run, and its end."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from dataclasses import dataclass
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.variants import variant_shape
 
+# Rates for batches of 16. Measured for ffdnet-lite, PSNR at σ 25 on held-out photographs after 600 steps: 27.95 dB with
+# 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; the rate of ffdnet is that of its paper.
 LEARNING_RATES = {"ffdnet": 1e-3, "ffdnet-lite": 3e-3}
-"""Settings per variant for batches of 16. Measured for ``ffdnet-lite``, PSNR at σ 25 on held-out photographs after
-600 steps: 27.95 dB with 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; for ``ffdnet`` it is that of its paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """Everything but data, number of steps and machine that a result depends on. A run keeps its settings for life.
+    """All settings that a result depends on, except data, steps and machine. They are fixed during a run.
 
     Parameters
     ----------
     variant
         A key of `sci_stream.recon.denoisers.variants.VARIANTS`.
     seed
-        Of the initial weights and of every patch and noise drawn.
+        Seed of the initial weights and of all patches and noise.
     batch, patch_px
-        Patches a step, and their height and width; even.
+        Patches per step, and their height and width; even.
     learning_rate
-        Of Adam, which learns biases and the first and the last layer, after the warm-up and before the decay.
+        Rate of Adam, for biases and the first and last layer, between warm-up and decay.
     kernel_rate
-        Of Muon, which learns the kernels between them, at the same time; see `sci_stream.training.muon`.
+        Rate of Muon, for the kernels between, likewise; see `sci_stream.training.muon`.
     warmup_steps
-        Over which the rates rise from nothing.
+        Steps during which the rates rise from zero.
     decay_share
-        Share of the steps, the last ones, over which the rates fall to nothing.
+        Fraction of the steps, at the end, during which the rates fall to zero.
     ema_decay
-        Of the running average of the weights, which is what is validated and exported.
+        Decay of the running average of the weights, which is validated and exported.
     sigma_most
         Noise levels are uniform from 0 to this, 0–1 scale.
     bayer_share
-        Share of patches taken from an aliased plane of the Bayer mosaic; the others are luminance.
+        Fraction of patches taken from an aliased plane of the Bayer mosaic; the others are luminance.
     validate_every
         Steps between points of the curve, each with a checkpoint.
 
     Raises
     ------
     ConfigError
-        If a value is out of its range.
+        If a value is out of range.
 
     Notes
     -----
-    The rates are constant for most of a run and fall only at its end, rather than along a cosine: until the fall begins
-    nothing depends on how many steps there will be, so that a run can be made longer or end when time is up.
+    The rates are constant for most of a run and fall at its end, not along a cosine: until then nothing depends on the
+    number of steps, so that a run can be extended or end after a given time.
     """
 
     variant: str = "ffdnet-lite"
@@ -88,11 +88,11 @@ class TrainingSettings:
             raise ConfigError("The training's patch_px must be even", expected="an even number", got=self.patch_px)
 
     def decay_begins(self, steps: int) -> int:
-        """Return the step from which the rate falls, in a run of ``steps``."""
+        """Return the step from which the rates fall, in a run of ``steps``."""
         return steps - round(self.decay_share * steps)
 
     def share(self, step: int, steps: int | None) -> float:
-        """Return the share of its rates that a step, counted from 0, learns at; ``steps`` is None while not known."""
+        """Return the fraction of the rates used in a step, counted from 0; ``steps`` is None while unknown."""
         share = min(1.0, (step + 1) / (self.warmup_steps + 1))
         if steps is None or step < (begins := self.decay_begins(steps)):
             return share
@@ -101,10 +101,10 @@ class TrainingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """When a training ends: after ``steps`` in all, after ``minutes`` of this session, or whichever comes first.
+    """End of a training: after ``steps`` in total, after ``minutes`` of this session, or whichever comes first.
 
-    With minutes alone the number of steps is fixed on the way, when what is left of the time is what the decay of the
-    learning rate takes at the pace so far. A run of that many steps by ``steps`` gives the same weights.
+    With minutes only, the number of steps is fixed once the remaining time is needed for the decay of the learning rate
+    at the pace so far. A run with that number as ``steps`` gives the same weights.
 
     Raises
     ------
@@ -124,18 +124,18 @@ class Until:
             raise ConfigError("The training's minutes are out of range", expected="more than 0", got=self.minutes)
 
     def out_of_time(self, spent_s: float) -> bool:
-        """Say whether a session of this length has had its minutes."""
+        """Return whether a session of this duration has used its minutes."""
         return self.minutes is not None and spent_s >= 60 * self.minutes
 
     def planned_steps(self, settings: TrainingSettings, *, step: int, step_s: float, spent_s: float) -> int | None:
-        """Return the number of steps in all once minutes alone have to fix it, else None.
+        """Return the total number of steps once it must be fixed, else None.
 
         Parameters
         ----------
         step
-            Steps taken in all.
+            Steps taken so far.
         step_s
-            Seconds that one takes.
+            Seconds per step.
         spent_s
             Seconds of this session so far.
         """

@@ -1,4 +1,4 @@
-"""``sci-stream train``: from a folder of photographs to a network, resumable and the same for the same seed."""
+"""``sci-stream train``: train a network on a folder of photographs; resumable and reproducible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -19,25 +18,25 @@ from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
-from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
-from sci_stream.training.curve import read_curve, write_curve
+from sci_stream.training.checkpoint import Checkpoint, SessionRecord, checkpoint_path, load_checkpoint, save_checkpoint
+from sci_stream.training.curve import CurvePoint, read_curve, write_curve
 from sci_stream.training.evaluation import psnr_by_level, validation_planes
 from sci_stream.training.images import ImageSet, load_images
-from sci_stream.training.learner import Learner, initial_weights
+from sci_stream.training.learner import Learner, LearnerState, initial_weights
 from sci_stream.training.patches import add_noise, drawn_ahead, least_image_px
 from sci_stream.training.settings import TrainingSettings, Until
 
+# Validation images are cropped to this size, so that a point of the curve costs seconds on a CPU.
 _VALIDATION_MOST_PX = 192
-"""Validation images are cut to their middles: a point of the curve should cost seconds on a CPU."""
 _DRAWING_THREADS = {"cpu": 1, "cuda": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """Where a session ended.
+    """End of a session.
 
-    ``step`` steps are taken in all, ``finished`` if that is as many as there should be; ``psnr_db`` is the curve's last
-    point, by noise level on the 0–255 scale; ``unreadable`` and ``too_small`` count images passed over.
+    ``step`` steps have been taken in total, ``finished`` if that is all of them; ``psnr_db`` is the last point of the
+    curve, by noise level on the 0–255 scale; ``unreadable`` and ``too_small`` count skipped images.
     """
 
     step: int
@@ -68,35 +67,35 @@ def train(
     data
         Folder of photographs.
     run
-        Folder for the run's checkpoint and curve; made if absent.
+        Folder for the run's checkpoint and curve; created if missing.
     settings, until
         Settings that determine the result and the end.
     resume
         Resume the run in the folder; its settings must be these.
     start_from
-        Weights of the same variant for a new run to start from, rather than from random ones.
+        Weights of the same variant for a new run to start from, instead of random ones.
     held_out
-        How many images are kept from training and validated with.
+        Number of images held out for validation.
     memory_mib
         Memory limit for decoded images.
     stop
-        Asked before every step; once true, the session ends with a checkpoint.
+        Called before every step; once it returns true, the session ends with a checkpoint.
     console
-        For the progress bar; None for none.
+        Console for the progress bar; None for no bar.
 
     Raises
     ------
     ConfigError
-        If the folder has nothing to train on, or the run's does not fit what is asked.
+        If the folder contains nothing to train on, or the run has other settings or data.
     FileFormatError, WeightsError
-        If the checkpoint, or the weights to start from, cannot be used.
+        If the checkpoint, or the weights to start from, are unusable.
     StorageError
         If a checkpoint cannot be written.
 
     Notes
     -----
-    Deterministic: the same photographs, settings, number of threads and kind of device give the same weights bit by
-    bit, in one session or in many. The data of a step depends on the seed and its number alone.
+    Deterministic: equal photographs, settings, number of threads and kind of device give bit-identical weights, in one
+    session or in many. The data of a step depends only on the seed and the number of the step.
     """
     images = load_images(data, least_px=least_image_px(settings), memory_bytes=memory_mib * 2**20)
     training, validation = images.split(held_out)
@@ -104,7 +103,7 @@ def train(
     if resume:
         session.resume()
     elif checkpoint_path(run).exists():
-        hint = "Go on with it by --resume, or name another folder."
+        hint = "Resume it with --resume, or name another folder."
         raise ConfigError(f"There is a training run in {run}", hint=hint)
     else:
         session.begin(start_from)
@@ -115,7 +114,7 @@ def train(
 
 
 class _Session:
-    """One sitting of a run: from its checkpoint, or from nothing, to the next checkpoint."""
+    """One session of a run: from its checkpoint, or a new start, to the next checkpoint."""
 
     def __init__(
         self,
@@ -136,9 +135,9 @@ class _Session:
         self._device = device
         self._steps = until.steps
         self._elapsed_before_s = 0.0
-        self._sessions: list[dict[str, Any]] = []
+        self._sessions: list[SessionRecord] = []
         self._begun_with = ""
-        self.curve: list[dict[str, Any]] = []
+        self.curve: list[CurvePoint] = []
 
     def begin(self, start_from: Path | None) -> None:
         shape = variant_shape(self._settings.variant)
@@ -154,15 +153,15 @@ class _Session:
         differing = {name: value for name, value in saved["settings"].items() if mine.get(name) != value}
         if differing or saved["data_id"] != self._data_id:
             raise ConfigError(
-                f"The run in {self._run} was begun with other settings or images",
+                f"The run in {self._run} was started with other settings or images",
                 expected=differing or f"images {saved['data_id']}",
                 got={name: mine.get(name) for name in differing} or f"images {self._data_id}",
-                hint="Give the same again, or begin a new run in another folder.",
+                hint="Use the same ones, or start a new run in another folder.",
             )
         try:
             self._start_learner(initial_weights(variant_shape(self._settings.variant), 0), saved["learner"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise FileFormatError(f"{checkpoint_path(self._run)} holds another network", got=error) from error
+            raise FileFormatError(f"{checkpoint_path(self._run)} contains another network", got=error) from error
         step = self.learner.step
         if self._until.steps is not None and self._until.steps <= step:
             raise ConfigError(f"The run in {self._run} has {step} steps", expected="more", got=self._until.steps)
@@ -171,10 +170,10 @@ class _Session:
         self._elapsed_before_s = saved["elapsed_s"]
         self._sessions = saved["sessions"]
         self._begun_with = saved["begun_with"]
-        # A point beyond the checkpoint belongs to steps that will be taken again.
+        # Points beyond the checkpoint belong to steps that will be repeated.
         self.curve = [point for point in read_curve(self._run) if point["step"] <= step]
 
-    def _start_learner(self, start: FfdnetWeights, state: dict[str, Any] | None = None) -> None:
+    def _start_learner(self, start: FfdnetWeights, state: LearnerState | None = None) -> None:
         self.learner = Learner(start, self._device, self._settings.ema_decay)
         if state is not None:
             self.learner.restore(state)
@@ -182,7 +181,7 @@ class _Session:
         self._began_s = time.monotonic()
 
     def go(self, stop: Callable[[], bool], bar: Progress, console: Console | None) -> bool:
-        """Take steps until it is time to end; return whether the run has all of its steps."""
+        """Take steps until the session ends; return whether the run is complete."""
         task = bar.add_task("", total=1.0)
         learner, settings = self.learner, self._settings
         threads = _DRAWING_THREADS[self._device.type]
@@ -209,12 +208,12 @@ class _Session:
         return self._steps is not None and self.learner.step >= self._steps
 
     def _until_now(self, stop: Callable[[], bool]) -> bool:
-        # A number of steps that the minutes have fixed is carried through: a decay cut short would waste the run.
+        # Once minutes have fixed the number of steps, all are taken: a decay cut short would waste the run.
         timed = self._until.steps is not None or self._steps is None
         return stop() or (timed and self._until.out_of_time(self._spent_s))
 
     def _plan(self) -> None:
-        """Fix the number of steps once the time that is left asks for it."""
+        """Fix the number of steps once the remaining time requires it."""
         if self._steps is None:
             step_s = self._spent_s / (self.learner.step - self._first_step)
             self._steps = self._until.planned_steps(
@@ -234,7 +233,7 @@ class _Session:
 
     def _validate(self, rate: float, console: Console | None) -> None:
         elapsed_s = self._elapsed_before_s + self._spent_s
-        point = {
+        point: CurvePoint = {
             "step": self.learner.step,
             "minutes": round(elapsed_s / 60, 3),
             "learning_rate": rate,
@@ -242,19 +241,19 @@ class _Session:
             "psnr_db": psnr_by_level(self.learner.weights(), self._planes, self._device),
         }
         self.curve.append(point)
-        # Before the checkpoint: a point too many is dropped on resuming, one too few would be missed.
+        # Before the checkpoint: a surplus point is dropped on resuming, a missing one would be lost.
         write_curve(self._run, self.curve)
         if console is not None and not console.is_terminal:
             console.print(f"step {point['step']}, {point['minutes']:.1f} min: {_in_words(point)}", highlight=False)
 
     def _save(self) -> None:
-        session = {
+        session: SessionRecord = {
             "device": describe_device(self._device),
-            "torch": str(torch.__version__),  # a class of its own, which a checkpoint must not need
+            "torch": str(torch.__version__),  # a str subclass, which weights_only loading would refuse
             "steps": self.learner.step - self._first_step,
             "minutes": round(self._spent_s / 60, 2),
         }
-        content = {
+        content: Checkpoint = {
             "settings": dataclasses.asdict(self._settings),
             "data_id": self._data_id,
             "n_images": len(self._images.images),
@@ -267,7 +266,7 @@ class _Session:
         save_checkpoint(self._run, content)
 
 
-def _in_words(point: dict[str, Any]) -> str:
+def _in_words(point: CurvePoint) -> str:
     levels = " / ".join(f"{db:.2f}" for db in point["psnr_db"].values())
     return f"loss {point['loss']:.5f}, {levels} dB at σ {' / '.join(point['psnr_db'])}"
 
@@ -276,7 +275,7 @@ def _start(path: Path, shape: NetworkShape) -> FfdnetWeights:
     weights = load_ffdnet(path)
     if (weights.layers, weights.channels) != (shape.layers, shape.channels):
         raise ConfigError(
-            f"The weights {path} to start from are of another network",
+            f"The weights {path} to start from have another shape",
             expected=f"{shape.layers} layers of {shape.channels} channels",
             got=f"{weights.layers} layers of {weights.channels}",
         )
@@ -284,7 +283,7 @@ def _start(path: Path, shape: NetworkShape) -> FfdnetWeights:
 
 
 def _deterministic(device: torch.device) -> AbstractContextManager[None]:
-    """Forbid cuDNN to choose among algorithms by their time, which would differ from run to run."""
+    """Keep cuDNN from choosing algorithms by measured time, which would differ between runs."""
     if device.type != "cuda":
         return nullcontext()
     flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)

@@ -1,4 +1,4 @@
-"""The preview's web side: pages, the WebSocket with its acknowledgements, the MJPEG stream. Runs in one event loop."""
+"""The live page's web application: pages, the WebSocket with acknowledgements, the MJPEG stream; one event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,22 +27,26 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.imaging.rendering import no_data_jpeg
-from sci_stream.web.controls import Controls, obey
+from sci_stream.model import JsonObject
+from sci_stream.web.controls import Controls, answer
 from sci_stream.web.history import History
 from sci_stream.web.message import Picture
 
 _WEB = Path(__file__).parent / "static"
+# Images a viewer may have unacknowledged: one in transit while another is being shown.
 _WINDOW = 2
-"""Pictures a viewer may have unacknowledged: one on the way while one is being shown."""
+# The status is sent at least this often, so that the page can tell a quiet rig from a lost connection.
 _HEARTBEAT_S = 1.0
+# MJPEG plays the frames of a snapshot over the camera's period; slow cameras would otherwise show a slide show.
 _LONGEST_DWELL_S = 1 / 8
+# One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
 _ACKS_PER_S, _ACKS_BURST = 500.0, 1000
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
 
 
 class Viewer:
-    """One browser or stream reader: what it was sent, what it acknowledged, and its alarm clock."""
+    """A browser or stream reader: sent and acknowledged images, and its wake-up event."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -53,37 +56,37 @@ class Viewer:
 
     @property
     def ready(self) -> bool:
-        """Whether another picture may be sent."""
+        """Whether another image may be sent."""
         return len(self._unacknowledged) < _WINDOW
 
     def note_sent(self, number: int) -> None:
-        """Take note of a picture sent."""
+        """Record that an image was sent."""
         self.sent = number
         self._unacknowledged.append(number)
 
     def acknowledge(self, number: int) -> None:
-        """Take note that all pictures up to ``number`` have been shown."""
+        """Record that all images up to ``number`` have been shown."""
         while self._unacknowledged and self._unacknowledged[0] <= number:
             self._unacknowledged.popleft()
         self.wake.set()
 
 
 class Hub:
-    """What there is to show, and who is watching.
+    """The latest image and status, and the viewers.
 
-    `latest` and `status` are replaced from other threads, which then call `wake_all` on the loop; everything else
-    happens on the loop. There is one slot for the latest picture, not a queue: a slow viewer costs no memory.
+    `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop; everything else runs on
+    the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
     """
 
     def __init__(self, *, most_viewers: int, stale_s: float, on_join: Callable[[], None]) -> None:
         self.latest: Picture | None = None
         self._latest_s = 0.0
         self.interval_s = _HEARTBEAT_S
-        self.status: Mapping[str, Any] = {}
+        self.status: Mapping[str, object] = {}
         self.history = History()
-        self.counters: Callable[[], Mapping[str, Any]] = dict
+        self.counters: Callable[[], Mapping[str, object]] = dict
         self.expired: Callable[[], bool] = bool
-        """Whether what viewers were let in with is worth nothing any more."""
+        """Whether the token of the viewers has expired."""
         self.viewers: set[Viewer] = set()
         self.stale_s = stale_s
         self.closing = False
@@ -92,23 +95,23 @@ class Hub:
 
     @property
     def over(self) -> bool:
-        """Whether viewers are to be sent away."""
+        """Whether viewers are to be disconnected."""
         return self.closing or self.expired()
 
     def show(self, picture: Picture) -> None:
-        """Replace the latest picture; called from any one thread. Without viewers it is not kept."""
+        """Replace the latest image; called from one thread at a time. Without viewers it is not kept."""
         if not self.viewers:
             return
         now_s = time.monotonic()
         if self.latest is not None and self.latest.published_ns == picture.published_ns:
-            self.latest = picture  # the same one in another tone
+            self.latest = picture  # the same reconstruction in another tone
             return
         if self.latest is not None:
             self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
         self.latest, self._latest_s = picture, now_s
 
     def wake_all(self) -> None:
-        """Let every viewer look at what is new."""
+        """Wake every viewer."""
         for viewer in self.viewers:
             viewer.wake.set()
 
@@ -122,32 +125,32 @@ class Hub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer. Nothing is encoded without viewers, so the last one takes the picture along."""
+        """Remove a viewer. Nothing is encoded without viewers, so the last one also clears the image."""
         self.viewers.discard(viewer)
         if not self.viewers:
             self.latest = None
 
-    def report(self) -> dict[str, Any]:
-        """Return the status with the preview's own part."""
+    def report(self) -> JsonObject:
+        """Return the status with the preview's own counters."""
         preview = {"viewers": len(self.viewers), "stale_s": self.stale_s, **self.counters()}
         preview["history"] = self.history.tail()
         return {**self.status, "preview": preview}
 
 
 def make_app(hub: Hub, controls: Controls, *, token: str | None, cookie: str) -> Starlette:
-    """Make the application; `preview_gate.AccessMiddleware` goes around it."""
+    """Make the application; `sci_stream.web.auth.AccessMiddleware` is wrapped around it."""
 
     async def control(request: Request) -> Response:
-        return await obey(request, controls)
+        return await answer(request, controls)
 
     async def history(_: Request) -> Response:
         return JSONResponse({"history": hub.history.samples()})
 
     async def index(request: Request) -> Response:
         if token is not None and "token" in request.query_params:
-            # Out of the address bar, where it would be copied along with the address.
+            # Remove the token from the address bar, where it would be copied along with the address.
             response = RedirectResponse("/", status_code=303)
-            # Lax: with Strict, a link followed from elsewhere would arrive without it.
+            # Lax: with Strict, a link followed from another site would arrive without the cookie.
             response.set_cookie(cookie, token, httponly=True, samesite="lax")
             return response
         return FileResponse(_WEB / "index.html")
@@ -207,8 +210,8 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
-    """Send the newest picture whenever the viewer is ready for one, and the status at least every second."""
-    last_status: Mapping[str, Any] | None = None
+    """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
+    last_status: Mapping[str, object] | None = None
     while not hub.over:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:
@@ -221,7 +224,7 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
 
 
 async def _awakened(viewer: Viewer) -> bool:
-    """Wait for something new, at most a heartbeat; return whether there is."""
+    """Wait for news, at most one heartbeat; return whether there is any."""
     try:
         await asyncio.wait_for(viewer.wake.wait(), _HEARTBEAT_S)
     except TimeoutError:
@@ -235,14 +238,14 @@ def _status_text(hub: Hub) -> str:
 
 
 async def _receive(viewer: Viewer, socket: WebSocket) -> None:
-    """Take acknowledgements; anything else a viewer says is ignored."""
+    """Process acknowledgements; ignore everything else a viewer sends."""
     rate = TokenBucket(_ACKS_PER_S, _ACKS_BURST)
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             return
         if not rate.take(time.monotonic()):
-            return  # a page says one word a picture
+            return  # a page sends one word per image
         try:
             number = json.loads(message.get("text") or "{}")["ack"]
         except (ValueError, KeyError, TypeError):
@@ -252,7 +255,7 @@ async def _receive(viewer: Viewer, socket: WebSocket) -> None:
 
 
 async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
-    """Yield the frames of the newest picture at the pace of the camera; a picture saying so when none comes."""
+    """Yield the frames of the newest image at the pace of the camera; a NO DATA image if none arrives."""
     stale_shown = False
     joined_ns = unix_ns()
     try:
@@ -275,6 +278,6 @@ async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
 
 
 def _part(jpeg: bytes) -> bytes:
-    # The boundary follows each picture as well, because browsers show a part only once they have seen its end.
+    # The boundary also follows each image, because browsers show a part only once they have seen its end.
     head = f"--{_BOUNDARY}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
     return head.encode() + jpeg + b"\r\n"

@@ -1,4 +1,4 @@
-"""Who may talk to the preview: only pages it served itself, under its own name, with its token where one is set."""
+"""Access to the live page: requests from its own pages, under its own host name, with its token if one is set."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.security.http_access import Admission, HttpAccessControl
 
 _LOG = logging.getLogger(__name__)
+# RFC 6455, section 7.4.1.
 _POLICY_VIOLATION = 1008
+# Probes of a supervisor or a cluster have no token, and the answer reveals nothing.
 _OPEN_PATHS = frozenset({"/healthz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_TOO_OFTEN = (429, "too many requests from this address: wait a little")
-_NO_TOKEN = (403, "a token is needed: open the page with ?token=…, as the sink node printed it")
-_WRONG_TOKEN = (403, "the token is not the right one: take it from the address that the sink node printed")
+_TOO_OFTEN = (429, "too many requests from this address: wait a moment")
+_NO_TOKEN = (403, "a token is required: open the page with ?token=…, as printed by the sink node")
+_WRONG_TOKEN = (403, "the token is wrong: take it from the address printed by the sink node")
 _EXPIRED = (403, "the token of this page has expired: the rig needs a new one ([preview] token_expires)")
-_MENDED_BY_A_TOKEN = frozenset({_NO_TOKEN, _WRONG_TOKEN, _EXPIRED})
+_ASK_FOR_A_TOKEN = frozenset({_NO_TOKEN, _WRONG_TOKEN, _EXPIRED})
 _REFUSALS = {
     Admission.EXPIRED: _EXPIRED,
-    Admission.RATE: (429, "too many wrong tokens from this address: wait a little"),
+    Admission.RATE: (429, "too many wrong tokens from this address: wait a moment"),
 }
 _SECURITY_HEADERS = {
     b"content-security-policy": (
@@ -47,39 +49,39 @@ _SECURITY_HEADERS = {
 
 
 class AccessMiddleware:
-    """Refuse requests that a stranger's page or a stranger's machine could make.
+    """Refuse requests that pages of other sites or other machines could make.
 
-    Without a token only loopback names are accepted as ``Host``: a page elsewhere that lets its own name resolve to
-    127.0.0.1 (DNS rebinding) is refused. WebSockets and whatever changes something need the page's own origin.
+    Without a token only loopback names are accepted as ``Host``: this refuses a page of another site that resolves its
+    own name to 127.0.0.1 (DNS rebinding). WebSockets and requests that change something need the page's own origin.
 
     Parameters
     ----------
     app
-        The application behind.
-    turnstile
-        Bounds how often an address asks, and knows the token, which must come as ``?token=``, as ``Authorization:
-        Bearer`` or in the cookie the page sets.
+        The wrapped application.
+    access
+        Limits the rate per address and checks the token, which is given as ``?token=``, as ``Authorization: Bearer`` or
+        in the cookie that the page sets.
     needs_token
-        Whether there is one.
+        Whether a token is set.
     cookie
-        Name of that cookie. Cookies are shared between the ports of a host, so it should name the port.
+        Name of that cookie. Cookies are shared by all ports of a host, so it should contain the port.
     """
 
-    def __init__(self, app: ASGIApp, turnstile: HttpAccessControl, cookie: str, *, needs_token: bool) -> None:
+    def __init__(self, app: ASGIApp, access: HttpAccessControl, cookie: str, *, needs_token: bool) -> None:
         self._app = app
-        self._turnstile = turnstile
+        self._access = access
         self._needs_token = needs_token
         self._cookie = cookie
         self._lines = TokenBucket(0.1, 5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through or refuse it (the ASGI interface)."""
+        """Accept or refuse a request (the ASGI interface)."""
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
         if refusal is not None and self._lines.take(time.monotonic()):
-            _LOG.warning("a request from %s was refused: %s", (scope.get("client") or ("nowhere",))[0], refusal[1])
+            _LOG.warning("Refused a request from %s: %s", (scope.get("client") or ("nowhere",))[0], refusal[1])
         if refusal is None:
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
@@ -88,32 +90,32 @@ class AccessMiddleware:
             await _refused(scope, *refusal)(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason of a refusal, None for none."""
+        """Return status and reason of a refusal; None to accept."""
         address = str((scope.get("client") or ("nowhere",))[0])
         now_s = time.monotonic()
-        if self._turnstile.visit(address, now_s) is Admission.RATE:
+        if self._access.visit(address, now_s) is Admission.RATE:
             return _TOO_OFTEN
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if not self._needs_token and not is_loopback(_host_name(host)):
-            self._turnstile.count("host")
+            self._access.count("host")
             return 403, "open this page as http://localhost or http://127.0.0.1"
         origin = headers.get("origin")
-        # Browsers let pages elsewhere open WebSockets and send forms here; they say whose page it was.
+        # Browsers let pages of other sites open WebSockets and send forms here; the Origin header names the site.
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if acts and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            self._turnstile.count("origin")
+            self._access.count("origin")
             return 403, "a page of another origin may not connect"
         if scope["path"] in _OPEN_PATHS:
             return None
         words = [word for word in self._words(scope, headers) if word]
-        admission = self._turnstile.admit(address, words, now_s, host_s())
+        admission = self._access.admit(address, words, now_s, host_s())
         if admission is Admission.TOKEN:
             return _WRONG_TOKEN if words else _NO_TOKEN
         return _REFUSALS.get(admission)
 
     def _words(self, scope: Scope, headers: dict[str, str]) -> Iterator[str]:
-        """Yield whatever a request gives for a token."""
+        """Yield the tokens given in a request."""
         yield from parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -127,10 +129,10 @@ class AccessMiddleware:
 
 
 def _refused(scope: Scope, status: int, why: str) -> Response:
-    """Say why: to a person who opens the page without a token that is good, with a place to put it."""
+    """Return the refusal; to a person who opens the page without a valid token, with a field to enter it."""
     asks = dict(scope["headers"]).get(b"accept", b"").startswith(b"text/html")
-    if asks and scope["path"] == "/" and (status, why) in _MENDED_BY_A_TOKEN:
-        return asking_page(why)
+    if asks and scope["path"] == "/" and (status, why) in _ASK_FOR_A_TOKEN:
+        return token_page(why)
     return PlainTextResponse(why + "\n", status_code=status)
 
 
@@ -178,7 +180,7 @@ _POLICY = (
 )
 
 
-def asking_page(why: str) -> HTMLResponse:
-    """Return a page that says why there is nothing to be seen, and takes the token."""
+def token_page(why: str) -> HTMLResponse:
+    """Return a page that gives the reason and asks for the token."""
     text = html.escape(why[:1].upper() + why[1:] + ".")
     return HTMLResponse(_PAGE.replace("REFUSAL", text), status_code=403, headers={"Content-Security-Policy": _POLICY})

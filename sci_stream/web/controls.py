@@ -1,4 +1,4 @@
-"""What a viewer may do from the page, and how it is asked for: a POST with JSON, answered with JSON."""
+"""Operator controls of the live page: POST requests with JSON, answered with JSON."""
 
 from __future__ import annotations
 
@@ -7,67 +7,71 @@ import json
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
+from sci_stream.model import JsonObject
 from sci_stream.parameters import MOST_CHANGES
 
 _LOG = logging.getLogger(__name__)
+# Far above a request that sets the 16 parameters allowed.
 _MOST_BODY_BYTES = 1 << 14
+# A node applies settings between two snapshots, which may take seconds on a CPU.
 _PATIENCE_S = 10.0
 
 
+# The name appears in the log with every change.
 _MOST_WHO = 64
-_UNANSWERED = "The instrument did not answer in time. It may still do it: look before you ask again."
+_UNANSWERED = "The instrument did not answer in time. The request may still take effect: check before repeating it."
 
 
 class OperatorControl(Protocol):
-    """Who does what concerns more than the page: the sink node. From any thread, without waiting."""
+    """Operations of the sink node that the page can request. Called from any thread; does not block."""
 
     def switch_recording(self, on: bool, who: str) -> Future[str]:
-        """Ask for the recording to be on or off.
+        """Request that recording is switched on or off.
 
-        The future holds the file's name, or the error why it could not be.
+        The future returns the name of the file, or raises the error.
         """
         ...
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
-        """Ask a node, or all of a kind, to set parameters or to do what it offers.
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
+        """Request that a node, or all nodes of a kind, set parameters or perform an action.
 
-        The future holds the ``values`` by node and a ``text``, or the error why it could not be.
+        The future returns the ``values`` by node and a ``text``, or raises the error.
         """
         ...
 
 
 class Controls(Protocol):
-    """What the page's buttons do. The first two are quick; the others may take their time, in threads of their own."""
+    """Operations behind the page's buttons. The first two are quick; the others may block, in separate threads."""
 
-    def set_tone(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change how the video looks, for all viewers; return all the settings. Raises `InputError`."""
+    def set_tone(self, changes: Mapping[str, object]) -> JsonObject:
+        """Change the tone settings for all viewers; return all of them. Raises `InputError`."""
         ...
 
-    def pick_white(self, x: float, y: float) -> dict[str, Any]:
-        """Make a point of the picture grey; return all the tone settings. Raises `InputError`."""
+    def pick_white(self, x: float, y: float) -> JsonObject:
+        """Make a point of the image grey; return all tone settings. Raises `InputError`."""
         ...
 
     def save_still(self) -> str:
-        """Save the newest reconstruction; return where to. Raises `SciStreamError`."""
+        """Save the newest reconstruction; return the folder. Raises `SciStreamError`."""
         ...
 
     def switch_recording(self, on: bool, who: str) -> Future[str]:
-        """As `OperatorControl.switch_recording`."""
+        """See `OperatorControl.switch_recording`."""
         ...
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
-        """As `OperatorControl.ask`."""
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
+        """See `OperatorControl.ask`."""
         ...
 
 
-async def obey(request: Request, controls: Controls) -> Response:
-    """Answer ``POST /control/{name}``: ``{"ok": true, …}``, or ``{"ok": false, "error": …}`` with a fitting status."""
+async def answer(request: Request, controls: Controls) -> Response:
+    """Answer ``POST /control/{name}``: ``{"ok": true, …}``, or ``{"ok": false, "error": …}`` with an HTTP status."""
     name = request.path_params["name"]
     try:
         body = await _body(request)
@@ -77,27 +81,27 @@ async def obey(request: Request, controls: Controls) -> Response:
     except SciStreamError as error:
         status = 503 if isinstance(error, EnvironmentFault) else 400
         return JSONResponse({"ok": False, "error": str(error)}, status_code=status)
-    _LOG.info("the page asked for %s %s", name, body)
+    _LOG.info("The page requested %s %s", name, body)
     return JSONResponse({"ok": True, **report})
 
 
-def _who(request: Request, body: dict[str, Any]) -> str:
-    """Take from the object who asks, as they say themselves, and add where from: that is known."""
+def _who(request: Request, body: JsonObject) -> str:
+    """Return the name of the operator, as given in the request, with the client's address."""
     said = body.pop("who", "somebody")
     if not isinstance(said, str) or len(said) > _MOST_WHO or not said.isprintable():
         expected = f"at most {_MOST_WHO} printable characters"
-        raise InputError("Who asks cannot be written down", expected=expected, got=f"{str(said)[:20]!r}")
+        raise InputError("Invalid name of the operator", expected=expected, got=f"{str(said)[:20]!r}")
     host = request.client.host if request.client is not None else "nowhere"
     return f"{said or 'somebody'} from {host}"
 
 
-async def _do(name: str, body: Mapping[str, Any], controls: Controls, who: str) -> dict[str, Any]:
+async def _do(name: str, body: Mapping[str, object], controls: Controls, who: str) -> JsonObject:
     match name:
         case "set":
             changes = body.get("parameters")
             if not isinstance(changes, dict) or len(changes) > MOST_CHANGES:
                 expected = f'{{"parameters": {{"NAME": VALUE}}}} of at most {MOST_CHANGES}'
-                raise InputError("What to set is missing", expected=expected, got=type(changes).__name__)
+                raise InputError("No parameters given", expected=expected, got=type(changes).__name__)
             return await asyncio.wrap_future(controls.ask(_word(body, "node"), "set", changes, who))
         case "do":
             return await asyncio.wrap_future(controls.ask(_word(body, "node"), _word(body, "action"), {}, who))
@@ -110,38 +114,38 @@ async def _do(name: str, body: Mapping[str, Any], controls: Controls, who: str) 
         case "recording":
             on = body.get("on")
             if not isinstance(on, bool):
-                raise InputError("The recording can be on or off", expected='{"on": true} or false', got=repr(on))
+                raise InputError("Recording can be on or off", expected='{"on": true} or false', got=repr(on))
             return {"file": await asyncio.wrap_future(controls.switch_recording(on, who))}
-    raise InputError(f"Nothing is called {name!r} here", expected="tone, white, snapshot, recording, set or do")
+    raise InputError(f"Unknown control command {name!r}", expected="tone, white, snapshot, recording, set or do")
 
 
-def _word(body: Mapping[str, Any], name: str) -> str:
+def _word(body: Mapping[str, object], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= _MOST_WHO:
         raise InputError(f"The {name} is missing", expected="a name", got=repr(value)[:60])
     return value
 
 
-def _fraction(body: Mapping[str, Any], name: str) -> float:
+def _fraction(body: Mapping[str, object], name: str) -> float:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"The point's {name} is missing", expected="a fraction, 0 to 1", got=repr(value))
     return float(value)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    # A page elsewhere cannot send this type without asking first, which is never allowed.
+async def _body(request: Request) -> JsonObject:
+    # A page of another site cannot send this content type without a preflight request, which is never granted.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise InputError("What is asked for must be JSON", expected="Content-Type: application/json")
+        raise InputError("The request body must be JSON", expected="Content-Type: application/json")
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST_BODY_BYTES:
-            raise InputError("What is asked for is too long", expected=f"at most {_MOST_BODY_BYTES} bytes")
+            raise InputError("The request body is too long", expected=f"at most {_MOST_BODY_BYTES} bytes")
     try:
         found = json.loads(body)
     except ValueError as error:
-        raise InputError("What is asked for is no JSON", got=str(error)) from None
+        raise InputError("Request body is not valid JSON", got=str(error)) from None
     if not isinstance(found, dict):
-        raise InputError("What is asked for must be a JSON object", got=type(found).__name__)
+        raise InputError("The request body must be a JSON object", got=type(found).__name__)
     return found

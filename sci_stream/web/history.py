@@ -1,4 +1,4 @@
-"""The last minutes, second by second: how long snapshots took, how many came, how many were lost."""
+"""Latency, throughput and losses of the last minutes, second by second."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sci_stream.model import Reconstruction
 
 KEPT_S = 300
+# Sent with every status, once a second: it covers a few statuses that a viewer missed.
 _TAIL = 5
 
 
 @dataclass(slots=True)
 class Second:
-    """What happened in one second, which began at Unix time ``at_s``."""
+    """Statistics of one second, which began at Unix time ``at_s``."""
 
     at_s: int
     shown: int = 0
@@ -33,7 +33,7 @@ class Second:
 
 
 class History:
-    """Samples of the last five minutes. Bounded; for any thread."""
+    """Statistics of the last five minutes. Bounded; thread-safe."""
 
     def __init__(self) -> None:
         self._seconds: deque[Second] = deque(maxlen=KEPT_S)
@@ -42,7 +42,7 @@ class History:
         self._series = ""
 
     def add(self, reconstruction: Reconstruction, now_s: float) -> None:
-        """Take note of a reconstruction that came through at Unix time ``now_s``."""
+        """Add a reconstruction received at Unix time ``now_s``."""
         times = reconstruction.times
         arrived_ns = times.accepted_ns or times.finished_ns
         latency_ms = (arrived_ns - times.acquired_ns) / 1e6
@@ -52,10 +52,10 @@ class History:
             second.slowest_ms = max(second.slowest_ms or 0.0, latency_ms)
             second.solve_ms += reconstruction.report.solve_ns / 1e6
 
-    def update(self, status: Mapping[str, Any], now_s: float) -> None:
-        """Take note of the ledger and the queue in a status of the sink."""
-        ledger = status.get("ledger") or {}
-        if not ledger:
+    def update(self, status: Mapping[str, object], now_s: float) -> None:
+        """Add the ledger and the queue of a status of the sink."""
+        ledger = status.get("ledger")
+        if not isinstance(ledger, dict) or not ledger:
             return
         lost = sum(ledger.get("dropped", {}).values()) + ledger.get("camera_missed", 0)
         with self._lock:
@@ -66,12 +66,12 @@ class History:
             self._lost, self._series = lost, str(status.get("series", ""))
 
     def samples(self) -> list[list[float | int | None]]:
-        """Return all seconds in which anything was heard, oldest first."""
+        """Return all seconds with data, oldest first."""
         with self._lock:
             return [second.as_list() for second in self._seconds]
 
     def tail(self) -> list[list[float | int | None]]:
-        """Return the last few, for who has the others."""
+        """Return the last few seconds, for a page that has the earlier ones."""
         with self._lock:
             return [second.as_list() for second in list(self._seconds)[-_TAIL:]]
 

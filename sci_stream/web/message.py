@@ -1,7 +1,7 @@
-"""The preview's message to a browser: one reconstruction as pictures.
+"""The live page's binary message: one reconstruction as images.
 
-Layout: a little-endian uint32 with the length of the header, the header as JSON, then JPEG images one after another,
-their byte counts in the header: the B video frames and last, where ``coded`` is true, the coded snapshot.
+Layout: a little-endian uint32 with the length of the header, the header as JSON, then JPEG images, whose sizes are in
+the header: the B video frames and, if ``coded`` is true, the coded snapshot.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, Reconstruction
+from sci_stream.model import Array, JsonObject, Reconstruction
 
 MESSAGE_VERSION = 1
 _LENGTH = struct.Struct("<I")
@@ -24,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A reconstruction ready to be sent: ``frames`` are JPEG, ``message`` the whole binary message."""
+    """An encoded reconstruction: ``frames`` are JPEG, ``message`` is the whole binary message."""
 
     number: int
     published_ns: int
@@ -44,8 +43,8 @@ def encode_picture(
 ) -> Picture:
     """Render and encode a reconstruction.
 
-    ``number`` counts pictures, and is what viewers acknowledge; ``published_ns`` is when the reconstruction came: the
-    same one shown again, in another tone, keeps it. ``bit_depth`` is the sensor's, where it is known.
+    ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which the reconstruction
+    arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
     frames = tuple(encode_jpeg(shrink(frame, most_px), quality) for frame in video)
@@ -59,7 +58,7 @@ def encode_picture(
     return Picture(number, published_ns, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
 
 
-def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, Any]:
+def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, object]:
     report, ident = reconstruction.report, reconstruction.id
     return {
         "v": MESSAGE_VERSION,
@@ -88,11 +87,11 @@ def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, An
     }
 
 
-def split_message(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Take a message apart into its header and its images; the inverse of what the browser is sent."""
+def split_message(message: bytes) -> tuple[JsonObject, list[bytes]]:
+    """Split a message into its header and images; the inverse of the encoding."""
     (length,) = _LENGTH.unpack_from(message)
     offset = _LENGTH.size + length
-    header: dict[str, Any] = json.loads(message[_LENGTH.size : offset])
+    header: JsonObject = json.loads(message[_LENGTH.size : offset])
     images = []
     for size in header["sizes"]:
         images.append(message[offset : offset + size])
@@ -101,24 +100,24 @@ def split_message(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 
 BINS = 64
+# Every third pixel in each direction suffices; an odd step samples every colour of a mosaic.
 _STEP = 3
-"""Every third pixel each way will do; an odd step meets every colour of a mosaic."""
 
 
 def levels_histogram(rendered: npt.NDArray[np.uint8]) -> list[list[int]]:
-    """Return how many pixels have which level, 64 bins over 0–255: a list for grey, or one each for R, G, B.
+    """Return the histogram of levels, 64 bins over 0–255: a list for grey, or one each for R, G, B.
 
     Parameters
     ----------
     rendered
-        (B, H, W) or (B, H, W, 3), as `display.render` returns it.
+        (B, H, W) or (B, H, W, 3), from `sci_stream.imaging.rendering.render`.
     """
     sample = rendered[:, ::_STEP, ::_STEP]
     channels = [sample] if sample.ndim == 3 else [sample[..., channel] for channel in range(3)]
     return [np.bincount((channel >> 2).ravel(), minlength=BINS).tolist() for channel in channels]
 
 
-def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Any]:
+def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, object]:
     """Return the histogram of a coded snapshot: ``{"bins": […64], "top_dn", "mean_dn", "max_dn"}``.
 
     Parameters
@@ -126,8 +125,8 @@ def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Any]:
     counts
         (H, W), DN.
     bit_depth
-        Of the sensor; None to guess from the brightest pixel. For floating-point counts it is the brightest itself
-        that the bins reach up to.
+        Bit depth of the sensor; None to estimate it from the brightest pixel. For floating-point counts the bins end at
+        the brightest pixel.
     """
     sample = np.nan_to_num(counts[::_STEP, ::_STEP])
     brightest = float(counts.max()) if counts.dtype.kind in "iu" else float(sample.max(initial=0.0))

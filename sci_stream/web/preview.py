@@ -1,4 +1,4 @@
-"""A live web page of what the instrument sees, for any number of viewers, that never holds the instrument up."""
+"""Server of the live page, for any number of viewers, without blocking the instrument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -22,7 +21,7 @@ from sci_stream.clock import host_s, unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.errors import InputError, TransportError
 from sci_stream.imaging.tone import ToneSettings, pick_white
-from sci_stream.model import Reconstruction, SeriesInfo
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.security.http_access import HttpAccessControl
 from sci_stream.web.app import Hub, make_app
 from sci_stream.web.auth import AccessMiddleware
@@ -31,19 +30,20 @@ from sci_stream.web.message import encode_picture
 from sci_stream.web.still import save_still
 
 _LOG = logging.getLogger(__name__)
+# Longer than the web server's own shutdown timeout; the threads are daemons in case they hang.
 _JOIN_S = 5.0
+# Requests per address: a page makes about twenty, dragging a slider one with each step.
 _VISITS_PER_S, _VISITS_BURST = 100.0, 1000
-"""Requests of one address: a page is some twenty, a slider that is dragged asks with each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewOptions:
-    """How to serve the page.
+    """Settings of the live page.
 
-    ``host``, ``port`` to listen on, port 0 for any free one; beyond loopback a ``token`` is needed, which viewers
-    give once in the address, until ``token_expires_s`` (Unix time). ``most_px`` bounds the longer side of what is sent.
-    ``stale_s``: without new video for longer, the page says NO DATA. ``stills`` is the folder that snapshots are saved
-    to from the page.
+    ``host`` and ``port`` to listen on, port 0 for any free one; beyond loopback a ``token`` is required, which viewers
+    give once in the address, until ``token_expires_s`` (Unix time). ``most_px`` limits the longer side of the images.
+    After ``stale_s`` without new video the page shows NO DATA. ``stills`` is the folder for snapshots saved from the
+    page.
     """
 
     host: str = "127.0.0.1"
@@ -65,38 +65,37 @@ class _Published:
 
 
 class WebPreview:
-    """Serve the page from a thread of its own; pictures are made in another, and only while someone watches.
+    """Serve the live page in one thread and encode images in another, only while there are viewers.
 
-    Both keep the newest only. `publish` and `set_status` may be called from any thread and never wait.
+    Both keep only the newest image. `publish` and `set_status` may be called from any thread and never block.
 
     Parameters
     ----------
     options
-        How to serve.
+        Settings.
     operator
-        Does for the page what concerns more than the page: starts and stops the recording, asks nodes. None where
-        there is nothing of the kind.
+        Performs operations beyond the page: switches the recording, sends requests to nodes. None if not available.
 
     Raises
     ------
     InputError
-        If it would listen beyond loopback without a token.
+        If the host is beyond loopback and there is no token.
     """
 
     def __init__(self, options: PreviewOptions, operator: OperatorControl | None = None) -> None:
         if not is_loopback(options.host) and not options.token:
             raise InputError(
-                f"The preview would listen on {options.host}, beyond this machine, without a token",
+                f"The live page would listen on {options.host}, beyond this machine, without a token",
                 expected="a token, or a loopback host such as 127.0.0.1",
-                hint="Anyone on the network could watch otherwise.",
+                hint="Otherwise anyone on the network could watch.",
             )
         self.options = options
         self._hub = Hub(most_viewers=options.most_viewers, stale_s=options.stale_s, on_join=self._encode_for_new_viewer)
         self._hub.counters = self._counters
-        self._turnstile = HttpAccessControl(
+        self._access = HttpAccessControl(
             options.token or None, options.token_expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST
         )
-        self._hub.expired = lambda: self._turnstile.expired(host_s())
+        self._hub.expired = lambda: self._access.expired(host_s())
         self._changed = threading.Condition()
         self._newest: _Published | None = None
         self._operator = operator
@@ -111,20 +110,22 @@ class WebPreview:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> str:
-        """Begin to serve; return the address to open, with the token in it.
+        """Start the server; return the address to open, including the token.
 
         Raises
         ------
         TransportError
-            If the address is in use or not this machine's.
+            If the address is in use or not on this machine.
         """
         listener = listen(self.options.host, self.options.port)
         port = listener.getsockname()[1]
+        # Browsers share cookies between the ports of a host: two rigs on one host must not overwrite each other's
+        # token.
         cookie = f"sci_stream_{port}"
         token = self.options.token or None
         app = AccessMiddleware(
             make_app(self._hub, self, token=token, cookie=cookie),
-            self._turnstile,
+            self._access,
             cookie,
             needs_token=token is not None,
         )
@@ -136,13 +137,14 @@ class WebPreview:
         ]
         for thread in self._threads:
             thread.start()
+        # The address is returned only once the event loop exists, so that publish() and close() can reach it.
         ready.wait()
         return address(self.options.host, port, token)
 
     @property
     def refused(self) -> Counter[str]:
-        """Requests refused so far, by reason."""
-        return self._turnstile.refused
+        """Numbers of refused requests by reason."""
+        return self._access.refused
 
     def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
         async def main() -> None:
@@ -153,18 +155,18 @@ class WebPreview:
 
         try:
             asyncio.run(main())
-        except Exception:  # the preview is a convenience: the instrument goes on without it
-            _LOG.exception("the preview's web server ended")
+        except Exception:  # the page is optional: the instrument continues without it
+            _LOG.exception("The web server of the live page failed")
         finally:
             ready.set()
             listener.close()
 
     def series_started(self, info: SeriesInfo) -> None:
-        """Take note of what is being filmed."""
+        """Set the description of the series."""
         self._bit_depth = info.bit_depth
 
     def publish(self, reconstruction: Reconstruction) -> None:
-        """Show a reconstruction unless a newer one comes first; its arrays must not be changed afterwards."""
+        """Show a reconstruction unless a newer one arrives first; its arrays must not be modified afterwards."""
         now_ns = unix_ns()
         self._hub.history.add(reconstruction, now_ns / 1e9)
         with self._changed:
@@ -172,50 +174,50 @@ class WebPreview:
             self._published += 1
             self._changed.notify_all()
 
-    def set_status(self, status: Mapping[str, Any]) -> None:
-        """Show this status on the page and under ``/status``."""
+    def set_status(self, status: Mapping[str, object]) -> None:
+        """Show a status on the page and under ``/status``."""
         self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
         self._wake()
 
-    # --- what viewers may do (preview_controls.Controls)
+    # --- sci_stream.web.controls.Controls
 
     @property
     def tone(self) -> ToneSettings:
-        """How the video looks now."""
+        """Current tone settings."""
         return self._tone
 
-    def set_tone(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change how the video looks, for all viewers; see `preview_controls.Controls`."""
+    def set_tone(self, changes: Mapping[str, object]) -> JsonObject:
+        """Change the tone settings for all viewers; see `sci_stream.web.controls.Controls`."""
         with self._changed:
             self._tone = self._tone.changed(changes)
             self._changed.notify_all()
         self._wake()
         return self._tone.as_dict()
 
-    def pick_white(self, x: float, y: float) -> dict[str, Any]:
-        """Make a point of the newest picture grey; see `preview_controls.Controls`."""
-        reconstruction = self._newest_reconstruction("There is no picture to pick white from")
+    def pick_white(self, x: float, y: float) -> JsonObject:
+        """Make a point of the newest image grey; see `sci_stream.web.controls.Controls`."""
+        reconstruction = self._newest_reconstruction("There is no image for a white balance")
         if reconstruction.bayer is None:
             raise InputError("A monochrome camera has no white balance")
         gains = pick_white(reconstruction.video, reconstruction.bayer, x, y, self._tone.black)
         return self.set_tone({"white_balance": "fixed", "gains": gains})
 
     def save_still(self) -> str:
-        """Save the newest reconstruction; see `preview_controls.Controls`."""
+        """Save the newest reconstruction; see `sci_stream.web.controls.Controls`."""
         reconstruction = self._newest_reconstruction("There is no snapshot to save")
         return str(save_still(self.options.stills, reconstruction, self._tone))
 
     def switch_recording(self, on: bool, who: str) -> Future[str]:
-        """Start or stop the recording; see `preview_controls.OperatorControl`."""
+        """Start or stop the recording; see `sci_stream.web.controls.OperatorControl`."""
         if self._operator is None:
-            raise InputError("Nothing can be recorded here")
+            raise InputError("Recording is not available here")
         return self._operator.switch_recording(on, who)
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
-        """Ask nodes for something; see `preview_controls.OperatorControl`."""
+    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
+        """Send a request to nodes; see `sci_stream.web.controls.OperatorControl`."""
         if self._operator is None:
-            raise InputError("There are no nodes here to ask")
+            raise InputError("No nodes are reachable from here")
         return self._operator.ask(node, action, parameters, who)
 
     def _newest_reconstruction(self, otherwise: str) -> Reconstruction:
@@ -225,7 +227,7 @@ class WebPreview:
         return newest.reconstruction
 
     def close(self) -> None:
-        """Send viewers away and stop serving. May be called again."""
+        """Disconnect viewers and stop the server. May be called again."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -241,9 +243,10 @@ class WebPreview:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             try:
+                # The loop may close between the check and the call, which raises RuntimeError.
                 loop.call_soon_threadsafe(self._hub.wake_all)
             except RuntimeError:
-                _LOG.debug("the preview's loop closed meanwhile")
+                _LOG.debug("The event loop of the live page has ended")
 
     def _encode_for_new_viewer(self) -> None:
         with self._changed:
@@ -251,7 +254,7 @@ class WebPreview:
                 self._shown = None
             self._changed.notify_all()
 
-    def _counters(self) -> dict[str, Any]:
+    def _counters(self) -> JsonObject:
         return {
             "published": self._published,
             "encoded": self._encoded,
@@ -262,10 +265,12 @@ class WebPreview:
         }
 
     def _next(self) -> tuple[_Published, ToneSettings] | None:
-        """Wait for a reconstruction, or a tone, that someone wants to see and no one has; None at the end."""
+        """Wait for a reconstruction or tone that a viewer has not seen; None at the end."""
         with self._changed:
             while not self._closed:
                 wanted = None if self._newest is None else (self._newest, self._tone)
+                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/0018), so nothing is encoded without a
+                # viewer.
                 if wanted is not None and wanted != self._shown and self._hub.viewers:
                     self._shown = wanted
                     return wanted
@@ -286,9 +291,9 @@ class WebPreview:
                     most_px=options.most_px,
                     bit_depth=self._bit_depth,
                 )
-            except Exception:  # one picture that cannot be made must not end the preview
+            except Exception:  # an image that cannot be encoded must not end the preview
                 self._failures += 1
-                _LOG.exception("snapshot %d cannot be shown", newest.reconstruction.id.seq)
+                _LOG.exception("Snapshot %d cannot be shown", newest.reconstruction.id.seq)
                 continue
             self._pictures += 1
             self._encoded += 1
@@ -296,12 +301,13 @@ class WebPreview:
             self._wake()
 
 
+# Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.
 _MOST_INCOMING_BYTES = 1 << 16
 
 
 def address(host: str, port: int, token: str | None) -> str:
-    """Return the address to open, with the token in it."""
-    if host in {"0.0.0.0", "::"}:  # every interface; viewers need a name
+    """Return the address to open, including the token."""
+    if host in {"0.0.0.0", "::"}:  # all interfaces: viewers need a host name
         host = socket.gethostname()
     host = f"[{host}]" if ":" in host else host
     query = f"?token={quote(token)}" if token else ""
@@ -309,17 +315,18 @@ def address(host: str, port: int, token: str | None) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 for any free one.
+    """Return a listening socket; port 0 for any free one.
 
     Raises
     ------
     TransportError
-        If the address is in use or not this machine's.
+        If the address is in use or not on this machine.
     """
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         try:
+            # A restarted sink must get its port back while old connections are still in TIME_WAIT.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(place)
             listener.listen()
@@ -328,7 +335,7 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise TransportError(
-            f"The preview cannot listen on {host}:{port}",
+            f"The live page cannot listen on {host}:{port}",
             got=error.strerror or error,
             hint="Another program may use the port: choose another, or 0 for any free one.",
         ) from error
@@ -336,7 +343,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_config(app: ASGIApp) -> uvicorn.Config:
-    """Return the web server's settings."""
+    """Return the settings of the web server."""
     return uvicorn.Config(
         app,
         loop="asyncio",
@@ -347,6 +354,7 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         ws_max_size=_MOST_INCOMING_BYTES,
-        ws_per_message_deflate=False,  # JPEG does not shrink
+        ws_per_message_deflate=False,  # JPEG does not compress further
+        # A viewer that does not close its connection must not delay the shutdown of the rig.
         timeout_graceful_shutdown=2,
     )

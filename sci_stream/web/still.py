@@ -1,4 +1,4 @@
-"""One reconstruction saved at the press of a button: pictures to look at and the numbers behind them."""
+"""Save one reconstruction on demand: images and data."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ import numpy as np
 from sci_stream.errors import InputError, StorageError
 from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Reconstruction
+from sci_stream.model import JsonObject, Reconstruction
 
 _MOST_OF_A_NAME = 1000
 
 
 def save_still(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> Path:
-    """Save a reconstruction to a new folder of its own, whole or not at all.
+    """Save a reconstruction to a new folder, completely or not at all.
 
-    In it are ``frame_00.png`` … as on the screen, ``data.npz`` with ``video`` (B, H, W) and ``counts`` (H, W, DN)
-    untouched by tone, ``coded.png`` with the counts where they are integers, and ``snapshot.json``, which says what it
-    is.
+    The folder contains ``frame_00.png`` … as on the screen, ``data.npz`` with ``video`` (B, H, W) and ``counts`` (H, W,
+    DN) without tone, ``coded.png`` with the counts if they are integers, and the description ``snapshot.json``.
 
     Parameters
     ----------
     folder
-        Where to; made if it is not there.
+        Parent folder; created if missing.
     reconstruction
-        What to save; not modified.
+        The reconstruction; not modified.
     tone
-        How the frames shall look.
+        Appearance of the frames.
 
     Returns
     -------
-    The new folder, named after series and seq; never one that was there before.
+    The new folder, named after series and seq.
 
     Raises
     ------
     StorageError
         If it cannot be written.
     InputError
-        If the series' name, which may come from afar, is no file name.
+        If the series' name, which may come from the network, is not a file name.
     """
     ident = reconstruction.id
     name = f"{ident.series}_{ident.seq:06d}"
     if not name.isprintable() or set(name) & set("/\\") or name.startswith("."):
-        raise InputError("The snapshot cannot be saved under its series' name", got=repr(ident.series))
+        raise InputError("The name of the series cannot be a file name", got=repr(ident.series))
     scratch = folder / f".{secrets.token_hex(4)}.part"
     try:
         scratch.mkdir(parents=True)
@@ -62,7 +61,7 @@ def save_still(folder: Path, reconstruction: Reconstruction, tone: ToneSettings)
         raise StorageError(
             f"The snapshot cannot be saved in {folder}",
             got=error.strerror or error,
-            hint="The folder must be writable and have room.",
+            hint="The folder must be writable and have free space.",
         ) from error
 
 
@@ -93,7 +92,7 @@ def _write_png(path: Path, image: np.ndarray[Any, np.dtype[Any]]) -> None:
     path.write_bytes(bytes(data))
 
 
-def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> dict[str, Any]:
+def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> JsonObject:
     ident, report, times = reconstruction.id, reconstruction.report, reconstruction.times
     return {
         "series": ident.series,

@@ -1,7 +1,7 @@
-"""The wire format: what nodes say to each other, and how it becomes bytes and comes back. docs/wire.md specifies it.
+"""The wire format: messages between nodes, their encoding and validation. docs/wire.md specifies it.
 
-``encode(message)`` gives the frames of a multipart message; ``decode(frames)`` gives the message back or raises
-`WireError`, whatever the frames hold. Neither knows of sockets.
+``encode(message)`` returns the frames of a multipart message; ``decode(frames)`` returns the message or raises
+`WireError`, whatever the frames contain. Neither uses sockets.
 """
 
 from sci_stream.wire.codec import decode, encode, payload_bytes

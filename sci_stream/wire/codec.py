@@ -1,4 +1,4 @@
-"""Messages to frames and back. Pure: no socket, no clock, no state.
+"""Encode messages to frames and decode them. Pure: no socket, no clock, no state.
 
 A message is a multipart ``[kind][msgpack header][payload…]`` (docs/wire.md).
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sci_stream.errors import CalibrationError
 from sci_stream.wire.header import Limits, Reason, pack_header, refuse, unpack_header
 from sci_stream.wire.message_spec import Kind
-from sci_stream.wire.payload import pack_payloads, unpack_payloads
+from sci_stream.wire.payload import Arrays, pack_payloads, unpack_payloads
 from sci_stream.wire.schema import KINDS
-from sci_stream.wire.validators import UnfitError
+from sci_stream.wire.validators import Fields, UnfitError
 
 if TYPE_CHECKING:
     from sci_stream.wire.messages import Message
@@ -30,12 +30,12 @@ _DEFAULT_LIMITS: Final = Limits()
 def encode(message: Message) -> list[bytes | memoryview]:
     """Return the frames of a message: kind, header, payloads.
 
-    Payloads are views on the message's own arrays: leave these alone until the frames have been sent.
+    Payloads are views of the message's own arrays: do not modify these until the frames have been sent.
 
     Raises
     ------
     ValueError
-        If a receiver would refuse the message; it names the field, what is expected there and what is.
+        If a receiver would refuse the message; names the field, the expected and the given value.
     TypeError
         If it is not a message.
     """
@@ -56,22 +56,22 @@ def encode(message: Message) -> list[bytes | memoryview]:
 def decode(
     frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS, sums: Mapping[int, int] = MappingProxyType({})
 ) -> Message:
-    """Return the message that frames carry, all of it checked.
+    """Return the message of the given frames, fully validated.
 
     Parameters
     ----------
     frames
-        The parts of one multipart message: ``bytes``, or views on a receive buffer. Arrays of the message share their
-        memory, read-only: it must not be written to as long as the message lives.
+        The parts of one multipart message: ``bytes``, or views of a receive buffer. Arrays of the message share their
+        memory, read-only: it must not be modified during the life of the message.
     limits
-        What is taken at all.
+        Limits on the size of a message.
     sums
-        Checksums of payload frames, by index in ``frames``, as far as they were found already.
+        Checksums of payload frames computed earlier, by index in ``frames``.
 
     Raises
     ------
     WireError
-        Whatever the frames hold, this and nothing else; `Reason` lists what its ``reason`` may be.
+        The only exception, whatever the frames contain; `Reason` lists the values of its ``reason``.
     """
     if not 2 <= len(frames) <= limits.max_frames:
         refuse(
@@ -81,7 +81,7 @@ def decode(
     kind = _BY_NAME.get(bytes(views[0])) if views[0].nbytes <= _LONGEST_NAME else None
     if kind is None:
         got = ascii(bytes(views[0][:_LONGEST_NAME]))
-        refuse("unknown_kind", "The first frame is not a kind of message", expected="as in docs/wire.md", got=got)
+        refuse("unknown_kind", "The first frame is not a kind of message", expected="one of docs/wire.md", got=got)
     header = unpack_header(views[1], limits)
     descriptions = header.pop("payloads", None)
     try:
@@ -96,7 +96,7 @@ def decode(
     return _build(kind, fields, arrays)
 
 
-def _build(kind: Kind, fields: dict[str, Any], arrays: dict[str, Any]) -> Message:
+def _build(kind: Kind, fields: Fields, arrays: Arrays) -> Message:
     reason: Reason = "payload_value"
     try:
         message: Message = kind.make(fields, arrays)

@@ -1,4 +1,4 @@
-"""The kinds that carry the model's own values: series, snapshots, reconstructions, calibrations."""
+"""Messages with the values of the model: series, snapshots, reconstructions, calibrations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 
 from sci_stream.model import (
-    Array,
     BayerPhase,
     CalibrationHealth,
     Policy,
@@ -35,9 +34,10 @@ from sci_stream.wire.message_spec import (
     VERSIONS,
     Kind,
 )
-from sci_stream.wire.payload import PayloadSpec
+from sci_stream.wire.payload import Arrays, PayloadSpec
 from sci_stream.wire.validators import (
     Choice,
+    Fields,
     FiniteOrNil,
     Flag,
     Integer,
@@ -53,8 +53,8 @@ from sci_stream.wire.validators import (
 _ID_PATHS: Final = {name: f"id.{name}" for name in ID_FIELDS}
 
 
-def _with_id(make: Callable[..., Any]) -> Callable[[dict[str, Any], dict[str, Array | None]], Any]:
-    def build(fields: dict[str, Any], arrays: dict[str, Array | None]) -> Any:
+def _with_id(make: Callable[..., Any]) -> Callable[[Fields, Arrays], Any]:
+    def build(fields: Fields, arrays: Arrays) -> Any:
         identity = SnapshotId(fields.pop("series"), fields.pop("epoch"), fields.pop("seq"))
         return make(id=identity, **fields, **arrays)
 
@@ -87,7 +87,7 @@ def _series_agrees(info: SeriesInfo) -> None:
     _even_if_bayer((info.height_px, info.width_px), info.bayer)
 
 
-def _calibration_arrays(calibration: Calibration) -> dict[str, Array | None]:
+def _calibration_arrays(calibration: Calibration) -> Arrays:
     bad = calibration.bad_pixels
     return {
         "phi": calibration.phi,
@@ -96,10 +96,11 @@ def _calibration_arrays(calibration: Calibration) -> dict[str, Array | None]:
     }
 
 
-def _build_calibration(fields: dict[str, Any], arrays: dict[str, Any]) -> Calibration:
+def _build_calibration(fields: Fields, arrays: Arrays) -> Calibration:
     promised = fields.pop("hash")
     bad = arrays.pop("bad_pixels")
-    calibration = Calibration(**fields, **arrays, bad_pixels=None if bad is None else bad != 0)
+    values: Fields = {**fields, **arrays, "bad_pixels": None if bad is None else bad != 0}
+    calibration = Calibration(**values)
     if calibration.hash != promised:
         raise UnfitError(f"the hash of the content, {calibration.hash}", shown(promised), "hash")
     return calibration
@@ -134,7 +135,7 @@ _REPORT = Record(
         "solve_ns": COUNT,
         "residual": Number(0),
         "saturated_fraction": Number(0, 1),
-        # Infinite where the video equals the truth, as on a black scene: no reason for a node to fall silent.
+        # Infinite if the video equals the truth, as for a black scene; that must not make the message invalid.
         "psnr_db": FiniteOrNil(),
         "health": Maybe(_HEALTH),
         "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),

@@ -1,20 +1,20 @@
-"""Headers: a msgpack map of bounded size, plain types and one version.
+"""Headers of messages: a msgpack map of bounded size, plain types and one version.
 
-Here the map itself, its size, syntax and version; what its fields may be is in `checks` and `schema`.
+This module handles the map, its size, syntax and version; `validators` and `schema` define its fields.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn
+from typing import Final, Literal, NoReturn
 
 import msgpack
 
 from sci_stream.errors import WireError
-from sci_stream.wire.validators import shown
+from sci_stream.wire.validators import Fields, shown
 
+# Version of the wire format. Any change of the set, a name, a type or the meaning of fields increases it.
 SCHEMA_VERSION: Final = 4
-"""Version of the wire format. Any change of a field's name, type or meaning, or of the fields there are, raises it."""
 
 Reason = Literal[
     "frames",
@@ -32,15 +32,15 @@ Reason = Literal[
     "payload_value",
     "crc",
 ]
-"""Why a message is refused: the ``reason`` of every `WireError` raised here (docs/wire.md says what each means)."""
+"""Why a message is refused: the ``reason`` of every `WireError` raised here (specified in docs/wire.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a message may be before anything in it is looked at.
+    """Size limits, checked before the content of a message.
 
-    ``max_header_bytes`` of the header, ``max_payload_bytes`` of each payload (also what a socket's maximum message
-    size should be), ``max_frames`` of all parts together.
+    ``max_header_bytes`` of the header, ``max_payload_bytes`` of each payload (also a socket's maximum message size),
+    ``max_frames`` of all parts together.
     """
 
     max_header_bytes: int = 256 << 10
@@ -49,17 +49,17 @@ class Limits:
 
 
 def refuse(reason: Reason, what: str, *, expected: object = None, got: object = None, hint: str = "") -> NoReturn:
-    """Raise the `WireError`: the only one that leaves this package."""
+    """Raise a `WireError`, the only exception that leaves this package on decoding."""
     raise WireError(reason, what, expected=expected, got=got, hint=hint or None)
 
 
-def pack_header(fields: dict[str, Any]) -> bytes:
-    """Return a header as msgpack, with the schema version in front.
+def pack_header(fields: Fields) -> bytes:
+    """Return a header as msgpack, starting with the schema version.
 
     Raises
     ------
     ValueError
-        If it is larger than the default `Limits` let a receiver take.
+        If it exceeds the default `Limits` of a receiver.
     """
     packed: bytes = msgpack.packb({"v": SCHEMA_VERSION, **fields})
     most = Limits().max_header_bytes
@@ -68,8 +68,8 @@ def pack_header(fields: dict[str, Any]) -> bytes:
     return packed
 
 
-def unpack_header(frame: memoryview, limits: Limits) -> dict[str, Any]:
-    """Return the fields of a header without its version, which is checked, but nothing else yet.
+def unpack_header(frame: memoryview, limits: Limits) -> Fields:
+    """Return the fields of a header without its version; only the version is checked here.
 
     Raises
     ------
@@ -79,17 +79,17 @@ def unpack_header(frame: memoryview, limits: Limits) -> dict[str, Any]:
     if frame.nbytes > limits.max_header_bytes:
         refuse("header_size", "The header is too large", expected=f"≤ {limits.max_header_bytes}", got=frame.nbytes)
     try:
-        # No binary and no extension types: a header holds maps, lists, strings and numbers.
+        # No binary and no extension types: a header contains maps, lists, strings and numbers only.
         header = msgpack.unpackb(frame, max_bin_len=0, max_ext_len=0, max_array_len=64, max_map_len=256)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        refuse("header_syntax", "The header is not msgpack that is allowed here", got=f"{type(error).__name__}")
+        refuse("header_syntax", "The header is not valid msgpack of plain types", got=f"{type(error).__name__}")
     if not isinstance(header, dict):
         refuse("header_syntax", "The header is not a map", got=shown(header))
     version = header.pop("v", None)
     if type(version) is not int or version != SCHEMA_VERSION:
         refuse(
             "version",
-            "The message is of another version of the wire format",
+            "The message has another version of the wire format",
             expected=f"version {SCHEMA_VERSION}",
             got="no version" if version is None else shown(version),
             hint="Run the same release of sci_stream on all machines of a rig.",

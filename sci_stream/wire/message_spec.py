@@ -1,4 +1,4 @@
-"""What makes a kind of message, and the checks that several kinds share."""
+"""The description of a kind of message, and validators that several kinds share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from sci_stream.model import Array, BayerPhase
 from sci_stream.wire.messages import StatusValue
-from sci_stream.wire.payload import MAX_DIM, PayloadSpec
-from sci_stream.wire.validators import Check, Choice, Integer, Maybe, Number, Prose, Record, Table, Text
+from sci_stream.wire.payload import MAX_DIM, Arrays, PayloadSpec
+from sci_stream.wire.validators import Check, Choice, Fields, Integer, Maybe, Number, Prose, Record, Table, Text
 
-# Names become files, folders and socket identities: no separators, no leading dot, nothing that a shell would read.
+# Names become files, folders and socket identities: no separators, no leading dot, no shell characters.
 NAME = Text(96, r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and . _ -")
 WORD = Text(64, r"[a-z][a-z0-9_]*", "a word of small letters, digits and _")
-# What cameras, drivers and devices call themselves is not ours to bound: cut, not refused.
+# Cameras, drivers and devices choose their own labels: too long ones are cut, not refused.
 LABEL = Prose(256)
 COUNT = Integer(0, 2**63 - 1)
 SMALL_COUNT = Integer(0, 2**31 - 1)
@@ -26,12 +26,12 @@ VERSIONS = Table(Text(128), most=64)
 
 
 class StatusEntry(Check):
-    """What a node may say of itself: a finite number, a flag or a short text."""
+    """A value of a node's status: a finite number, a flag or a short text."""
 
     _number, _integer, _text = Number(), Integer(-(2**63), 2**63 - 1), Prose(1024)
 
     def read(self, value: object) -> StatusValue:
-        """Return the value."""
+        """Return the validated value."""
         if isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -39,22 +39,22 @@ class StatusEntry(Check):
         return self._integer.read(value) if type(value) is int else self._number.read(value)
 
     def dump(self, value: Any) -> Any:
-        """Return what to send."""
+        """Return the value to send."""
         return self._text.dump(value) if isinstance(value, str) else value
 
 
 class Status(Table):
-    """The status of a heartbeat. A rate that is not known yet, NaN, must not silence the node that reports it."""
+    """The status in a heartbeat. An unknown rate (NaN) must not prevent the heartbeat, so it is omitted."""
 
-    def dump(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what to send."""
+    def dump(self, value: Mapping[str, object]) -> Fields:
+        """Return the map to send."""
         known = {key: entry for key, entry in value.items() if not isinstance(entry, float) or math.isfinite(entry)}
         return super().dump(known)
 
 
 PARAMETERS = Table(StatusEntry(), most=16)
+# A camera's chunk data; a value that is not a finite number must not prevent the frame, so it is omitted.
 CHUNKS = Status(StatusEntry(), most=16)
-"""What a camera adds to a frame; a number that is none must not hold the frame up."""
 UNITS = Table(Prose(64), most=16)
 
 
@@ -65,19 +65,19 @@ class Kind:
     Parameters
     ----------
     name
-        The first frame.
+        Name, sent as the first frame.
     type
-        The value it carries.
+        Class of the value.
     record
-        The fields of its header, without ``v`` and ``payloads``.
+        Fields of the header, without ``v`` and ``payloads``.
     payloads
-        The arrays behind it, in order.
+        Arrays after the header, in order.
     arrays
-        Takes the payloads from a value, by name.
+        Returns the payloads of a value by name.
     build
-        Puts a value together from checked fields and arrays.
+        Makes a value from validated fields and arrays.
     agree
-        Raises `UnfitError` if a value's parts contradict each other.
+        Raises `UnfitError` if the parts of a value are inconsistent.
     """
 
     name: str
@@ -85,13 +85,13 @@ class Kind:
     record: Record
     payloads: tuple[PayloadSpec, ...] = ()
     arrays: Callable[[Any], Mapping[str, Array | None]] = lambda _: MappingProxyType({})
-    build: Callable[[dict[str, Any], dict[str, Array | None]], Any] | None = None
+    build: Callable[[Fields, Arrays], Any] | None = None
     agree: Callable[[Any], None] | None = None
 
-    def make(self, fields: dict[str, Any], arrays: dict[str, Array | None]) -> Any:
-        """Return the value."""
+    def make(self, fields: Fields, arrays: Arrays) -> Any:
+        """Make the value from fields and arrays."""
         return self.record.make(**fields) if self.build is None else self.build(fields, arrays)
 
 
+# Fields that identify the snapshot of a message.
 ID_FIELDS: Final[dict[str, Check]] = {"series": NAME, "epoch": SMALL_COUNT, "seq": COUNT}
-"""Which snapshot a message is about."""

@@ -1,6 +1,6 @@
-"""The messages beside the model's own values: who is there, what is safe, what is over.
+"""Messages other than the values of the model: sessions, acknowledgements, control.
 
-`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` travel as they are; these are the rest. docs/wire.md
+`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` are sent as they are; all others are here. docs/wire.md
 specifies every field.
 """
 
@@ -22,11 +22,11 @@ Acceptable = Literal["snapshot", "reconstruction", "dropped", "series_start", "s
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A node introduces itself to one that it has connected to, and again whenever something here changes.
+    """A node introduces itself after connecting, and again whenever one of these values changes.
 
-    ``node`` names it in the rig, ``incarnation`` distinguishes this process from an earlier one of that name;
-    ``credit`` is how many snapshots it may hold that are not done: 0 while it takes none. ``shows`` a few bytes of its
-    memory to a peer that may be able to read them; ``reads`` that it can read the peer's: see
+    ``node`` is its name in the rig, ``incarnation`` distinguishes this process from an earlier one of that name;
+    ``credit`` is the number of snapshots it may hold that are not done: 0 while it accepts none. ``shows`` a few bytes
+    of its memory to a peer that may be able to read them; ``reads`` is set if it can read the peer's: see
     `sci_stream.transport.remote_memory`.
     """
 
@@ -43,7 +43,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a hello; heartbeats are expected every ``heartbeat_s`` from here on.
+    """Answer to `Hello`; heartbeats are expected every ``heartbeat_s`` from then on.
 
     ``shows`` and ``reads`` as in `Hello`.
     """
@@ -57,7 +57,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A node is alive, and how it is. A number in ``status`` that is not finite is not sent."""
+    """A node is alive; its status. Non-finite numbers in ``status`` are not sent."""
 
     node: str
     status: Mapping[str, StatusValue] = field(default_factory=dict)
@@ -65,14 +65,14 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A node asks what the peer's clock says; ``sent_ns`` by its own."""
+    """Request for the time of the peer's clock; ``sent_ns`` is the time of the own clock."""
 
     sent_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to a ping: its ``sent_ns``, and when it came and was answered by the peer's clock."""
+    """Answer to `Ping`: its ``sent_ns``, and the times of receipt and answer on the peer's clock."""
 
     sent_ns: int
     received_ns: int
@@ -81,14 +81,14 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """A node leaves by its own will; nothing need be waited for."""
+    """A node leaves intentionally; the peer need not wait for a timeout."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A node will not work with the peer: ``reason`` in a word, ``text`` for both sides to log."""
+    """A node refuses to work with the peer: ``reason`` in a word, ``text`` for both logs."""
 
     reason: str
     text: str
@@ -96,7 +96,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A reconstruct node gives a snapshot back: the sink has accepted its video, or it failed for ``reason``."""
+    """A reconstruct node returns a snapshot: the sink has accepted its video, or it failed for ``reason``."""
 
     series: str
     seq: int
@@ -106,9 +106,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The acquire node informs the sink of a snapshot that will not be reconstructed in this run.
+    """The acquire node reports a snapshot that will not be reconstructed in this run to the sink.
 
-    ``reason`` in a word under which the ledger counts it; ``outcome`` says whether its raw counts are recorded.
+    ``reason`` is the word under which the ledger counts it; ``outcome`` says whether its raw counts are recorded.
     """
 
     series: str
@@ -120,9 +120,9 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class SeriesEnd:
-    """The acquire node has acquired ``acquired`` snapshots, seq 0 to ``acquired`` − 1, and no more will come.
+    """End of a series: ``acquired`` snapshots, seq 0 to ``acquired`` − 1, were acquired.
 
-    ``reason`` in words; ``camera_dropped`` frames the camera numbered but never delivered.
+    ``reason`` is a sentence; ``camera_dropped`` frames were numbered by the camera but never delivered.
     """
 
     series: str
@@ -133,7 +133,7 @@ class SeriesEnd:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The sink has what was sent, as safely as the rig promises; ``seq`` is 0 for the start and end of a series."""
+    """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series start and end."""
 
     series: str
     seq: int
@@ -142,23 +142,23 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRequest:
-    """A node asks for the calibration of this hash."""
+    """Request for the calibration with this hash."""
 
     hash: str
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationMissing:
-    """The answer to a request for a calibration that is not there."""
+    """Answer to a request for an unknown calibration."""
 
     hash: str
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The sink asks a node, on behalf of ``who``, to ``action``: ``set`` its parameters, or what its status lists.
+    """The sink requests an ``action`` of a node for ``who``: ``set`` parameters, or an action of the node's status.
 
-    ``request`` names the question, so that the answer finds back; ``parameters`` are new values by name.
+    ``request`` identifies the request in the answer; ``parameters`` are new values by name.
     """
 
     request: str
@@ -170,7 +170,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """The answer to a `Control`: ``values`` as they are now, or, if not ``ok``, ``text`` says why nothing changed."""
+    """Answer to `Control`: the current ``values``, or, if not ``ok``, the reason why nothing changed in ``text``."""
 
     request: str
     ok: bool
@@ -199,4 +199,4 @@ Message = (
     | Control
     | ControlResult
 )
-"""Everything that can be encoded and decoded."""
+"""Every message that can be encoded and decoded."""

@@ -1,4 +1,4 @@
-"""Payloads: arrays as raw bytes behind the header, described by it, shared with the caller rather than copied."""
+"""Payloads: arrays as raw bytes after the header that describes them, without copying."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from isal import isal_zlib
 
 from sci_stream.model import Array
 from sci_stream.wire.header import Limits, refuse
-from sci_stream.wire.validators import Integer, Text, UnfitError, shown
+from sci_stream.wire.validators import Fields, Integer, Text, UnfitError, shown
 
+# Types of payload elements, always little-endian on the wire.
 DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
-"""What a payload's elements may be. Always little-endian on the wire."""
 
 MAX_DIM: Final = 65536
 
+
+# The payloads of a message by name; None for absent optional ones.
+Arrays = dict[str, Array | None]
 
 _NAME = Text(32)
 _CRC = Integer(0, 2**32 - 1)
 
 
 class ReceivedArray(np.ndarray[Any, Any]):
-    """A payload as it came, read-only, with the checksum under which it came.
+    """A received payload, read-only, with its checksum.
 
-    Sent on unchanged it keeps that checksum: damage in this process's memory is found where it arrives, and the bytes
-    are gone through once less. What is derived from it, a view too, has none.
+    Forwarded unchanged it keeps that checksum: the receiver detects corruption in this process's memory, and the bytes
+    are summed once less. Arrays derived from it, even views, have no checksum.
     """
 
     crc32: int | None = None
 
 
 def sealed(array: Array) -> ReceivedArray:
-    """Return an array that will not be changed, with a checksum that serves however often it is sent."""
+    """Return a read-only array with a checksum, computed once for any number of sends."""
     view = np.ascontiguousarray(array).view(ReceivedArray)
     view.flags.writeable = False
     view.crc32 = isal_zlib.crc32(np.asarray(view, dtype=DTYPES[view.dtype.name]).reshape(-1).view(np.uint8).data)
@@ -44,7 +47,7 @@ def sealed(array: Array) -> ReceivedArray:
 
 @dataclass(frozen=True, slots=True)
 class PayloadSpec:
-    """One payload of a kind of message: its name, dtypes, number of dimensions, and whether it may be absent."""
+    """One payload of a kind of message: name, dtypes, number of dimensions, and whether it is optional."""
 
     name: str
     dtypes: tuple[str, ...]
@@ -54,20 +57,20 @@ class PayloadSpec:
 
 def pack_payloads(
     specs: Sequence[PayloadSpec], arrays: Mapping[str, Array | None]
-) -> tuple[list[dict[str, Any]], list[memoryview]]:
-    """Describe arrays and lay them bare as bytes.
+) -> tuple[list[Fields], list[memoryview]]:
+    """Describe arrays and return them as bytes.
 
     Returns
     -------
-    The descriptions for the header, and views that share the arrays' memory (a copy only where an array is not
-    C-contiguous or not little-endian). The caller leaves the arrays alone while the message may still be sent.
+    The descriptions for the header, and views that share the arrays' memory (copies only of arrays that are not
+    C-contiguous or not little-endian). The arrays must not be modified while the message may still be sent.
 
     Raises
     ------
     UnfitError
-        If an array is missing or not of its payload's dtype and dimensions.
+        If an array is missing or has another dtype or number of dimensions than its payload.
     """
-    descriptions: list[dict[str, Any]] = []
+    descriptions: list[Fields] = []
     views: list[memoryview] = []
     for spec in specs:
         array = arrays[spec.name]
@@ -94,14 +97,14 @@ def unpack_payloads(
     frames: Sequence[memoryview],
     limits: Limits,
     sums: Mapping[int, int],
-) -> dict[str, Array | None]:
-    """Return the arrays of a message by name, None for an optional one that is absent.
+) -> Arrays:
+    """Return the arrays of a message by name, None for absent optional ones.
 
-    ``sums`` are checksums of frames that were found already, by index.
+    ``sums`` are checksums of frames computed earlier, by index.
 
     Returns
     -------
-    Read-only `ReceivedArray` on the frames' own memory (a copy only where that is not aligned for the dtype).
+    Read-only `ReceivedArray` on the frames' own memory (a copy only if that is not aligned for the dtype).
 
     Raises
     ------
@@ -113,13 +116,13 @@ def unpack_payloads(
     if len(descriptions) != len(frames):
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
     known = {spec.name: spec for spec in specs}
-    out: dict[str, Array | None] = dict.fromkeys(known)
+    out: Arrays = dict.fromkeys(known)
     for index, (entry, frame) in enumerate(zip(descriptions, frames, strict=True)):
         described = _read_description(entry)
         spec = known.pop(described.name, None)
         if spec is None:
             got = shown(described.name)
-            refuse("payload_name", "A payload that this kind has not, or has twice", expected=list(known), got=got)
+            refuse("payload_name", "An unknown or repeated payload", expected=list(known), got=got)
         out[spec.name] = _unpack(spec, described, frame, limits, sums.get(index))
     missing = [spec.name for spec in known.values() if not spec.optional]
     if missing:
@@ -128,7 +131,7 @@ def unpack_payloads(
 
 
 class _Described(NamedTuple):
-    """What the header says of a payload: types checked, meaning not."""
+    """Header entry of a payload; types are checked, values are not."""
 
     name: str
     dtype: str
@@ -160,10 +163,10 @@ def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits:
     if frame.nbytes != nbytes:
         refuse("payload_length", f"length of {name}", expected=f"{nbytes} bytes", got=frame.nbytes)
     if (isal_zlib.crc32(frame) if found is None else found) != crc:
-        refuse("crc", f"{name} was damaged on its way", expected=f"crc32 {crc}")
+        refuse("crc", f"{name} was corrupted in transit", expected=f"crc32 {crc}")
     array: Array = np.frombuffer(frame, dtype=DTYPES[dtype]).reshape(shape)
     if not array.flags.aligned:
-        # A small message may lie anywhere in a receive buffer; compiled code downstream relies on alignment.
+        # A small message may start anywhere in a receive buffer; compiled code downstream relies on alignment.
         array = array.copy()
     received = array.view(ReceivedArray)
     received.flags.writeable = False

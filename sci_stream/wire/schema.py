@@ -1,4 +1,4 @@
-"""Every kind of message there is, by name: the table that docs/wire.md puts in words."""
+"""The table of all kinds of messages by name, specified in docs/wire.md."""
 
 from __future__ import annotations
 
@@ -103,4 +103,4 @@ KINDS: Final = (
         {"request": NAME, "ok": Flag(), "text": Prose(2048), "values": PARAMETERS},
     ),
 )
-"""Every kind of message there is (docs/wire.md)."""
+"""Every kind of message (docs/wire.md)."""

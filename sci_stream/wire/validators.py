@@ -1,7 +1,7 @@
-"""What a field of a header may be, checked before it is used.
+"""Validators for the fields of headers.
 
-A `Record` names the fields of a map, and each field has a `Check`. The same checks run on both sides: what a receiver
-would refuse, a sender finds out as a ``ValueError`` of its own.
+A `Record` names the fields of a map, and each field has a `Check`. Both sides run the same checks: a sender gets a
+``ValueError`` for what a receiver would refuse.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any, NoReturn
 
 _SHOWN = 40
 
+# Fields of a record by name. Each has a type of its own, which only its `Check` knows.
+Fields = dict[str, Any]
+
 
 def shown(value: object) -> str:
-    """Describe a value from outside in a few words, whatever it is: it may be huge, or nested a thousand deep."""
+    """Describe a received value in a few words, however large or deeply nested it is."""
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
@@ -26,7 +29,7 @@ def shown(value: object) -> str:
 
 
 class UnfitError(Exception):
-    """A value that is not what its field may be. Internal: becomes a `WireError` or a ``ValueError``."""
+    """A value that is invalid for its field. Internal: becomes a `WireError` or a ``ValueError``."""
 
     def __init__(self, expected: str, got: str, field: str = "") -> None:
         self.expected = expected
@@ -35,26 +38,26 @@ class UnfitError(Exception):
         super().__init__(f"{field}: expected {expected}, got {got}")
 
     def under(self, name: str) -> UnfitError:
-        """Say in which field it was found."""
+        """Prepend the name of the field that contains it."""
         return UnfitError(self.expected, self.got, f"{name}.{self.field}" if self.field else name)
 
 
 class Check(ABC):
-    """What one field may be: `read` returns its value or raises `UnfitError`, `dump` makes it fit for the wire."""
+    """Validator of a field: `read` returns the value or raises `UnfitError`, `dump` converts it for the wire."""
 
     __slots__ = ()
 
     @abstractmethod
     def read(self, value: object) -> Any:
-        """Return the checked value."""
+        """Return the validated value."""
 
     def dump(self, value: Any) -> Any:
-        """Return what to send."""
+        """Return the value to send."""
         return value
 
 
 class Integer(Check):
-    """An integer between two bounds, inclusive. A boolean is none."""
+    """An integer between two bounds, inclusive; booleans are refused."""
 
     __slots__ = ("_high", "_low")
 
@@ -69,7 +72,7 @@ class Integer(Check):
 
 
 class Number(Check):
-    """A finite number. Integers pass and stay integers: some languages' packers write 1.0 as 1."""
+    """A finite number. Integers are accepted and stay integers: packers of some languages write 1.0 as 1."""
 
     __slots__ = ("_high", "_low")
 
@@ -99,7 +102,7 @@ class Flag(Check):
 
 
 class Text(Check):
-    """A string of bounded length, of the given pattern where there is one."""
+    """A string of bounded length, optionally with a pattern."""
 
     __slots__ = ("_most", "_pattern", "_says")
 
@@ -119,37 +122,37 @@ class Text(Check):
 
 
 class Prose(Text):
-    """Words for a person to read: what is too long is cut when it is sent, since it is not worth failing for."""
+    """Text for people: too long text is cut when it is sent, since it is not worth an error."""
 
     __slots__ = ()
 
     def dump(self, value: str) -> str:
-        """Return the text, cut to length, with what UTF-8 cannot carry replaced."""
+        """Return the text cut to length, with characters that UTF-8 cannot encode replaced."""
         text = value.encode(errors="replace").decode()
         return text if len(text) <= self._most else text[: self._most - 1] + "…"
 
 
 class Choice(Check):
-    """One of several strings; ``options`` maps each to the value it stands for."""
+    """One of several strings; ``options`` maps each to its value."""
 
     __slots__ = ("_options",)
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, object]) -> None:
         self._options = dict(options)
 
     def read(self, value: object) -> Any:
-        """Return what the string stands for."""
+        """Return the value of the string."""
         if isinstance(value, str) and value in self._options:
             return self._options[value]
         raise UnfitError(f"one of {', '.join(self._options)}", shown(value))
 
     def dump(self, value: str) -> str:
-        """Return a plain string, of an enumeration's member too."""
+        """Return a plain string, also for a member of an enumeration."""
         return str(value)
 
 
 class Maybe(Check):
-    """What another check accepts, or nil."""
+    """A value of another check, or nil."""
 
     __slots__ = ("_check",)
 
@@ -157,16 +160,16 @@ class Maybe(Check):
         self._check = check
 
     def read(self, value: object) -> Any:
-        """Return None or the checked value."""
+        """Return None or the validated value."""
         return None if value is None else self._check.read(value)
 
     def dump(self, value: Any) -> Any:
-        """Return None or what to send."""
+        """Return None or the value to send."""
         return None if value is None else self._check.dump(value)
 
 
 class FiniteOrNil(Maybe):
-    """A finite number, or nil where there is none: what is infinite or NaN is sent as nil."""
+    """A finite number or nil; infinity and NaN are sent as nil."""
 
     __slots__ = ()
 
@@ -174,12 +177,12 @@ class FiniteOrNil(Maybe):
         super().__init__(Number())
 
     def dump(self, value: float | None) -> float | None:
-        """Return what to send."""
+        """Return the value to send."""
         return value if value is not None and math.isfinite(value) else None
 
 
 class Table(Check):
-    """A map of free keys: a bounded number of short names to values of one kind."""
+    """A map of free keys: a bounded number of short names with values of one kind."""
 
     __slots__ = ("_keys", "_most", "_value")
 
@@ -187,8 +190,8 @@ class Table(Check):
         self._value, self._most = value, most
         self._keys = Text(64)
 
-    def read(self, value: object) -> dict[str, Any]:
-        """Return the map, each value checked."""
+    def read(self, value: object) -> Fields:
+        """Return the map with validated values."""
         if not isinstance(value, dict) or len(value) > self._most:
             got = f"{len(value)} entries" if isinstance(value, dict) else shown(value)
             raise UnfitError(f"a map of at most {self._most} entries", got)
@@ -201,22 +204,22 @@ class Table(Check):
                 raise error.under(shown(key)) from None
         return out
 
-    def dump(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what to send."""
+    def dump(self, value: Mapping[str, object]) -> Fields:
+        """Return the map to send."""
         return {key: self._value.dump(entry) for key, entry in value.items()}
 
 
 class Record(Check):
-    """A map with exactly these fields.
+    """A map with exactly the given fields.
 
     Parameters
     ----------
     make
-        Makes the value from the fields by keyword.
+        Makes the value from the fields as keyword arguments.
     fields
         Check by field name.
     paths
-        Attribute of the value that a field comes from, where it is not of the same name (``"id.series"``).
+        Attribute of the value for fields with another name (``"id.series"``).
     """
 
     __slots__ = ("_fields", "_getters", "make")
@@ -230,15 +233,15 @@ class Record(Check):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields, in order."""
+        """Names of the fields, in order."""
         return tuple(self._fields)
 
     def read(self, value: object) -> Any:
-        """Return the value that the map stands for."""
+        """Return the value of the map."""
         return self.make(**self.values(value))
 
-    def values(self, value: object) -> dict[str, Any]:
-        """Return the fields, each checked."""
+    def values(self, value: object) -> Fields:
+        """Return the validated fields."""
         if not isinstance(value, dict):
             raise UnfitError("a map", shown(value))
         if value.keys() != self._fields.keys():
@@ -254,10 +257,10 @@ class Record(Check):
     def _refuse_names(self, value: dict[Any, Any]) -> NoReturn:
         missing = [name for name in self._fields if name not in value]
         if missing:
-            raise UnfitError("it to be there", "no such field", missing[0])
+            raise UnfitError("a required field", "no such field", missing[0])
         unknown = next(key for key in value if key not in self._fields)
         raise UnfitError("only the fields of this version", "an unknown field", shown(unknown))
 
-    def dump(self, value: Any) -> dict[str, Any]:
+    def dump(self, value: Any) -> Fields:
         """Return the map to send."""
         return {name: check.dump(self._getters[name](value)) for name, check in self._fields.items()}

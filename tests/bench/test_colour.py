@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab, print_figures
+from sci_stream.bench.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab
+from sci_stream.bench.result import print_result, write_json
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.tone import ToneSettings
@@ -67,14 +68,19 @@ def test_bench_colour_reports_every_method_and_phase(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "a.png"), 255 * (noise - noise.min()) / np.ptp(noise))
     (tmp_path / "b.png").write_bytes(b"no image")
     said: list[str] = []
-    figures = bench(tmp_path, TV, "cpu", said.append)
+    result = bench(tmp_path, TV, "cpu", said.append)
     assert said == ["a.png", "skipped: b.png"]
-    assert [row["method"] for row in figures["demosaic"]] == ["bilinear", "edge_aware", "malvar", "directional"]
-    assert all(set(row["by_phase"]) == set(BayerPhase) for row in figures["demosaic"])
-    assert all(15 < row["psnr_db"] < 60 for row in figures["demosaic"])
+    assert [row.method for row in result.demosaic] == ["bilinear", "edge_aware", "malvar", "directional"]
+    assert result.demosaic[0].lead_db == 0
+    for row in result.demosaic:
+        by_phase = (row.rggb_db, row.grbg_db, row.gbrg_db, row.bggr_db)
+        assert all(15 < value < 60 for value in by_phase)
+        assert row.psnr_db == pytest.approx(np.mean(by_phase))
+    assert [row.phase for row in result.chart] == list(BayerPhase)
     console = Console(width=120, record=True)
-    print_figures(figures, console, tmp_path / "out.json")
+    print_result(result, console)
     assert "vs bilinear" in console.export_text()
+    write_json(result, tmp_path / "out.json")
     assert json.loads((tmp_path / "out.json").read_text())["images"] == 1
 
 

@@ -13,7 +13,8 @@ import pytest
 import scipy.io
 from rich.console import Console
 
-from sci_stream.bench.quality import bench, paper_row, print_figures
+from sci_stream.bench.quality import bench, paper_row
+from sci_stream.bench.result import print_result, write_json
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, FileFormatError
@@ -31,28 +32,40 @@ def published(tmp_path: Path) -> Path:
 
 def test_bench_quality_json_covers_every_shot(published: Path) -> None:
     said: list[str] = []
-    figures = bench(published, ReconstructSection(denoiser="tv", iterations=6), "cpu", said.append)
-    (row,) = figures["sets"]
-    assert (row["name"], row["shots"], len(row["per_shot"])) == ("traffic_like", 2, 2)
-    assert row["psnr_db"] > 25
-    assert 0 < row["ssim"] <= 1
-    assert row["iterations"] == 6
-    assert row["seconds_per_shot"] > 0
+    result = bench(published, ReconstructSection(denoiser="tv", iterations=6), "cpu", said.append)
+    (row,) = result.sets
+    assert (row.name, row.shots, len(row.per_shot)) == ("traffic_like", 2, 2)
+    assert row.psnr_db > 25
+    assert 0 < row.ssim <= 1
+    assert row.iterations == 6
+    assert row.seconds_per_shot > 0
+    assert row.psnr_db == pytest.approx(np.mean([shot.psnr_db for shot in row.per_shot]))
     assert len(said) == 2
-    assert figures["settings"]["denoiser"] == "tv"
-    assert figures["versions"]["numpy"] == np.__version__
-
-    assert set(figures) == {"sets", "settings", "machine", "device", "versions"}
-    assert set(row) == {"name", "shots", "psnr_db", "ssim", "iterations", "seconds_per_shot", "per_shot"}
-    assert all(set(shot) == {"psnr_db", "ssim", "iterations", "seconds"} for shot in row["per_shot"])
-    assert row["psnr_db"] == pytest.approx(np.mean([shot["psnr_db"] for shot in row["per_shot"]]))
+    assert result.settings["denoiser"] == "tv"
+    assert result.environment.versions["numpy"] == np.__version__
 
     out = published / "out.json"
     console = Console(width=120, record=True, file=(published / "table.txt").open("w"))
-    print_figures(figures, console, out)
+    print_result(result, console)
     assert "24.18" in console.export_text()
-    assert json.loads(out.read_text())["sets"] == figures["sets"]
     console.file.close()
+    write_json(result, out)
+    (written,) = json.loads(out.read_text())["sets"]
+    assert written["psnr_db"] == row.psnr_db
+    assert [shot["ssim"] for shot in written["per_shot"]] == [shot.ssim for shot in row.per_shot]
+
+
+def test_bench_quality_with_wrong_masks_needs_full_scale(published: Path) -> None:
+    path = published / "traffic_like.mat"
+    content = scipy.io.loadmat(path)
+    wrong = {key: content[key] for key in ("meas", "orig")} | {"mask": np.roll(content["mask"], 1, axis=0)}
+    scipy.io.savemat(path, wrong)
+    section, said = ReconstructSection(denoiser="tv", iterations=2), list[str]()
+    with pytest.raises(FileFormatError, match="--full-scale-dn"):
+        bench(published, section, "cpu", said.append)
+    assert "do not explain" in said[0]
+    (row,) = bench(published, section, "cpu", said.append, full_scale_dn=255.0).sets
+    assert 5 < row.psnr_db < 40
 
 
 def test_bench_quality_without_files_raises(tmp_path: Path) -> None:
@@ -64,7 +77,7 @@ def test_bench_quality_skips_damaged_file_with_message(published: Path) -> None:
     (published / "broken.mat").write_bytes(b"not a mat file")
     said: list[str] = []
     figures = bench(published, ReconstructSection(denoiser="tv", iterations=2), "cpu", said.append)
-    assert len(figures["sets"]) == 1
+    assert len(figures.sets) == 1
     assert any("broken.mat" in line for line in said)
 
 

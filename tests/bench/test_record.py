@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.environment import environment
 from sci_stream.bench.record import bench_record, recorder_alone
-from sci_stream.bench.stream import print_figures
+from sci_stream.bench.result import print_result
+from sci_stream.bench.stream import stream_result
 from sci_stream.errors import ConfigError
 from sci_stream.storage.recording import Compression
 from tests.e2e.kit import sci_stream
@@ -19,14 +19,12 @@ from tests.e2e.kit import sci_stream
 
 def test_bench_recorder_alone_loses_nothing(tmp_path: Path) -> None:
     parts = [recorder_alone(tmp_path, (32, 48), 40, compression) for compression in Compression]
-    assert [(part["snapshots"], part["lost"]) for part in parts] == [(40, 0), (40, 0)]
-    assert all(part["snapshots_per_s"] > 0 for part in parts)
+    assert [(part.snapshots, part.lost) for part in parts] == [(40, 0), (40, 0)]
+    assert all(part.snapshots_per_s > 0 for part in parts)
     assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
     shown = io.StringIO()
-    figures = {**environment(), "sockets": "local", "parts": parts}
-    print_figures(figures, Console(file=shown, width=120), tmp_path / "figures.json")
+    print_result(stream_result(parts), Console(file=shown, width=120))
     assert "recorder alone, LZ4" in shown.getvalue()
-    assert json.loads((tmp_path / "figures.json").read_text())["parts"] == parts
 
 
 def test_bench_record_missing_folder_raises(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.scale import bench, print_figures
+from sci_stream.bench.result import print_result, write_json
+from sci_stream.bench.scale import bench
 from sci_stream.bench.scale_node import SLEEPING, SleepingDenoiser, register
 from sci_stream.errors import ConfigError
 from sci_stream.ports import RecordableDenoiser
@@ -20,22 +21,25 @@ from sci_stream.recon.denoisers.registry import DENOISERS, denoiser_spec
 
 
 def test_bench_scale_joining_node_takes_its_share(tmp_path: Path) -> None:
-    figures = bench(nodes=2, snapshots=30, solve_s=0.04, folder=tmp_path)
-    ledger = figures["ledger"]
-    assert ledger["closed"]
-    assert ledger["acquired"] == ledger["reconstructed"] == figures["snapshots"] == 90
-    assert ledger["dropped"] == {}
-    assert (figures["twice"], figures["missing"], figures["out_of_order"], figures["status"]) == (0, 0, 0, 0)
-    one, two = figures["phases"]
-    assert set(one["share"]) == {"reconstruct-0"}
+    result = bench(nodes=2, snapshots=30, solve_s=0.04, folder=tmp_path)
+    ledger = result.ledger
+    assert ledger is not None
+    assert ledger.closed
+    assert ledger.acquired == ledger.reconstructed == result.snapshots == 90
+    assert ledger.dropped == {}
+    assert result.adds_up
+    assert (result.twice, result.missing, result.out_of_order, result.status) == (0, 0, 0, 0)
+    one, two = result.phases
+    assert set(one.share) == {"reconstruct-0"}
     # Neither waits for the other: the node that is free gets the next block of eight.
-    assert set(two["share"]) == {"reconstruct-0", "reconstruct-1"}
-    assert min(two["share"].values()) > 0.25
+    assert set(two.share) == {"reconstruct-0", "reconstruct-1"}
+    assert min(two.share.values()) > 0.25
     assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
     shown = io.StringIO()
-    print_figures(figures, Console(file=shown, width=120), tmp_path / "figures.json")
+    print_result(result, Console(file=shown, width=120))
     assert "90 of 90 reconstructed, ledger closed" in shown.getvalue()
-    assert json.loads((tmp_path / "figures.json").read_text())["phases"] == figures["phases"]
+    write_json(result, tmp_path / "figures.json")
+    assert json.loads((tmp_path / "figures.json").read_text())["phases"][1]["share"] == two.share
 
 
 def test_sleeping_denoiser_needs_registration(monkeypatch: pytest.MonkeyPatch) -> None:

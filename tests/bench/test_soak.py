@@ -6,16 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sci_stream.bench.soak import growths, is_flat, process_figures, verdicts
+from sci_stream.bench.soak import Growth, LatencyChange, ProcessFigures, Sample, growths, process_figures, verdicts
 from tests.e2e.kit import sci_stream
 
 
-def sample(acquired: int, **node: float) -> dict[str, Any]:
-    return {"s": acquired / 100, "acquired": acquired, "nodes": {"sink": node}}
+def sample(acquired: int, sink: ProcessFigures) -> Sample:
+    return Sample(acquired / 100, acquired, acquired, None, None, {"sink": sink})
 
 
 GROWS = """
@@ -46,9 +45,9 @@ def test_process_figures_are_read_from_proc() -> None:
         process.stdin.close()
     assert before is not None
     assert after is not None
-    assert after["threads"] == before["threads"] + 1
-    assert after["handles"] == before["handles"] + 1
-    assert before["rss_mib"] + 31 < after["rss_mib"] < before["rss_mib"] + 40
+    assert after.threads == before.threads + 1
+    assert after.handles == before.handles + 1
+    assert before.rss_mib + 31 < after.rss_mib < before.rss_mib + 40
 
 
 def test_process_figures_of_ended_process_are_none() -> None:
@@ -58,39 +57,40 @@ def test_process_figures_of_ended_process_are_none() -> None:
 @pytest.mark.parametrize(
     ("last", "flat"),
     [
-        ({"rss_mib": 104.0, "threads": 5, "handles": 21}, True),
-        ({"rss_mib": 90.0, "threads": 4, "handles": 20}, True),
-        ({"rss_mib": 106.0, "threads": 5, "handles": 20}, False),
-        ({"rss_mib": 100.0, "threads": 6, "handles": 20}, False),
-        ({"rss_mib": 100.0, "threads": 5, "handles": 23}, False),
+        (ProcessFigures(104.0, 5, 21), True),
+        (ProcessFigures(90.0, 4, 20), True),
+        (ProcessFigures(106.0, 5, 20), False),
+        (ProcessFigures(100.0, 6, 20), False),
+        (ProcessFigures(100.0, 5, 23), False),
     ],
 )
-def test_growth_counts_only_after_settling(last: dict[str, float], flat: bool) -> None:
+def test_growth_counts_only_after_settling(last: ProcessFigures, flat: bool) -> None:
     samples = [
-        sample(10, rss_mib=50.0, threads=2, handles=9),
-        sample(2100, rss_mib=100.0, threads=5, handles=20),
-        sample(9000, rss_mib=300.0, threads=9, handles=99),
-        sample(20_000, **last),
+        sample(10, ProcessFigures(50.0, 2, 9)),
+        sample(2100, ProcessFigures(100.0, 5, 20)),
+        sample(9000, ProcessFigures(300.0, 9, 99)),
+        sample(20_000, last),
     ]
     grown = growths(samples, settled=2000)["sink"]
-    assert grown["rss_mib"] == [100.0, last["rss_mib"]]
-    assert all(is_flat(grown).values()) == flat
+    assert (grown.first.rss_mib, grown.last) == (100.0, last)
+    assert all(grown.is_flat.values()) == flat
+    assert grown.verdict == ("yes" if flat else "NO")
 
 
 @pytest.mark.parametrize(("first", "last", "flat"), [(4.0, 8.5, True), (40.0, 55.0, True), (40.0, 70.0, False)])
 def test_latency_verdict_allows_growth_below_half(first: float, last: float, flat: bool) -> None:
-    node = {"rss_change": 0.0, "threads": [3, 3], "handles": [9, 9]}
-    report = verdicts({"sink": node}, {"first_p50_ms": first, "last_p50_ms": last})
+    node = Growth("sink", ProcessFigures(90.0, 3, 9), ProcessFigures(90.0, 3, 9))
+    report = verdicts({"sink": node}, LatencyChange(first, None, last, None))
     assert report == {"memory": True, "threads": True, "handles": True, "latency": flat}
 
 
 def test_verdict_of_unmeasured_figure_is_not_flat() -> None:
-    report = verdicts({}, {"first_p50_ms": None, "last_p50_ms": None})
+    report = verdicts({}, LatencyChange(None, None, None, None))
     assert not any(report.values())
 
 
 def test_latency_verdict_needs_enough_samples() -> None:
-    assert growths([sample(3000, rss_mib=1.0, threads=1, handles=1)], settled=2000) == {}
+    assert growths([sample(3000, ProcessFigures(1.0, 1, 1))], settled=2000) == {}
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from sci_stream.bench.environment import matrix_rate
-from sci_stream.bench.speed import SIZES, Size, flop_per_pixel, parse_sizes
-from sci_stream.bench.speed_report import plot_figures
+from sci_stream.bench.speed import SIZES, Size, SizeSpeed, Speeds, flop_per_pixel, parse_sizes
+from sci_stream.bench.speed_report import plot_figures, speed_result
 from sci_stream.bench.time_to_quality import LADDER, read_shots, time_to_reach
 from sci_stream.cli import app
 from sci_stream.errors import ConfigError
@@ -71,13 +71,13 @@ def test_bench_speed_figures_are_consistent(tmp_path: Path) -> None:
         assert row["memory_mib"] > 1
         assert row["fault"] == ""
     assert {chunk["pixels_per_chunk"] for chunk in figures["chunks"]} >= {2**20}  # type: ignore[attr-defined]
-    assert figures["device"]
-    assert figures["versions"]["torch"]  # type: ignore[index]
+    assert figures["environment"]["device"]  # type: ignore[index]
+    assert figures["environment"]["versions"]["torch"]  # type: ignore[index]
 
 
 def test_bench_speed_of_tv_has_no_flop(tmp_path: Path) -> None:
     (row,) = _run(tmp_path, "--sizes", "16x16x2", "--denoiser", "tv", "--iterations", "2")["sizes"]  # type: ignore[misc]
-    assert "flop_per_s" not in row
+    assert row["flop_per_s"] is None
     assert row["iteration_ms"] > 0
 
 
@@ -135,9 +135,9 @@ def test_time_to_quality_without_weights_raises(tmp_path: Path, published: Path)
 
 def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    figures = {"sizes": [{"size": "1x1x1", "snapshots_per_s": 1.0, "iterations": 1}], "device": "none"}
+    speeds = Speeds((SizeSpeed("1x1x1", snapshots_per_s=1.0, iterations=1),), 1e12, "float32", "float32")
     with pytest.raises(ConfigError, match=r"a name ending in \.png"):
-        plot_figures(figures, tmp_path / "out.nothing")
+        plot_figures(speed_result(speeds, {"denoiser": "tv"}, "none"), tmp_path / "out.nothing")
 
 
 def test_time_to_quality_diverging_start_falls_back_to_still_image(published: Path) -> None:
@@ -149,9 +149,9 @@ def test_time_to_quality_diverging_start_falls_back_to_still_image(published: Pa
     out = torch.zeros(4, 8, 3, 3)
     out[range(4), range(4), 1, 1], out[range(4), range(4, 8), 1, 1] = 1.0, -3.0
     weights = FfdnetWeights((hidden, out), (torch.zeros(8), torch.zeros(4)), gives_noise=False, origin="own")
-    cpu, said = torch.device("cpu"), []
+    cpu, said = torch.device("cpu"), list[str]()
     prior, settings = FfdnetDenoiser(weights, cpu), SolverSettings(iterations=4)
     figures = time_to_reach(read_shots(published, 1), weights, prior, settings, device=cpu, progress=said.append)
-    assert figures["baseline"]["start"] == "still image"
-    assert figures["baseline"]["psnr_db"][-1] > 10
+    assert figures.baseline.start == "still image"
+    assert figures.baseline.psnr_db[-1] > 10
     assert any("worse than the still image" in line for line in said)

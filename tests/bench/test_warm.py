@@ -11,6 +11,7 @@ import scipy.io
 from rich.console import Console
 
 from sci_stream.bench import datasets, warm
+from sci_stream.bench.result import print_result, write_json
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, FileFormatError
@@ -37,32 +38,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
     figures = warm.bench(datasets.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
-    (row,) = figures["sets"]
-    assert (row["name"], row["shots"]) == ("moving", 4)
-    assert [run["iterations"] for run in row["runs"]] == [3, 6]
+    (row,) = figures.sets
+    assert (row.name, row.shots) == ("moving", 4)
+    assert [run.iterations for run in row.runs] == [3, 6]
     assert any("broken.mat" in line for line in said)
     assert any("single" in line for line in said)
-    for run in row["runs"]:
-        followed = run["per_shot"][1:]
-        gains = [shot["warm_db"] - shot["cold_db"] for shot in followed]
-        assert run["gain_db"] == pytest.approx(np.mean(gains))
-        assert run["gain_db"] > 0.5
-        assert run["worst_gain_db"] == pytest.approx(min(gains))
-        warm_starts = sum(shot["start"] == "warm: warm" for shot in (*run["per_shot"], run["after_cut"]))
-        assert run["starts"]["warm: warm"] == warm_starts >= 3
-        assert run["per_shot"][0]["start"] == "cold: first"
-        assert run["per_shot"][0]["warm_db"] == run["per_shot"][0]["cold_db"]
-        assert 0 < run["start_share"] < 1
-        assert run["warm_share"] < run["start_share"]
-        assert run["cut_gain_db"] == run["after_cut"]["warm_db"] - run["after_cut"]["cold_db"]
-    assert row["reaches_reference"]["warm"] in (3, 6, None)
+    for run in row.runs:
+        followed = run.per_shot[1:]
+        gains = [shot.warm_db - shot.cold_db for shot in followed]
+        assert run.gain_db == pytest.approx(np.mean(gains))
+        assert run.gain_db > 0.5
+        assert run.worst_gain_db == pytest.approx(min(gains))
+        warm_starts = sum(shot.start == "warm: warm" for shot in (*run.per_shot, run.after_cut))
+        assert run.starts["warm: warm"] == warm_starts >= 3
+        assert run.per_shot[0].start == "cold: first"
+        assert run.per_shot[0].warm_db == run.per_shot[0].cold_db
+        assert 0 < run.start_share < 1
+        assert run.warm_share < run.start_share
+        assert run.cut_gain_db == run.after_cut.warm_db - run.after_cut.cold_db
+    assert row.reaches_reference["warm"] in (3, 6, None)
 
     out = tmp_path / "out.json"
     with (tmp_path / "table.txt").open("w") as file:
         console = Console(width=140, record=True, file=file)
-        warm.print_figures(figures, console, out)
-    assert "moving" in console.export_text()
-    assert json.loads(out.read_text())["sets"] == figures["sets"]
+        print_result(figures, console)
+    shown = console.export_text()
+    assert "moving" in shown
+    assert "9 cold iterations give" in shown
+    write_json(figures, out)
+    written = json.loads(out.read_text())["sets"][0]["runs"]
+    assert [run["gain_db"] for run in written] == [run.gain_db for run in row.runs]
 
 
 def test_bench_warm_plot_is_written(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A simulated camera whose masks are not where its calibration has them."""
+"""Simulated camera whose masks are displaced from their calibrated position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Rig:
-    """Hands out snapshots of a simulated camera, numbered, under its own or another calibration."""
+    """Deliver numbered snapshots of a simulated camera, with its own or another calibration."""
 
     def __init__(self, **options: Any) -> None:
         given = {"snapshot_rate_hz": 0.0, "bayer": "none", "truth": True, **options}
@@ -35,7 +35,7 @@ class Rig:
         self._seq = 0
 
     def snapshot(self) -> Snapshot:
-        """Return the next one."""
+        """Return the next snapshot."""
         frame = self._camera.read(60.0)
         assert frame is not None
         seq, self._seq = self._seq, self._seq + 1

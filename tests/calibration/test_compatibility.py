@@ -1,4 +1,4 @@
-"""Whether a calibration fits a camera, asked before anything starts."""
+"""Check that a calibration fits the camera."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ def calibration(B: int = 2, H: int = 4, W: int = 6, bayer: BayerPhase | None = N
     return Calibration(phi=phi, dark=np.zeros((H, W), np.float32), full_scale_dn=100.0, bayer=bayer)
 
 
-def test_the_rig_s_calibration_goes_before_the_camera_s_own() -> None:
+def test_rig_calibration_takes_precedence_over_the_cameras() -> None:
     own, given = calibration(), calibration()
     assert fit_calibration(camera(), own, given, FILE) is given
     assert fit_calibration(camera(), own, None, None) is own
 
 
-def test_without_any_calibration_it_is_said_where_one_is_named() -> None:
+def test_missing_calibration_error_names_the_key() -> None:
     with pytest.raises(CalibrationError, match=r"\[calibration\] file"):
         fit_calibration(camera(), None, None, None)
 
 
-def test_another_size_is_refused_with_both_sizes() -> None:
+def test_other_image_size_is_refused_with_both_sizes() -> None:
     with pytest.raises(CalibrationError, match=r"masks\.h5.*expected 4×6.*got 4×8"):
         fit_calibration(camera(), None, calibration(W=8), FILE)
 
 
-def test_another_number_of_masks_is_refused_with_both_numbers() -> None:
+def test_other_number_of_masks_is_refused_with_both_numbers() -> None:
     with pytest.raises(CalibrationError, match=r"masks\.h5.*expected B = 2.*got B = 3"):
         fit_calibration(camera(), None, calibration(B=3), FILE)
 
 
-def test_a_camera_that_does_not_know_its_b_takes_the_calibration_s() -> None:
+def test_camera_without_n_frames_takes_that_of_the_calibration() -> None:
     assert fit_calibration(camera(n_frames=None), None, calibration(B=3), FILE).n_frames == 3
 
 
-def test_another_bayer_phase_is_refused() -> None:
+def test_other_bayer_phase_is_refused() -> None:
     with pytest.raises(CalibrationError, match="expected Bayer phase RGGB; got BGGR"):
         fit_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(bayer=BayerPhase.BGGR), FILE)
 
 
-def test_a_calibration_of_another_camera_is_refused_with_both_serials_unless_it_is_allowed() -> None:
+def test_calibration_of_another_camera_needs_permission() -> None:
     other = replace(calibration(), camera_serial="8")
-    with pytest.raises(CalibrationError, match=r"expected one of camera 7.*made with camera 8.*other_camera = true"):
+    with pytest.raises(CalibrationError, match=r"connected camera 7; got one of camera 8.*other_camera = true"):
         fit_calibration(camera(), None, other, FILE)
     assert fit_calibration(camera(), None, other, FILE, other_camera=True) is other
     assert fit_calibration(camera(), None, replace(other, camera_serial="7"), FILE).camera_serial == "7"

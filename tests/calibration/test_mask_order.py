@@ -12,7 +12,7 @@ B = 6
 
 
 def film(snapshots: int, speed: float = 0.5) -> npt.NDArray[np.float32]:
-    """Return (snapshots, B, h, w): a blob that moves on evenly, with some noise of reconstruction."""
+    """Return (snapshots, B, h, w): a blob at constant velocity, with reconstruction noise."""
     random = np.random.default_rng(1)
     rows, columns = np.mgrid[:16, :64]
     times = np.arange(snapshots * B) * speed
@@ -22,7 +22,7 @@ def film(snapshots: int, speed: float = 0.5) -> npt.NDArray[np.float32]:
 
 
 def verdict(order: npt.NDArray[np.intp], speed: float = 0.5) -> tuple[str, int]:
-    """Return what is found where calibrated mask b is in truth shown as number ``order[b]``."""
+    """Return the order that is detected when calibrated mask b is shown as number ``order[b]``."""
     watch = OrderWatch(B)
     videos = film(9, speed)[:, order]
     for before, after in pairwise(videos):
@@ -30,25 +30,25 @@ def verdict(order: npt.NDArray[np.intp], speed: float = 0.5) -> tuple[str, int]:
     return watch.order
 
 
-def test_the_right_order_is_recognised() -> None:
+def test_forward_order_is_recognised() -> None:
     assert verdict(np.arange(B)) == ("forward", 0)
 
 
-def test_a_reversed_order_is_recognised() -> None:
+def test_reversed_order_is_recognised() -> None:
     assert verdict(np.arange(B)[::-1]) == ("reversed", B - 1)
 
 
 @pytest.mark.parametrize("late", range(1, B))
-def test_an_exposure_that_begins_with_another_mask_is_recognised(late: int) -> None:
+def test_rotated_order_is_recognised(late: int) -> None:
     shown_as = (np.arange(B) - late) % B
     assert verdict(shown_as) == ("rotated", late)
 
 
-def test_nothing_is_claimed_where_nothing_moves() -> None:
+def test_order_of_a_static_scene_is_unknown() -> None:
     assert verdict(np.arange(B)[::-1], speed=0.0) == ("unknown", 0)
 
 
-def test_nothing_is_claimed_from_a_few_snapshots() -> None:
+def test_order_after_a_few_snapshots_is_unknown() -> None:
     watch = OrderWatch(B)
     videos = film(3)
     watch.see(videos[0], videos[1])

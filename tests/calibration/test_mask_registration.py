@@ -32,9 +32,7 @@ def error_px(found: MaskFit, shift_px: tuple[float, float]) -> float:
 
 @pytest.mark.parametrize("shift_px", SHIFTS)
 @pytest.mark.parametrize("scene", ["fast", "slow"])
-def test_a_shift_is_found_within_a_twentieth_of_a_pixel_from_one_noisy_snapshot(
-    scene: str, shift_px: tuple[float, float]
-) -> None:
+def test_fit_finds_a_shift_within_0_05_px_from_one_noisy_snapshot(scene: str, shift_px: tuple[float, float]) -> None:
     mask = "random" if scene == "fast" else "shifting"
     found = fit(Rig(scene=scene, mask=mask, mask_shift_px=shift_px))
     assert error_px(found, shift_px) < 0.05
@@ -55,14 +53,14 @@ def test_a_shift_is_found_within_a_twentieth_of_a_pixel_from_one_noisy_snapshot(
     ],
     ids=str,
 )
-def test_a_shift_is_found_on_every_scene_mask_and_sensor(
+def test_fit_finds_a_shift_on_every_scene_mask_and_sensor(
     options: dict[str, Any], shift_px: tuple[float, float]
 ) -> None:
     limit = 0.05 if options["n_frames"] == 8 or options["bayer"] == "none" else 0.1
     assert error_px(fit(Rig(**options, mask_shift_px=shift_px)), shift_px) < limit
 
 
-def test_the_masks_as_they_are_found_are_the_masks_as_they_are() -> None:
+def test_fitted_masks_equal_the_displaced_masks() -> None:
     """A kernel that interpolates would leave a third of the contrast wrong here; leaving them, all of it."""
     shift_px = (0.5, 0.3)
     rig = Rig(mask="random", mask_shift_px=shift_px)
@@ -73,12 +71,12 @@ def test_the_masks_as_they_are_found_are_the_masks_as_they_are() -> None:
     assert wrong < 0.04
 
 
-def test_masks_of_another_rig_match_nothing() -> None:
+def test_masks_of_another_rig_have_no_match() -> None:
     rig, other = Rig(seed=1), Rig(seed=2)
     assert fit(rig, replace(other.calibration, full_scale_dn=rig.calibration.full_scale_dn)).match < 0.2
 
 
-def test_without_light_nothing_is_claimed() -> None:
+def test_fit_without_light_has_no_match() -> None:
     calibration = Rig().calibration
     fitter = MaskFitter(calibration, CPU)
     y = np.zeros(calibration.shape, np.float32)
@@ -87,7 +85,7 @@ def test_without_light_nothing_is_claimed() -> None:
     assert found.shift_sd_px > 0.1
 
 
-def test_stray_light_shows_as_less_contrast() -> None:
+def test_stray_light_lowers_the_contrast() -> None:
     rig = Rig(mask="random")
     y = rig.calibration.measurement(rig.snapshot().counts)
     valid = np.ones(y.shape, np.bool_)
@@ -97,7 +95,7 @@ def test_stray_light_shows_as_less_contrast() -> None:
     assert hazy.contrast == pytest.approx(1 / 1.25, abs=0.05)
 
 
-def test_saturated_and_bad_pixels_do_not_disturb_it() -> None:
+def test_saturated_and_bad_pixels_do_not_affect_the_fit() -> None:
     rig = Rig(mask="random", mask_shift_px=(0.3, 0.0))
     counts = rig.snapshot().counts
     random = np.random.default_rng(2)
@@ -109,7 +107,7 @@ def test_saturated_and_bad_pixels_do_not_disturb_it() -> None:
         assert error_px(fitter.fit(y, valid), (0.3, 0.0)) < 0.05
 
 
-def test_sensors_that_are_too_small_are_declined() -> None:
+def test_small_sensors_are_not_supported() -> None:
     calibration = Calibration(np.full((4, 20, 20), 0.5, np.float32))
     assert not MaskFitter.fits(calibration)
     with pytest.raises(ValueError, match="too small"):

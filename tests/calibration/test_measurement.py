@@ -41,7 +41,7 @@ class Bench:
         return measure(dark, white, patterns, setting)
 
 
-def test_an_even_field_leaves_the_optics_unevenness_in_the_masks() -> None:
+def test_even_field_keeps_the_unevenness_of_the_optics_in_phi() -> None:
     bench = Bench()
     calibration, measured = measure(
         bench.expose(0.0, 64),
@@ -58,7 +58,7 @@ def test_an_even_field_leaves_the_optics_unevenness_in_the_masks() -> None:
     assert calibration.bad_pixels is None
 
 
-def test_an_uneven_field_divides_out_pixel_by_pixel() -> None:
+def test_uneven_field_is_divided_out_per_pixel() -> None:
     bench = Bench()
     calibration, _ = measure(
         bench.expose(0.0, 64),
@@ -109,7 +109,7 @@ def test_a_white_field_that_is_dark_is_refused() -> None:
         bench.measure(4)
 
 
-def test_too_few_frames_say_nothing_of_noise() -> None:
+def test_few_frames_give_no_noise_model() -> None:
     calibration, _ = Bench().measure(2)
     assert calibration.read_noise_dn is None
     assert calibration.gain_e_per_dn is None

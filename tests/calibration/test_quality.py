@@ -24,7 +24,7 @@ def figure(name: str, judged: Calibration) -> Figure:
     return next(figure for figure in judge(judged) if figure.name == name)
 
 
-def test_a_good_calibration_is_found_good_in_every_respect() -> None:
+def test_assess_good_calibration_is_ok_in_every_figure() -> None:
     figures = judge(calibration())
     assert worst(figures) is Verdict.OK, [figure for figure in figures if figure.verdict is not Verdict.OK]
 
@@ -54,24 +54,24 @@ def take_contrast(phi: Array) -> None:
     [
         (copy_a_mask, "likeness", Verdict.BAD, "masks 1 and 4 are duplicates"),
         (copy_a_mask, "condition", Verdict.BAD, "condition number"),
-        (repeat_half_a_mask, "likeness", Verdict.WARN, "masks 1 and 4 are most alike"),
-        (open_a_mask, "likeness", Verdict.BAD, "masks 2 are the same at every pixel"),
+        (repeat_half_a_mask, "likeness", Verdict.WARN, "masks 1 and 4 are the most similar"),
+        (open_a_mask, "likeness", Verdict.BAD, "masks 2 are constant across the sensor"),
         (close_a_third, "blind", Verdict.BAD, "440 pixels"),
         (take_contrast, "contrast", Verdict.BAD, "modulate a pixel by 0.00"),
     ],
 )
-def test_what_is_wrong_with_masks_is_named(change: SettingChange, name: str, verdict: Verdict, words: str) -> None:
+def test_assess_names_faults_of_masks(change: SettingChange, name: str, verdict: Verdict, words: str) -> None:
     found = figure(name, calibration(change))
     assert found.verdict is verdict
     assert words in found.text
 
 
-def test_what_is_missing_is_a_warning() -> None:
+def test_assess_warns_of_missing_values() -> None:
     assert figure("black_level_dn", calibration(dark=np.zeros((), np.float32))).verdict is Verdict.WARN
     assert figure("saturation_dn", calibration(saturation_dn=None)).verdict is Verdict.WARN
 
 
-def test_bad_pixels_are_no_blind_ones() -> None:
+def test_bad_pixels_do_not_count_as_blind() -> None:
     bad = np.zeros((32, 40), np.bool_)
     bad[:11] = True
     judged = calibration(close_a_third, bad_pixels=bad)
@@ -79,5 +79,5 @@ def test_bad_pixels_are_no_blind_ones() -> None:
     assert figure("bad_pixels", judged).verdict is Verdict.BAD
 
 
-def test_a_sensor_of_bad_pixels_alone_is_bad_and_no_crash() -> None:
+def test_sensor_of_bad_pixels_only_is_bad() -> None:
     assert worst(judge(calibration(bad_pixels=np.ones((32, 40), np.bool_)))) is Verdict.BAD

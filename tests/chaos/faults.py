@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-from rich.console import Console
-from rich.table import Table
+from typing import Final
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.supervised_rig import small_rig, supervised
+from sci_stream.bench.result import BenchResult, Column, Table
+from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, RunSummary, small_rig, supervised
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError, SciStreamError
 from tests.chaos import fault_injection, random_kills
@@ -25,11 +22,8 @@ from tests.chaos.fault_injection import PATIENCE_S, PatchedRig
 from tests.chaos.patched_node import FaultControl
 from tests.chaos.tcp_proxy import TcpProxy
 
-Tables = Mapping[str, Mapping[str, Any]]
-
 _SIZE_PX = 32
 _LONGEST_MS = PATIENCE_S * 1e3
-_FROM_LEDGER = ("acquired", "redelivered", "duplicates", "dropped", "camera_missed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class Fault:
 
     done: str
     inject: Callable[[PatchedRig], str]
-    tables: Tables = field(default_factory=dict)
+    tables: RigTables = field(default_factory=dict)
     rate_hz: float = 20.0
     size_px: int = _SIZE_PX
     snapshots: int = 0
@@ -56,7 +50,7 @@ class Fault:
     repair: Callable[[Path], None] | None = None
 
 
-def _camera(**faults: float) -> Tables:
+def _camera(**faults: float) -> RigTables:
     return {"camera": {"options": {"faults": faults}}}
 
 
@@ -117,30 +111,102 @@ FAULTS: Final[Mapping[str, Fault]] = {
 RANDOM_KILLS = "random kills"
 
 
+@dataclass(frozen=True, slots=True)
+class FaultOutcome:
+    """What became of a rig under a fault.
+
+    ``done`` and ``happened`` are words; ``ledger`` is None if the rig left no summary. ``twice`` and ``missing`` are
+    counts of snapshots in the recording, ``latency_ms`` the smallest and the largest median of a stage, ``wrong`` each
+    violated expectation in words, empty if there is none.
+    """
+
+    fault: str
+    done: str
+    happened: str
+    restarts: int
+    wrong: str
+    ledger: LedgerFigures | None = None
+    twice: int | None = None
+    missing: int | None = None
+    latency_ms: tuple[float, float] | None = None
+    status: int | None = None
+
+    @property
+    def redelivered(self) -> str:
+        """Number of snapshots sent more than once; ? if unknown."""
+        return "?" if self.ledger is None else str(self.ledger.redelivered)
+
+    @property
+    def lost(self) -> str:
+        """Number of snapshots without an outcome; ? if unknown."""
+        return "?" if self.ledger is None else str(self.ledger.lost)
+
+    @property
+    def doubled(self) -> str:
+        """Number of snapshots that the recording has twice; ? if unknown."""
+        return "?" if self.twice is None else str(self.twice)
+
+    @property
+    def dropped(self) -> str:
+        """Snapshots dropped by reason; 0 if none."""
+        reasons = {} if self.ledger is None else self.ledger.dropped
+        return ", ".join(f"{count} {why}" for why, count in reasons.items()) or "0"
+
+    @property
+    def ledger_state(self) -> str:
+        """Whether the ledger is closed, in words."""
+        return "NOT CLOSED" if self.ledger is None else self.ledger.state
+
+
+@dataclass(frozen=True)
+class FaultsResult(BenchResult):
+    """The outcome of each fault; and of the random kills in detail, if there were any."""
+
+    faults: tuple[FaultOutcome, ...] = ()
+    kills: random_kills.KillsOutcome | None = None
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """The violated expectations by fault."""
+        return {row.fault: row.wrong for row in self.faults if row.wrong}
+
+
+_COLUMNS = (
+    Column("fault", "fault", left=True),
+    Column("done", "done", left=True, wraps=True),
+    Column("happened", "what happened", left=True, wraps=True),
+    Column("restarts", "restarts", wraps=True),
+    Column("redelivered", "redelivered", wraps=True),
+    Column("lost", "lost", wraps=True),
+    Column("doubled", "twice", wraps=True),
+    Column("dropped", "dropped", left=True, wraps=True),
+    Column("ledger_state", "ledger", left=True, wraps=True),
+)
+
+
 def bench(
     names: Sequence[str] = (),
     *,
     n_kills: int = 20,
     seed: int = 0,
+    policy: str = "record",
+    freeze: float = 0.0,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
-) -> dict[str, Any]:
+) -> FaultsResult:
     """Inject each fault into a rig of its own.
 
     Parameters
     ----------
     names
         Names from `FAULTS`, or ``random kills``; all if empty.
-    n_kills, seed
-        Number of random kills, and the seed of their nodes and times.
+    n_kills, seed, policy, freeze
+        Number of random kills, the seed of their nodes and times, the rig's policy, and the fraction that is stopped
+        and continued instead.
     folder
         Where to record; a temporary folder if None. The recordings are deleted afterwards.
     say
-        Called with a line of progress before each fault.
-
-    Returns
-    -------
-    ``faults``: the row of each fault by name, as `run_fault` returns it; and the environment.
+        Called with a line of progress before each fault and for each random kill.
 
     Raises
     ------
@@ -151,25 +217,63 @@ def bench(
     for name in names:
         if name not in every:
             raise ConfigError("Unknown fault", expected=f"one of {', '.join(every)}", got=repr(name))
-    rows: dict[str, dict[str, Any]] = {}
+    rows: list[FaultOutcome] = []
+    kills: random_kills.KillsOutcome | None = None
     for name in names or every:
         say(f"{name} …")
-        if name == RANDOM_KILLS:
-            rows[name] = _random_kills(n_kills, seed, folder)
-        else:
-            rows[name] = run_fault(FAULTS[name], folder)
-    return {**environment(), "seed": seed, "faults": rows}
+        if name != RANDOM_KILLS:
+            rows.append(run_fault(name, folder))
+            continue
+        try:
+            kills = random_kills.bench(
+                kills=n_kills, seed=seed, policy=policy, pause_s=1.0, freeze=freeze, folder=folder, say=say
+            )
+            rows.append(_kills_row(kills))
+        except SciStreamError as error:
+            rows.append(FaultOutcome(name, f"{n_kills} nodes killed at random moments", "", 0, str(error)))
+    return faults_result(rows, kills, seed=seed)
 
 
-def run_fault(fault: Fault, folder: Path | None = None) -> dict[str, Any]:
-    """Run a rig, inject a fault, and check its summary and its recording.
+def faults_result(
+    rows: Sequence[FaultOutcome], kills: random_kills.KillsOutcome | None = None, *, seed: int = 0
+) -> FaultsResult:
+    """Return the result of these outcomes; its notes say what is wrong, and which nodes were killed how often."""
+    here = environment()
+    notes = [f"WRONG: {row.fault}: {row.wrong}" for row in rows if row.wrong]
+    if kills is not None:
+        counts = [
+            f"{what} {node} {n}"
+            for what, by in (("killed", kills.kills), ("frozen", kills.freezes))
+            for node, n in by.items()
+        ]
+        notes.append(f"{RANDOM_KILLS}: {', '.join(counts)}; {kills.ledger.acquired} snapshots in {kills.seconds:g} s")
+    table = Table(
+        f"faults and their outcome ({here.machine})",
+        _COLUMNS,
+        tuple(rows),
+        wrong=frozenset(number for number, row in enumerate(rows) if row.wrong),
+    )
+    return FaultsResult("faults", here, (table,), tuple(notes), {"seed": seed}, tuple(rows), kills)
 
-    Returns
-    -------
-    ``done`` and ``happened`` in words; ``restarts``; ``redelivered``, ``duplicates``, ``lost`` (without an outcome),
-    ``dropped`` by reason; ``twice`` and ``missing`` in the recording; ``latency_ms``, the smallest and largest median
-    of a stage; ``closed``; ``status``; and ``wrong``: each violated expectation in words, empty if there is none.
-    """
+
+def _kills_row(outcome: random_kills.KillsOutcome) -> FaultOutcome:
+    n_kills = sum(outcome.kills.values()) + sum(outcome.freezes.values())
+    return FaultOutcome(
+        fault=RANDOM_KILLS,
+        done=f"{n_kills} nodes killed at random moments",
+        happened="restarted",
+        restarts=outcome.restarts,
+        wrong=outcome.wrong,
+        ledger=outcome.ledger,
+        twice=outcome.twice,
+        missing=outcome.missing_raw + outcome.missing_video,
+        status=outcome.status,
+    )
+
+
+def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
+    """Run a rig, inject a fault, and check its summary and its recording."""
+    fault = FAULTS[name]
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder)))
         control = stack.enter_context(FaultControl(place / "control"))
@@ -177,7 +281,7 @@ def run_fault(fault: Fault, folder: Path | None = None) -> dict[str, Any]:
         program = (sys.executable, "-m", "tests.chaos.patched_node", str(control.path))
         happened = ""
         problem = ""
-        summary: dict[str, Any] | None = None
+        summary: RunSummary | None = None
         restarts = 0
         # A fault that ends the run is followed by a second run without it.
         for inject in (fault.inject, None) if fault.repair else (fault.inject,):
@@ -196,14 +300,14 @@ def run_fault(fault: Fault, folder: Path | None = None) -> dict[str, Any]:
                 break
             finally:
                 restarts += rig.supervisor.restarts
-        row = {"done": fault.done, "happened": happened, "restarts": restarts}
         if summary is None:
-            return {**row, "closed": False, "status": rig.status, "wrong": problem or "no summary"}
-        return {**row, **account(fault, summary, place / "recordings", rig.status)}
+            return FaultOutcome(name, fault.done, happened, restarts, problem or "no summary", status=rig.status)
+        outcome = account(name, summary, place / "recordings", rig.status)
+        return dataclasses.replace(outcome, happened=happened, restarts=restarts)
 
 
 def _write_rig(fault: Fault, place: Path) -> Path:
-    tables: dict[str, dict[str, Any]] = {
+    tables: RigTables = {
         "policy": {"mode": "record", "queue_snapshots": 10_000, "spool": str(place / "spool")},
         "reconstruct": {"nodes": 2, "adapt_budget": False, **fault.tables.get("reconstruct", {})},
         "network": {"heartbeat_s": fault_injection.HEARTBEAT_S},
@@ -224,70 +328,31 @@ def _insert_proxies(stack: contextlib.ExitStack, path: Path, control: FaultContr
     return proxies
 
 
-def account(fault: Fault, summary: Mapping[str, Any], recordings: Path, status: int | None) -> dict[str, Any]:
-    """Return the figures of a row from a run's summary and recordings, and the violated expectations."""
-    ledger = summary["ledger"]
-    videos, raws = random_kills.recorded(recordings, summary["series"])
-    dropped = sum(ledger["dropped"].values())
-    medians = [stage["p50"] for stage in summary["latency_ms"].values()]
-    figures = {
-        **{name: ledger[name] for name in _FROM_LEDGER},
-        "lost": ledger["acquired"] - ledger["reconstructed"] - ledger["raw_only"] - dropped,
-        "twice": sum(count > 1 for count in [*videos.values(), *raws.values()]),
-        "missing": max(0, ledger["acquired"] - dropped - len(raws)) + max(0, ledger["reconstructed"] - len(videos)),
-        "latency_ms": [min(medians, default=0.0), max(medians, default=0.0)],
-        "closed": ledger["closed"],
-        "status": status,
-    }
-    wrong = [f"{figures[name]} {name}" for name in ("lost", "twice", "missing") if figures[name]]
-    wrong += [] if ledger["closed"] else ["the ledger is not closed"]
+def account(name: str, summary: RunSummary, recordings: Path, status: int | None) -> FaultOutcome:
+    """Return the outcome of a fault from a run's summary and recordings, with the violated expectations."""
+    fault, ledger = FAULTS[name], summary.ledger
+    videos, raws = random_kills.recorded(recordings, summary.series)
+    twice = sum(count > 1 for count in [*videos.values(), *raws.values()])
+    unrecorded = max(0, ledger.acquired - ledger.n_dropped - len(raws))
+    missing = unrecorded + max(0, ledger.reconstructed - len(videos))
+    medians = [stage["p50"] for stage in summary.latency_ms.values()]
+    fastest_ms, slowest_ms = min(medians, default=0.0), max(medians, default=0.0)
+    counts = {"lost": ledger.lost, "twice": twice, "missing": missing}
+    wrong = [f"{count} {what}" for what, count in counts.items() if count]
+    wrong += [] if ledger.closed else ["the ledger is not closed"]
     wrong += [] if status == fault.status else [f"exit status {status}, not {fault.status}"]
-    wrong += [f"{count} dropped: {why}" for why, count in ledger["dropped"].items() if why not in fault.may_drop]
-    if figures["latency_ms"][0] < 0 or figures["latency_ms"][1] > _LONGEST_MS:
-        wrong.append(f"latencies from {figures['latency_ms'][0]:g} to {figures['latency_ms'][1]:g} ms")
-    return {**figures, "wrong": "; ".join(wrong)}
-
-
-def _random_kills(n_kills: int, seed: int, folder: Path | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"done": f"{n_kills} nodes killed at random moments", "happened": ""}
-    try:
-        result = random_kills.bench(kills=n_kills, seed=seed, pause_s=1.0, folder=folder)
-    except SciStreamError as error:
-        return {**row, "restarts": 0, "closed": False, "status": None, "wrong": str(error)}
-    ledger = result["ledger"]
-    wrong = {name: result[name] for name in ("lost", "twice", "missing_raw", "missing_video", "status") if result[name]}
-    killed = Counter[str]()
-    for node, count in result["kills"].items():
-        killed[node.partition("-")[0]] += count
-    row["happened"] = "restarted"
-    return {
-        **row,
-        "restarts": result["restarts"],
-        "killed": dict(killed),
-        **{name: ledger[name] for name in _FROM_LEDGER},
-        "closed": ledger["closed"],
-        "lost": result["lost"],
-        "twice": result["twice"],
-        "missing": result["missing_raw"] + result["missing_video"],
-        "status": result["status"],
-        "wrong": str(wrong) if wrong else "",
-    }
-
-
-def print_figures(figures: Mapping[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a row for each fault; write the figures as JSON if asked to."""
-    table = Table(title=f"faults and their outcome ({figures['machine']})")
-    for column in ("fault", "done", "what happened", "restarts", "redelivered", "lost", "twice", "dropped", "ledger"):
-        words = column in {"fault", "done", "what happened", "ledger", "dropped"}
-        table.add_column(column, justify="left" if words else "right", no_wrap=column == "fault")
-    for name, row in figures["faults"].items():
-        dropped = ", ".join(f"{count} {why}" for why, count in row.get("dropped", {}).items()) or "0"
-        ledger = "closed" if row["closed"] else "NOT CLOSED"
-        cells = [name, row["done"], row["happened"], *(row.get(key, "?") for key in ("restarts", "redelivered"))]
-        cells += [row.get("lost", "?"), row.get("twice", "?"), dropped, ledger]
-        table.add_row(*map(str, cells), style="bold red" if row["wrong"] else "")
-        if row["wrong"]:
-            table.add_row("", "", f"WRONG: {row['wrong']}", style="bold red")
-    console.print(table)
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")
+    wrong += [f"{count} dropped: {why}" for why, count in ledger.dropped.items() if why not in fault.may_drop]
+    if fastest_ms < 0 or slowest_ms > _LONGEST_MS:
+        wrong.append(f"latencies from {fastest_ms:g} to {slowest_ms:g} ms")
+    return FaultOutcome(
+        fault=name,
+        done=fault.done,
+        happened="",
+        restarts=0,
+        wrong="; ".join(wrong),
+        ledger=ledger,
+        twice=twice,
+        missing=missing,
+        latency_ms=(fastest_ms, slowest_ms),
+        status=status,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -10,14 +9,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from sci_stream.bench.environment import environment
-from sci_stream.bench.supervised_rig import SupervisedRig, small_rig, supervised
+from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
 from sci_stream.errors import EnvironmentFault
 from sci_stream.storage.recording import Recording
 
@@ -25,6 +20,40 @@ _SIZE_PX = 32
 _PATIENCE_S = 90.0
 _LONGEST_FREEZE_S = 2.0
 _HEARTBEAT_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class KillsOutcome:
+    """What became of a rig whose nodes were killed.
+
+    ``kills`` and ``freezes`` are by node; ``twice`` counts snapshots that the recording holds more than once,
+    ``missing_raw`` and ``missing_video`` those that it lacks; ``status`` is the exit status.
+    """
+
+    policy: str
+    seconds: float
+    kills: dict[str, int]
+    freezes: dict[str, int]
+    restarts: int
+    ledger: LedgerFigures
+    twice: int
+    missing_raw: int
+    missing_video: int
+    status: int | None
+
+    @property
+    def wrong(self) -> str:
+        """Each violated expectation in words; empty if there is none."""
+        counts = {
+            "lost": self.ledger.lost,
+            "twice": self.twice,
+            "raw missing": self.missing_raw,
+            "videos missing": self.missing_video,
+        }
+        wrong = [f"{count} {name}" for name, count in counts.items() if count]
+        wrong += [] if self.ledger.closed else ["the ledger is not closed"]
+        wrong += [f"exit status {self.status}"] if self.status else []
+        return "; ".join(wrong)
 
 
 def bench(
@@ -38,7 +67,7 @@ def bench(
     freeze: float = 0.0,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
-) -> dict[str, Any]:
+) -> KillsOutcome:
     """Run a rig, kill its nodes at random times, and check its recording.
 
     Parameters
@@ -56,19 +85,13 @@ def bench(
     say
         Called with a line for each kill.
 
-    Returns
-    -------
-    ``kills`` and ``freezes`` by node, ``restarts``, the ``ledger`` as in the summary, ``lost`` snapshots without an
-    outcome, ``twice`` those that the recording holds more than once, ``missing_raw`` those whose raw counts are missing
-    from the recording, the exit ``status``.
-
     Raises
     ------
     EnvironmentFault
         If the rig does not recover by itself.
     """
     with tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder) as scratch:
-        tables: dict[str, dict[str, Any]] = {
+        tables: RigTables = {
             "policy": {"mode": policy, "queue_snapshots": 10_000},
             "reconstruct": {"nodes": nodes, "adapt_budget": False},
             "network": {"heartbeat_s": _HEARTBEAT_S},
@@ -80,24 +103,20 @@ def bench(
             killed, frozen = _inject(rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, say=say)
             rig.wait_for("ledger.reconstructed", rig.latest.get("ledger.reconstructed", 0) + 1, _PATIENCE_S)
             summary = rig.finish(_PATIENCE_S * 2)
-        videos, raws = recorded(Path(scratch) / "recordings", summary["series"])
-        ledger = summary["ledger"]
-        recorded_raw = policy == "record"
-        return {
-            **environment(),
-            "seed": seed,
-            "policy": policy,
-            "seconds": round(time.monotonic() - began_s, 1),
-            "kills": dict(sorted(killed.items())),
-            "freezes": dict(sorted(frozen.items())),
-            "restarts": rig.supervisor.restarts,
-            "ledger": ledger,
-            "lost": ledger["acquired"] - ledger["reconstructed"] - ledger["raw_only"] - sum(ledger["dropped"].values()),
-            "twice": sum(count > 1 for count in videos.values()) + sum(count > 1 for count in raws.values()),
-            "missing_raw": len(set(range(ledger["acquired"])) - set(raws)) if recorded_raw else 0,
-            "missing_video": ledger["reconstructed"] - len(videos),
-            "status": rig.status,
-        }
+        videos, raws = recorded(Path(scratch) / "recordings", summary.series)
+        ledger = summary.ledger
+        return KillsOutcome(
+            policy=policy,
+            seconds=round(time.monotonic() - began_s, 1),
+            kills=dict(sorted(killed.items())),
+            freezes=dict(sorted(frozen.items())),
+            restarts=rig.supervisor.restarts,
+            ledger=ledger,
+            twice=sum(count > 1 for count in [*videos.values(), *raws.values()]),
+            missing_raw=len(set(range(ledger.acquired)) - set(raws)) if policy == "record" else 0,
+            missing_video=ledger.reconstructed - len(videos),
+            status=rig.status,
+        )
 
 
 def _inject(
@@ -149,32 +168,3 @@ def recorded(folder: Path, series: str) -> tuple[Counter[int], Counter[int]]:
             videos.update(recording.video_seqs)
             raws.update(recording.raw_seqs)
     return videos, raws
-
-
-def print_figures(figures: dict[str, Any], console: Console, json_path: Path | None) -> None:
-    """Print a table; write the figures as JSON if asked to."""
-    ledger = figures["ledger"]
-    table = Table(title=f"nodes killed at random times ({figures['machine']}, seed {figures['seed']})")
-    table.add_column("what", no_wrap=True)
-    table.add_column("count", justify="right", no_wrap=True)
-    rows: list[tuple[str, object]] = [
-        *((f"killed: {node}", count) for node, count in figures["kills"].items()),
-        *((f"frozen: {node}", count) for node, count in figures["freezes"].items()),
-        ("node restarts", figures["restarts"]),
-        ("snapshots acquired", ledger["acquired"]),
-        ("reconstructed", ledger["reconstructed"]),
-        ("raw only", ledger["raw_only"]),
-        *((f"dropped: {reason}", count) for reason, count in ledger["dropped"].items()),
-        ("redelivered", ledger["redelivered"]),
-        ("duplicates, recognised", ledger["duplicates"]),
-        ("without an outcome", figures["lost"]),
-        ("twice in the recording", figures["twice"]),
-        ("missing in the recording", figures["missing_raw"] + figures["missing_video"]),
-        ("ledger", "closed" if ledger["closed"] else "NOT CLOSED"),
-        ("exit status", figures["status"]),
-    ]
-    for what, count in rows:
-        table.add_row(what, str(count))
-    console.print(table)
-    if json_path is not None:
-        json_path.write_text(json.dumps(figures, indent=2) + "\n")

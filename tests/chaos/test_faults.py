@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sci_stream.bench.result import print_result, write_json
+from sci_stream.bench.supervised_rig import LedgerFigures, RunSummary
 from sci_stream.errors import ConfigError
-from tests.chaos.faults import FAULTS, RANDOM_KILLS, account, bench, print_figures, run_fault
+from tests.chaos.faults import FAULTS, RANDOM_KILLS, account, bench, faults_result, run_fault
 from tests.chaos.patched_node import FaultControl
 from tests.chaos.tcp_proxy import TcpProxy
 from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, free_ports
@@ -28,36 +30,34 @@ calibration and hostile messages are in `tests/e2e` and in this folder, out-of-m
     "name", [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.slow) for name in FAULTS]
 )
 def test_rig_under_fault_recovers_and_closes_ledger(tmp_path: Path, name: str) -> None:
-    row = run_fault(FAULTS[name], tmp_path)
-    assert row["wrong"] == ""
-    assert row["happened"]
-    assert row["closed"]
-    assert (row["lost"], row["twice"], row["missing"]) == (0, 0, 0)
+    row = run_fault(name, tmp_path)
+    assert row.wrong == ""
+    assert row.happened
+    assert row.ledger is not None
+    assert row.ledger.closed
+    assert (row.ledger.lost, row.twice, row.missing) == (0, 0, 0)
     if name == "camera skips":
-        assert row["camera_missed"] > 0
+        assert row.ledger.camera_missed > 0
     if name == "out of memory":
-        assert row["happened"] in {"solved in smaller chunks", "restarted"}
+        assert row.happened in {"solved in smaller chunks", "restarted"}
     assert list(tmp_path.iterdir()) == [], "temporary recordings are deleted"
 
 
 def test_violated_expectations_are_printed_in_red(tmp_path: Path) -> None:
-    summary = {
-        "series": "s",
-        "latency_ms": {"queue": {"p50": -3.6e6}},
-        "ledger": {
-            **{"acquired": 5, "reconstructed": 2, "raw_only": 0, "dropped": {"queue_full": 1}, "closed": False},
-            **{"redelivered": 0, "duplicates": 0, "camera_missed": 0},
-        },
-    }
-    row = account(FAULTS["sink slow"], summary, tmp_path, 4)
+    ledger = LedgerFigures(5, 2, 0, {"queue_full": 1}, redelivered=0, duplicates=0, camera_missed=0, closed=False)
+    row = account("sink slow", RunSummary("s", ledger, {"queue": {"p50": -3.6e6}}), tmp_path, 4)
     for words in ("2 lost", "6 missing", "not closed", "exit status 4, not 0", "1 dropped: queue_full", "-3.6e+06"):
-        assert words in row["wrong"]
+        assert words in row.wrong
+    result = faults_result([row])
+    assert result.wrong == {"sink slow": row.wrong}
+    assert result.tables[0].wrong == {0}
     shown = io.StringIO()
-    rows = {"sink slow": {"done": "it", "happened": "that", "restarts": 0, **row}}
-    print_figures({"machine": "here", "faults": rows}, Console(file=shown, width=160), tmp_path / "out.json")
+    print_result(result, Console(file=shown, width=160))
     assert "NOT CLOSED" in shown.getvalue()
-    assert "WRONG: 2 lost" in shown.getvalue()
-    assert json.loads((tmp_path / "out.json").read_text())["faults"]["sink slow"]["lost"] == 2
+    assert "WRONG: sink slow: 2 lost" in shown.getvalue()
+    write_json(result, tmp_path / "out.json")
+    (written,) = json.loads((tmp_path / "out.json").read_text())["faults"]
+    assert written["ledger"]["dropped"] == {"queue_full": 1}
 
 
 def test_every_fault_is_documented_in_operation_manual() -> None:

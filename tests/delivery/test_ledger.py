@@ -34,15 +34,15 @@ def test_a_ledger_closes_when_every_acquired_snapshot_has_one_outcome() -> None:
     ledger.end(3)
     assert ledger.closed
     ledger.check()
-    account = ledger.as_dict()
-    assert account["acquired"] == account["reconstructed"] + account["raw_only"] + sum(account["dropped"].values())
+    counts = ledger.counts()
+    assert counts.acquired == counts.reconstructed + counts.raw_only + sum(counts.dropped.values())
 
 
 def test_a_second_outcome_is_a_duplicate_and_changes_nothing() -> None:
     ledger = Ledger()
     assert ledger.settle(0, Outcome.RECONSTRUCTED)
     assert not ledger.settle(0, Outcome.DROPPED, "queue_full")
-    assert ledger.as_dict()["dropped"] == {}
+    assert ledger.counts().dropped == {}
     assert ledger.duplicates == 1
 
 

@@ -1,4 +1,4 @@
-"""What is in deploy/ is checked by the programs that read it, where they are, and against what nodes really publish."""
+"""Check the files in deploy/ with the programs that read them, and against the published metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
 
 def published_names() -> set[str]:
-    """Return every name under which a figure of ours can be asked for."""
+    """Return the names of all published metrics."""
     names: set[str] = set()
     for name, figure in CATALOGUE.items():
         endings = {Kind.COUNTER: ["_total"], Kind.GAUGE: [""], Kind.HISTOGRAM: ["_bucket", "_sum", "_count"]}[

@@ -1,4 +1,4 @@
-"""The units in deploy/ under a real service manager: started, watched by progress, started again, stopped in order."""
+"""The units in deploy/ under a real service manager: start, watchdog, restart, clean stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_THE_SYSTEM = re.compile(
 
 
 def of_a_user(unit: Path, program: str, folder: Path, rig: Path) -> str:
-    """Return a unit as a user's manager takes it, with a watchdog that a test can wait for."""
+    """Return a unit for a user's manager, with a short watchdog timeout."""
     lines = [line for line in unit.read_text().splitlines() if not _OF_THE_SYSTEM.match(line)]
     text = "\n".join(lines)
     for old, new in (

@@ -16,7 +16,7 @@ _PATIENCE_S = 60.0
 
 
 def main() -> int:
-    """Return the status of the command, or 77 where no manager can be had."""
+    """Return the status of the command, or 77 if no manager can be started."""
     folder, *command = sys.argv[1:]
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     runtime = Path("/run/user/0")

@@ -16,7 +16,7 @@ _UNITS = ("sci-stream-sink.service", "sci-stream-acquire.service", "sci-stream-r
 
 
 def systemctl(*words: str) -> str:
-    """Ask the manager; return what it says."""
+    """Run systemctl; return its output."""
     asked = subprocess.run(["systemctl", "--user", *words], capture_output=True, text=True, check=False)
     if asked.returncode:
         raise SystemExit(f"systemctl {' '.join(words)}: {asked.stderr or asked.stdout}")
@@ -24,13 +24,13 @@ def systemctl(*words: str) -> str:
 
 
 def show(unit: str) -> dict[str, str]:
-    """Return what the manager knows of a unit."""
+    """Return the properties of a unit."""
     names = "ActiveState,SubState,StatusText,NRestarts,MainPID,Result"
     return dict(line.split("=", 1) for line in systemctl("show", unit, f"--property={names}").splitlines())
 
 
 def wait_until(unit: str, **wanted: str) -> dict[str, str]:
-    """Wait until a unit is as wanted; return what it is then."""
+    """Wait until a unit is in a state; return its properties."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while any((now := show(unit))[name] != value for name, value in wanted.items()):
         if time.monotonic() > deadline_s:
@@ -40,7 +40,7 @@ def wait_until(unit: str, **wanted: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Do it all; print what was seen."""
+    """Run all steps; print the observations."""
     seen: dict[str, Any] = {}
     # Type=notify: this returns when each has said READY=1.
     systemctl("start", *_UNITS, _ALL)

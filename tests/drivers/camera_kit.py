@@ -1,4 +1,4 @@
-"""Small cameras and small files for them to play."""
+"""Small cameras, and small files for them to play."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Published:
     orig: Array
 
     def save_v5(self, path: Path, **changed: Array) -> Path:
-        """Write as MATLAB up to version 7 does."""
+        """Write a MATLAB file of version 5."""
         scipy.io.savemat(path, {**vars(self), **changed})
         return path
 
     def save_v73(self, path: Path, **changed: Array) -> Path:
-        """Write as MATLAB 7.3 does: HDF5 behind a text header, axes reversed."""
+        """Write a MATLAB 7.3 file: HDF5 behind a text header, axes reversed."""
         with h5py.File(path, "w", userblock_size=512) as file:
             for key, array in {**vars(self), **changed}.items():
                 file[key] = array.T
@@ -44,7 +44,7 @@ class Published:
 
 
 class Clock:
-    """A monotonic clock on which only sleeping takes time, and always a little longer than asked for."""
+    """A monotonic clock on which only sleep takes time, slightly longer than requested."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -97,13 +97,13 @@ def record(
 
 
 def simulated(**options: Any) -> SimulatedCamera:
-    """Return a small simulated camera that makes SHOTS snapshots as fast as it can, unless given otherwise."""
+    """Return a small simulated camera that delivers SHOTS snapshots at full speed, unless options say otherwise."""
     small = {"width_px": W, "height_px": H, "n_frames": B, "snapshot_rate_hz": 0, "snapshots": SHOTS}
     return SimulatedCamera(SimulatedOptions.model_validate({**small, **options}))
 
 
 def frames(camera: Camera, count: int = SHOTS) -> list[CameraFrame]:
-    """Open and start a camera if need be, and read so many frames of it."""
+    """Open and start a camera if necessary, and read a number of frames."""
     camera.open()
     camera.start()
     received = [camera.read(5.0) for _ in range(count)]

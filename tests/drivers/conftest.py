@@ -1,4 +1,4 @@
-"""Cameras of every kind, small enough to be quick, and the files that some of them play."""
+"""Small cameras of every kind, and files for them to play."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.drivers.harvesters.kit import sim_options, wheel_options, wheel_produ
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Return the clock by which everything runs in this test."""
+    """Return the clock of this test."""
     clock = Clock()
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     monkeypatch.setattr(time, "sleep", clock.sleep)
@@ -49,7 +49,7 @@ def recording(tmp_path: Path) -> Callable[..., Path]:
 def make_camera(
     request: pytest.FixtureRequest, tmp_path: Path, published: Published, recording: Callable[..., Path]
 ) -> MakeCamera:
-    """Return a function that makes the same camera, of SHOTS snapshots, each time it is called."""
+    """Return a function that makes equal cameras of SHOTS snapshots."""
     kind: str = request.param
     if kind in SIMULATED:
         return lambda: simulated(**SIMULATED[kind])

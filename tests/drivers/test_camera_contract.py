@@ -1,4 +1,4 @@
-"""What every camera must do, whichever driver it comes from."""
+"""The contract of every camera, for all drivers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def camera(make_camera: MakeCamera) -> Iterator[Camera]:
 
 @pytest.fixture
 def finite(camera: Camera) -> Camera:
-    """A camera that ends by itself, and shows the same again when it is started again."""
+    """A camera that ends, and delivers the same frames after a restart."""
     if not camera.open().finite:
         pytest.skip("a live camera goes on, and does not repeat itself")
     camera.close()
     return camera
 
 
-def test_it_satisfies_the_protocol(camera: Camera) -> None:
+def test_camera_satisfies_the_protocol(camera: Camera) -> None:
     assert isinstance(camera, Camera)
 
 
-def test_opening_twice_says_the_same_twice(camera: Camera) -> None:
+def test_open_twice_returns_equal_capabilities(camera: Camera) -> None:
     first = camera.open()
     assert isinstance(first, CameraCapabilities)
     assert camera.open() == first
 
 
-def test_frames_are_as_the_capabilities_say(camera: Camera) -> None:
+def test_frames_match_the_capabilities(camera: Camera) -> None:
     capabilities = camera.open()
     for frame in frames(camera):
         assert frame.counts.shape == (capabilities.height_px, capabilities.width_px)
@@ -52,7 +52,7 @@ def test_frames_are_as_the_capabilities_say(camera: Camera) -> None:
         assert (frame.camera_time_ns is not None) == (capabilities.clock != "none")
 
 
-def test_every_frame_has_the_id_that_follows_the_last(camera: Camera) -> None:
+def test_frame_ids_are_consecutive(camera: Camera) -> None:
     capabilities = camera.open()
     ids = capabilities.frame_ids
     received = [frame.frame_id for frame in frames(camera)]
@@ -63,7 +63,7 @@ def test_every_frame_has_the_id_that_follows_the_last(camera: Camera) -> None:
         assert ids.missed(previous, current) == 0
 
 
-def test_time_goes_on_from_frame_to_frame(camera: Camera) -> None:
+def test_timestamps_increase(camera: Camera) -> None:
     received = frames(camera)
     assert len(received) == SHOTS
     for previous, current in pairwise(received):
@@ -73,7 +73,7 @@ def test_time_goes_on_from_frame_to_frame(camera: Camera) -> None:
             assert current.camera_time_ns > previous.camera_time_ns
 
 
-def test_the_calibration_fits_the_frames(camera: Camera) -> None:
+def test_calibration_fits_the_frames(camera: Camera) -> None:
     capabilities = camera.open()
     calibration = camera.calibration()
     if calibration is None:
@@ -86,7 +86,7 @@ def test_the_calibration_fits_the_frames(camera: Camera) -> None:
         assert y.max() <= calibration.n_frames * 1.1
 
 
-def test_the_truth_has_the_shape_of_the_masks_and_explains_the_counts(camera: Camera) -> None:
+def test_truth_explains_the_counts(camera: Camera) -> None:
     capabilities = camera.open()
     calibration = camera.calibration()
     if not capabilities.has_truth:
@@ -100,7 +100,7 @@ def test_the_truth_has_the_shape_of_the_masks_and_explains_the_counts(camera: Ca
         assert np.sqrt(np.mean((calibration.measurement(frame.counts) - model) ** 2)) < 0.02
 
 
-def test_a_frame_does_not_change_when_others_follow(camera: Camera) -> None:
+def test_frame_is_unchanged_by_later_reads(camera: Camera) -> None:
     camera.open()
     camera.start()
     first = camera.read(5.0)
@@ -110,7 +110,7 @@ def test_a_frame_does_not_change_when_others_follow(camera: Camera) -> None:
     np.testing.assert_array_equal(first.counts, before)
 
 
-def test_a_frame_belongs_to_its_receiver(finite: Camera, make_camera: MakeCamera) -> None:
+def test_frame_is_owned_by_the_receiver(finite: Camera, make_camera: MakeCamera) -> None:
     untouched = [frame.counts for frame in frames(make_camera())]
     camera = make_camera()
     camera.open()
@@ -124,7 +124,7 @@ def test_a_frame_belongs_to_its_receiver(finite: Camera, make_camera: MakeCamera
             frame.truth[:] = 0
 
 
-def test_the_same_camera_made_again_gives_the_same_frames(finite: Camera, make_camera: MakeCamera) -> None:
+def test_equal_options_give_equal_frames(finite: Camera, make_camera: MakeCamera) -> None:
     received, hashes = [], []
     for camera in (make_camera(), make_camera()):
         received.append(frames(camera))
@@ -138,7 +138,7 @@ def test_the_same_camera_made_again_gives_the_same_frames(finite: Camera, make_c
     assert hashes[0] == hashes[1]
 
 
-def test_a_finite_camera_is_exhausted_after_its_last_frame_and_not_before(finite: Camera) -> None:
+def test_finite_camera_is_exhausted_after_its_last_frame(finite: Camera) -> None:
     assert finite.open().finite
     finite.start()
     for _ in range(SHOTS):
@@ -148,7 +148,7 @@ def test_a_finite_camera_is_exhausted_after_its_last_frame_and_not_before(finite
     assert finite.read(0.0) is None
 
 
-def test_it_starts_over_after_a_stop(camera: Camera) -> None:
+def test_start_after_stop_restarts(camera: Camera) -> None:
     first = frames(camera, 2)
     camera.stop()
     again = frames(camera)
@@ -158,7 +158,7 @@ def test_it_starts_over_after_a_stop(camera: Camera) -> None:
         np.testing.assert_array_equal(again[0].counts, first[0].counts)
 
 
-def test_it_can_be_opened_again_after_a_close(camera: Camera) -> None:
+def test_open_after_close_works(camera: Camera) -> None:
     first = frames(camera, 1)
     camera.close()
     again = frames(camera, 1)
@@ -167,7 +167,7 @@ def test_it_can_be_opened_again_after_a_close(camera: Camera) -> None:
     assert camera.counters()["delivered"] == 1
 
 
-def test_starting_twice_changes_nothing(camera: Camera) -> None:
+def test_start_twice_has_no_effect(camera: Camera) -> None:
     frames(camera, 1)
     camera.start()
     received = [camera.read(5.0) for _ in range(SHOTS - 1)]
@@ -175,7 +175,7 @@ def test_starting_twice_changes_nothing(camera: Camera) -> None:
     assert camera.exhausted == camera.open().finite
 
 
-def test_stop_and_close_may_be_called_at_any_time_and_again(camera: Camera) -> None:
+def test_stop_and_close_are_allowed_in_any_state(camera: Camera) -> None:
     camera.stop()
     camera.close()
     frames(camera, 1)
@@ -185,7 +185,7 @@ def test_stop_and_close_may_be_called_at_any_time_and_again(camera: Camera) -> N
         camera.close()
 
 
-def test_using_it_out_of_order_is_a_programmers_mistake(camera: Camera) -> None:
+def test_calls_out_of_order_raise_runtime_error(camera: Camera) -> None:
     with pytest.raises(RuntimeError, match="open"):
         camera.start()
     with pytest.raises(RuntimeError, match="open"):
@@ -195,6 +195,6 @@ def test_using_it_out_of_order_is_a_programmers_mistake(camera: Camera) -> None:
         camera.read(0.0)
 
 
-def test_it_counts_what_it_delivered(camera: Camera) -> None:
+def test_counters_count_delivered_frames(camera: Camera) -> None:
     frames(camera, 3)
     assert camera.counters()["delivered"] == 3

@@ -12,21 +12,21 @@ def started(rate_hz: float) -> Pacer:
     return pacer
 
 
-def test_frames_keep_to_the_schedule_however_inexact_sleeping_is(clock: Clock) -> None:
+def test_schedule_does_not_drift_with_inexact_sleep(clock: Clock) -> None:
     pacer = started(100.0)
     for k in range(1000):
         assert pacer.wait(k, timeout_s=1.0)
     assert clock.now_s == pytest.approx(1010.0, abs=0.001)
 
 
-def test_a_frame_that_is_not_due_within_the_timeout_is_waited_for_no_longer(clock: Clock) -> None:
+def test_wait_ends_at_the_timeout(clock: Clock) -> None:
     pacer = started(1.0)
     assert not pacer.wait(0, timeout_s=0.25)
     assert clock.now_s == pytest.approx(1000.25, abs=0.001)
     assert pacer.wait(0, timeout_s=0.8)
 
 
-def test_overdue_frames_come_at_once(clock: Clock) -> None:
+def test_overdue_frames_are_delivered_at_once(clock: Clock) -> None:
     pacer = started(10.0)
     clock.now_s += 1.0
     before_s = clock.now_s
@@ -40,7 +40,7 @@ def test_stamps_are_exact_multiples_of_the_period(clock: Clock) -> None:
     assert [pacer.stamp_ns(k) for k in range(3)] == [4_000_000, 8_000_000, 12_000_000]
 
 
-def test_without_a_rate_frames_are_due_at_once_and_stamped_as_they_come(clock: Clock) -> None:
+def test_frames_without_a_rate_are_due_immediately(clock: Clock) -> None:
     pacer = started(0.0)
     assert pacer.period_ns is None
     assert pacer.wait(0, timeout_s=0.0)
@@ -49,7 +49,7 @@ def test_without_a_rate_frames_are_due_at_once_and_stamped_as_they_come(clock: C
 
 
 @pytest.mark.parametrize("rate_hz", [0.0, 10.0])
-def test_a_pause_holds_everything_back_by_its_length(clock: Clock, rate_hz: float) -> None:
+def test_pause_delays_all_later_frames(clock: Clock, rate_hz: float) -> None:
     pacer = started(rate_hz)
     assert pacer.wait(0, timeout_s=1.0)
     at_s = clock.now_s
@@ -59,7 +59,7 @@ def test_a_pause_holds_everything_back_by_its_length(clock: Clock, rate_hz: floa
     assert clock.now_s - at_s == pytest.approx(2.0 + (1 / rate_hz if rate_hz else 0), abs=0.01)
 
 
-def test_at_another_rate_it_goes_on_a_new_period_after_the_frame_before(clock: Clock) -> None:
+def test_retime_continues_a_new_period_after_the_last_frame(clock: Clock) -> None:
     pacer = Pacer(100.0)
     pacer.start()
     assert pacer.wait(1, 5.0)
@@ -73,7 +73,7 @@ def test_at_another_rate_it_goes_on_a_new_period_after_the_frame_before(clock: C
     assert clock.now_s - before_s == pytest.approx(0.02, abs=0.001)
 
 
-def test_a_slow_camera_that_is_made_fast_has_nothing_to_catch_up_on(clock: Clock) -> None:
+def test_retime_to_a_faster_rate_does_not_catch_up(clock: Clock) -> None:
     pacer = Pacer(0.05)
     pacer.start()
     clock.now_s += 90.0  # the reader was away for four periods
@@ -82,7 +82,7 @@ def test_a_slow_camera_that_is_made_fast_has_nothing_to_catch_up_on(clock: Clock
     assert pacer.late_s(2) == pytest.approx(-0.2)
 
 
-def test_between_a_rate_and_none_stamps_never_go_back(clock: Clock) -> None:
+def test_timestamps_never_go_back_between_rate_and_no_rate(clock: Clock) -> None:
     pacer = Pacer(0.0)
     pacer.start()
     stamps = []

@@ -25,7 +25,7 @@ def mat(tmp_path: Path, published: Published) -> Path:
     return published.save_v5(tmp_path / "scene.mat")
 
 
-def test_a_published_simulation_plays_with_its_truth_and_scale(mat: Path, published: Published) -> None:
+def test_published_simulation_plays_with_truth_and_scale(mat: Path, published: Published) -> None:
     camera = replay(mat)
     capabilities = camera.open()
     assert capabilities.has_truth
@@ -38,13 +38,13 @@ def test_a_published_simulation_plays_with_its_truth_and_scale(mat: Path, publis
 
 
 @pytest.mark.parametrize("scale", [1 / 255, 0.37, 1.0, 10.0])
-def test_the_scale_is_found_whatever_it_is(tmp_path: Path, published: Published, scale: float) -> None:
+def test_scale_is_estimated_from_the_truth(tmp_path: Path, published: Published, scale: float) -> None:
     camera = replay(published.save_v73(tmp_path / "scene.mat", meas=published.meas * scale))
     camera.open()
     assert camera.calibration().full_scale_dn == pytest.approx(255 * scale, rel=1e-6)
 
 
-def test_grey_masks_on_their_own_scale_become_transmissions(tmp_path: Path, published: Published) -> None:
+def test_grey_masks_are_divided_by_their_maximum(tmp_path: Path, published: Published) -> None:
     mask = np.random.default_rng(1).integers(0, 114, (H, W, B)).astype(np.uint8)
     mask[0, 0, 0] = 113
     meas = (published.orig.reshape(H, W, SHOTS, B).astype(float) * mask[:, :, None, :]).sum(axis=-1)
@@ -54,7 +54,7 @@ def test_grey_masks_on_their_own_scale_become_transmissions(tmp_path: Path, publ
     assert camera.calibration().full_scale_dn == pytest.approx(255 * 113)
 
 
-def test_true_frames_on_the_unit_scale_stay_floats(tmp_path: Path, published: Published) -> None:
+def test_truth_on_the_unit_scale_stays_float(tmp_path: Path, published: Published) -> None:
     camera = replay(published.save_v5(tmp_path / "unit.mat", orig=published.orig / 255, meas=published.meas / 255))
     assert camera.open().pixel_format == "Mono32f"
     frame = frames(camera, 1)[0]
@@ -71,7 +71,7 @@ def test_masks_that_do_not_explain_the_measurement_are_refused(tmp_path: Path, p
     assert not replay(path, truth=False, full_scale_dn=255.0).open().has_truth
 
 
-def test_a_capture_without_truth_is_scaled_to_fill_the_range(tmp_path: Path, published: Published) -> None:
+def test_measurement_without_truth_fills_the_range(tmp_path: Path, published: Published) -> None:
     path = tmp_path / "capture.mat"
     scipy.io.savemat(path, {"meas": published.meas[:, :, 0] * 0.123, "mask": published.mask})
     camera = replay(path)
@@ -84,20 +84,20 @@ def test_a_capture_without_truth_is_scaled_to_fill_the_range(tmp_path: Path, pub
     assert camera.exhausted
 
 
-def test_a_dark_capture_is_refused(tmp_path: Path, published: Published) -> None:
+def test_dark_measurement_is_refused(tmp_path: Path, published: Published) -> None:
     path = tmp_path / "dark.mat"
     scipy.io.savemat(path, {"meas": np.zeros((H, W)), "mask": published.mask})
     with pytest.raises(FileFormatError, match="dark"):
         replay(path).open()
 
 
-def test_a_mosaic_is_what_the_options_say(mat: Path) -> None:
+def test_bayer_phase_comes_from_the_options(mat: Path) -> None:
     camera = replay(mat, bayer="GBRG")
     assert camera.open().pixel_format == "BayerGB16"
     assert camera.calibration().bayer is BayerPhase.GBRG
 
 
-def test_a_part_can_be_played(mat: Path, published: Published) -> None:
+def test_start_and_stop_select_shots(mat: Path, published: Published) -> None:
     camera = replay(mat, start=1, stop=3)
     received = frames(camera)
     assert [frame.frame_id for frame in received] == [0, 1]
@@ -105,17 +105,17 @@ def test_a_part_can_be_played(mat: Path, published: Published) -> None:
 
 
 @pytest.mark.parametrize("part", [{"start": SHOTS}, {"stop": SHOTS + 1}])
-def test_a_part_that_is_not_there_is_refused(mat: Path, part: dict[str, int]) -> None:
+def test_shots_beyond_the_end_are_refused(mat: Path, part: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="start and stop"):
         replay(mat, **part).open()
 
 
-def test_an_empty_part_is_refused_at_once(mat: Path) -> None:
+def test_empty_selection_is_refused(mat: Path) -> None:
     with pytest.raises(ValidationError, match="greater than start"):
         replay(mat, start=2, stop=2)
 
 
-def test_a_loop_counts_on_and_never_ends(mat: Path) -> None:
+def test_loop_continues_ids_endlessly(mat: Path) -> None:
     camera = replay(mat, loop=True, start=1)
     assert not camera.open().finite
     received = frames(camera, 8)
@@ -124,7 +124,7 @@ def test_a_loop_counts_on_and_never_ends(mat: Path) -> None:
     assert not camera.exhausted
 
 
-def test_it_keeps_the_rate(mat: Path, clock: Clock) -> None:
+def test_rate_is_kept(mat: Path, clock: Clock) -> None:
     camera = replay(mat, snapshot_rate_hz=100.0)
     assert camera.open().frame_period_ns == 10_000_000
     camera.start()
@@ -136,7 +136,7 @@ def test_it_keeps_the_rate(mat: Path, clock: Clock) -> None:
         assert clock.now_s - began_s == pytest.approx(0.01 * number, abs=0.001)
 
 
-def test_a_recording_plays_with_its_stamps_and_calibration(recording: Callable[..., Path]) -> None:
+def test_recording_plays_with_timestamps_and_calibration(recording: Callable[..., Path]) -> None:
     camera = replay(recording())
     capabilities = camera.open()
     assert (capabilities.serial, capabilities.bit_depth, capabilities.bayer) == ("7", 12, BayerPhase.GRBG)
@@ -147,12 +147,12 @@ def test_a_recording_plays_with_its_stamps_and_calibration(recording: Callable[.
     assert camera.calibration().full_scale_dn == 100.0
 
 
-def test_what_the_recorded_run_lost_is_missing_again(recording: Callable[..., Path]) -> None:
+def test_gaps_of_the_recorded_run_are_replayed(recording: Callable[..., Path]) -> None:
     camera = replay(recording(seqs=(0, 1, 4, 5), dropped_before={1: 2, 5: 1}))
     assert [frame.frame_id for frame in frames(camera)] == [0, 3, 6, 8]
 
 
-def test_a_looped_recording_leaves_out_stamps_that_would_go_back(recording: Callable[..., Path]) -> None:
+def test_looped_recording_omits_timestamps(recording: Callable[..., Path]) -> None:
     camera = replay(recording(seqs=(0, 2)), loop=True)
     assert camera.open().clock == "none"
     received = frames(camera)
@@ -166,7 +166,7 @@ def test_a_recording_without_raw_snapshots_is_refused(recording: Callable[..., P
 
 
 @pytest.mark.parametrize("named", ["run.h5", "run.nxs"])
-def test_all_segments_of_a_recording_are_played(tmp_path: Path, named: str) -> None:
+def test_all_segments_are_played(tmp_path: Path, named: str) -> None:
     path = record(tmp_path / "run.h5", [(0, 1), (2, 3, 6), (7,)], {6: 1})
     write_whole(path)
     camera = replay(tmp_path / named)
@@ -180,7 +180,7 @@ def test_all_segments_of_a_recording_are_played(tmp_path: Path, named: str) -> N
     assert later.exhausted
 
 
-def test_stamps_of_a_clock_that_began_anew_are_left_out(tmp_path: Path) -> None:
+def test_timestamps_of_a_restarted_clock_are_omitted(tmp_path: Path) -> None:
     camera = replay(record(tmp_path / "run.h5", [(0, 1), (2, 3)], {}, epoch_of=lambda seq: seq // 2))
     assert camera.open().clock == "none"
     received = frames(camera, 4)
@@ -188,7 +188,7 @@ def test_stamps_of_a_clock_that_began_anew_are_left_out(tmp_path: Path) -> None:
     assert {frame.camera_time_ns for frame in received} == {None}
 
 
-def test_recorded_chunk_data_come_with_their_frames_again(tmp_path: Path) -> None:
+def test_recorded_chunk_data_is_replayed(tmp_path: Path) -> None:
     camera = replay(record(tmp_path / "run.h5", [(0, 1), (2, 3)], {}, chunks=True))
     assert camera.open().chunks == {"ExposureTime": "us"}
     received = frames(camera, 4)
@@ -196,7 +196,7 @@ def test_recorded_chunk_data_come_with_their_frames_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["absent.mat", "absent.h5", "broken.mat", "broken.h5"])
-def test_a_file_that_cannot_be_played_is_one_clear_error(tmp_path: Path, name: str) -> None:
+def test_invalid_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
     if name.startswith("broken"):
         (tmp_path / name).write_bytes(b"nothing of the kind" * 100)
     with pytest.raises(FileFormatError, match=name):

@@ -13,7 +13,7 @@ from sci_stream.errors import CameraError, CameraLost, FileFormatError
 from tests.drivers.camera_kit import SHOTS, frames, simulated
 
 
-def test_counts_are_the_papers_model_to_the_last_digit() -> None:
+def test_counts_equal_the_forward_model() -> None:
     camera = simulated(noise=False)
     options = camera._options
     received = frames(camera)
@@ -25,7 +25,7 @@ def test_counts_are_the_papers_model_to_the_last_digit() -> None:
         assert np.abs(frame.counts - expected).max() <= 0.5 + 1e-3
 
 
-def test_the_truth_explains_noiseless_counts_to_its_own_rounding() -> None:
+def test_truth_explains_noiseless_counts_up_to_rounding() -> None:
     camera = simulated(noise=False, truth=True)
     received = frames(camera)
     calibration = camera.calibration()
@@ -36,12 +36,12 @@ def test_the_truth_explains_noiseless_counts_to_its_own_rounding() -> None:
         assert (np.abs(calibration.measurement(frame.counts) - model) <= bound).all()
 
 
-def test_asking_for_the_truth_changes_no_counts() -> None:
+def test_truth_option_does_not_change_counts() -> None:
     for a, b in zip(frames(simulated()), frames(simulated(truth=True)), strict=True):
         np.testing.assert_array_equal(a.counts, b.counts)
 
 
-def test_the_calibration_says_what_the_sensor_is() -> None:
+def test_calibration_describes_the_sensor() -> None:
     camera = simulated(seed=3, bit_depth=10, bayer="GBRG")
     camera.open()
     calibration = camera.calibration()
@@ -52,14 +52,14 @@ def test_the_calibration_says_what_the_sensor_is() -> None:
     np.testing.assert_array_equal(calibration.dark, 16)
 
 
-def test_overexposed_pixels_are_saturated_and_the_calibration_knows_where_that_is() -> None:
+def test_overexposed_pixels_are_saturated() -> None:
     camera = simulated(exposure=5.0)
     frame = frames(camera, 1)[0]
     saturated = frame.counts >= camera.calibration().saturation_dn
     assert 0.01 < saturated.mean() < 1
 
 
-def test_frames_made_ahead_come_again_and_again_as_copies() -> None:
+def test_loop_snapshots_are_delivered_as_copies() -> None:
     camera = simulated(loop_snapshots=2, truth=True)
     a, b, again, _ = frames(camera)
     assert not np.array_equal(a.counts, b.counts)
@@ -67,14 +67,14 @@ def test_frames_made_ahead_come_again_and_again_as_copies() -> None:
     assert not np.shares_memory(a.counts, again.counts)
 
 
-def test_without_a_limit_it_never_ends() -> None:
+def test_camera_without_limit_is_never_exhausted() -> None:
     camera = simulated(snapshots=0)
     assert not camera.open().finite
     frames(camera, 10)
     assert not camera.exhausted
 
 
-def test_frames_come_at_the_rate_with_exact_stamps() -> None:
+def test_frames_arrive_at_the_rate_with_exact_timestamps() -> None:
     camera = simulated(snapshot_rate_hz=200.0)
     assert camera.open().frame_period_ns == 5_000_000
     begin = time.monotonic()
@@ -83,7 +83,7 @@ def test_frames_come_at_the_rate_with_exact_stamps() -> None:
     assert [frame.camera_time_ns for frame in received] == [5_000_000 * (k + 1) for k in range(SHOTS)]
 
 
-def test_a_frame_not_due_yet_is_none_and_comes_later_undamaged() -> None:
+def test_frame_not_due_is_none_and_delivered_later() -> None:
     camera = simulated(snapshot_rate_hz=1.0)
     camera.open()
     camera.start()
@@ -94,7 +94,7 @@ def test_a_frame_not_due_yet_is_none_and_comes_later_undamaged() -> None:
     np.testing.assert_array_equal(late.counts, frames(simulated(), 1)[0].counts)
 
 
-def test_a_late_reader_gets_every_frame_and_is_counted() -> None:
+def test_late_reader_gets_every_frame() -> None:
     camera = simulated(snapshot_rate_hz=1000.0)
     camera.open()
     camera.start()
@@ -104,7 +104,7 @@ def test_a_late_reader_gets_every_frame_and_is_counted() -> None:
     assert camera.counters()["late"] == SHOTS
 
 
-def test_a_late_reader_of_few_buffers_finds_the_oldest_overwritten() -> None:
+def test_late_reader_with_few_buffers_loses_the_oldest() -> None:
     camera = simulated(snapshot_rate_hz=100.0, snapshots=0, faults={"buffers": 3})
     camera.open()
     camera.start()
@@ -116,7 +116,7 @@ def test_a_late_reader_of_few_buffers_finds_the_oldest_overwritten() -> None:
     assert camera.counters()["overwritten"] == frame.frame_id
 
 
-def test_a_software_trigger_gives_one_snapshot_each() -> None:
+def test_software_trigger_gives_one_snapshot_each() -> None:
     camera = simulated(trigger="software")
     assert camera.open().frame_period_ns is None
     camera.start()
@@ -128,12 +128,12 @@ def test_a_software_trigger_gives_one_snapshot_each() -> None:
     assert camera.read(0.0) is None
 
 
-def test_triggering_a_free_running_camera_is_refused() -> None:
-    with pytest.raises(CameraError, match="runs freely"):
+def test_trigger_of_a_free_running_camera_is_refused() -> None:
+    with pytest.raises(CameraError, match="has no trigger"):
         simulated().trigger()
 
 
-def test_a_scene_that_is_not_there_is_told_on_opening() -> None:
+def test_missing_scene_is_reported_on_open() -> None:
     with pytest.raises(FileFormatError, match=r"absent\.mp4"):
         simulated(scene="absent.mp4").open()
 
@@ -149,7 +149,7 @@ def test_dropped_frames_leave_gaps_and_the_others_unchanged() -> None:
         np.testing.assert_array_equal(frame.counts, whole[frame.frame_id].counts)
 
 
-def test_duplicated_frames_come_again_under_the_same_id() -> None:
+def test_duplicated_frames_repeat_the_id() -> None:
     camera = simulated(snapshots=20, faults={"duplicate_probability": 0.4})
     received = frames(camera, 40)
     ids = [frame.frame_id for frame in received]
@@ -166,7 +166,7 @@ def test_ids_wrap_around() -> None:
     assert [frame.frame_id for frame in frames(camera, 7)] == [1, 2, 3, 1, 2, 3, 1]
 
 
-def test_faults_follow_from_the_seed() -> None:
+def test_faults_depend_on_the_seed() -> None:
     def ids(seed: int) -> list[int | None]:
         camera = simulated(seed=seed, snapshots=40, faults={"drop_probability": 0.5})
         return [frame.frame_id for frame in frames(camera, 40)]
@@ -174,13 +174,13 @@ def test_faults_follow_from_the_seed() -> None:
     assert ids(1) == ids(1) != ids(2)
 
 
-def test_jitter_delays_frames_but_not_their_stamps() -> None:
+def test_jitter_delays_frames_but_not_timestamps() -> None:
     camera = simulated(snapshot_rate_hz=500.0, faults={"jitter_s": 0.02})
     received = frames(camera)
     assert [frame.camera_time_ns for frame in received] == [2_000_000 * (k + 1) for k in range(SHOTS)]
 
 
-def test_a_stall_holds_frames_back() -> None:
+def test_stall_delays_frames() -> None:
     camera = simulated(faults={"stall_every": 2, "stall_s": 0.1})
     frames(camera, 2)
     assert camera.read(0.01) is None
@@ -188,7 +188,7 @@ def test_a_stall_holds_frames_back() -> None:
     assert camera.counters()["stalls"] == 1
 
 
-def test_a_disconnected_camera_is_lost_until_it_returns_and_then_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disconnected_camera_is_lost_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     monkeypatch.setattr("sci_stream_drivers.simulated.faults.time", SimpleNamespace(monotonic=lambda: now_s))
     whole = frames(simulated())
@@ -210,7 +210,7 @@ def test_a_disconnected_camera_is_lost_until_it_returns_and_then_goes_on(monkeyp
     assert camera.exhausted
 
 
-def test_it_is_lost_as_often_as_asked() -> None:
+def test_number_of_disconnects_is_limited() -> None:
     camera = simulated(snapshots=6, faults={"disconnect_after": 2, "disconnects": 2})
     for _ in range(2):
         frames(camera, 2)

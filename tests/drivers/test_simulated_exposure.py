@@ -11,7 +11,7 @@ PHI = np.random.default_rng(2).random((B, H, W)).astype(np.float32)
 
 
 class Ramp:
-    """A scene whose colours rise with time, and differ."""
+    """A scene whose colours differ and increase with time."""
 
     def render(self, t: float) -> Array:
         return np.broadcast_to(np.array([t, 10 * t, 100 * t], np.float32), (H, W, 3))

@@ -27,13 +27,13 @@ def test_masks_are_grey_transmissions(kind: str) -> None:
     assert 0.3 < phi.mean() < 0.6
 
 
-def test_a_shifting_mask_is_one_pattern_a_pixel_further_each_frame() -> None:
+def test_shifting_mask_moves_one_pixel_per_frame() -> None:
     phi = masks(mask="shifting", mask_unevenness=0.0)
     for b in range(len(phi) - 1):
         np.testing.assert_array_equal(phi[b + 1, 1:], phi[b, :-1])
 
 
-def test_random_masks_are_independent_of_one_another() -> None:
+def test_random_masks_are_independent() -> None:
     phi = masks(mask="random").reshape(8, -1)
     correlation = np.corrcoef(phi)
     assert np.abs(correlation - np.eye(8)).max() < 0.15
@@ -49,7 +49,7 @@ def test_density_is_the_fraction_that_is_open() -> None:
     assert phi.mean() == pytest.approx(0.2, abs=0.01)
 
 
-def test_the_gain_falls_off_smoothly_by_as_much_as_asked() -> None:
+def test_transmission_falls_off_smoothly() -> None:
     even, uneven = masks(mask_unevenness=0.0), masks(mask_unevenness=0.4)
     seen = even[0] > 0.1
     gain = uneven[0][seen] / even[0][seen]
@@ -61,7 +61,7 @@ def test_another_seed_gives_other_masks() -> None:
     assert not np.array_equal(masks(seed=1), masks(seed=2))
 
 
-def test_the_calibration_has_the_same_hash_in_another_process() -> None:
+def test_calibration_hash_is_equal_in_another_process() -> None:
     program = (
         "from sci_stream_drivers.simulated import *;"
         "camera = SimulatedCamera(SimulatedOptions(width_px=32, height_px=32, seed=4));"
@@ -75,37 +75,37 @@ def test_the_calibration_has_the_same_hash_in_another_process() -> None:
 
 
 def stacks(shift_px: tuple[float, float], **options: Any) -> tuple[Array, Array]:
-    """Return the masks at rest and displaced."""
+    """Return the masks without and with displacement."""
     size = {"width_px": 64, "height_px": 48, "mask_unevenness": 0.0, "mask_shift_px": shift_px}
     optics = MaskOptics(SimulatedOptions.model_validate({**size, **options}))
     return optics.stack(), optics.stack(shift_px)
 
 
 @pytest.mark.parametrize("kind", ["shifting", "random"])
-def test_masks_displaced_by_whole_pixels_are_the_same_masks_further_right_and_down(kind: str) -> None:
+def test_whole_pixel_displacement_moves_the_masks(kind: str) -> None:
     rest, moved = stacks((2.0, -1.0), mask=kind)
     np.testing.assert_array_equal(moved[:, :-1, 2:], rest[:, 1:, :-2])
 
 
-def test_without_blur_a_pixel_sees_each_element_by_the_share_that_overlaps_it() -> None:
+def test_displacement_without_blur_weights_by_overlap() -> None:
     rest, moved = stacks((0.25, 0.0), mask="random", mask_blur_px=0.0)
     expected = 0.75 * rest[:, :, 1:] + 0.25 * rest[:, :, :-1]
     np.testing.assert_allclose(moved[:, :, 1:], expected, atol=1 / 4096)
 
 
-def test_a_displacement_does_not_move_the_unevenness_of_the_optics() -> None:
+def test_displacement_does_not_move_the_unevenness() -> None:
     rest, moved = stacks((1.0, 0.0), mask="random", mask_blur_px=0.0, mask_unevenness=0.4, mask_closed=1e-6)
     at_rest, displaced = rest[0, :, :-1], moved[0, :, 1:]
     seen = at_rest > 0.1
     assert np.abs(displaced[seen] / at_rest[seen] - 1).max() > 0.005
 
 
-def test_masks_at_rest_do_not_depend_on_whether_they_may_move() -> None:
+def test_masks_at_rest_do_not_depend_on_mask_travel() -> None:
     rest, _ = stacks((3.0, 2.0), mask="random")
     np.testing.assert_array_equal(rest, masks(mask="random", mask_unevenness=0.0))
 
 
-def test_the_drift_goes_on_with_each_snapshot_and_comes_to_rest_at_its_limit() -> None:
+def test_drift_stops_at_its_limit() -> None:
     options = SimulatedOptions(
         mask_shift_px=(0.5, 0.0), mask_drift_px_per_snapshot=(0.01, -0.02), mask_drift_limit_px=1.0
     )

@@ -28,30 +28,30 @@ def made(**options: Any) -> SimulatedOptions:
         ({"faults": {"drop": 0.1}}, "drop"),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
+def test_invalid_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         made(**options)
 
 
-def test_every_option_is_documented_where_it_is_declared() -> None:
+def test_every_option_has_a_description() -> None:
     for model in (SimulatedOptions, FaultOptions):
         assert all(field.description for field in model.model_fields.values())
 
 
 @pytest.mark.parametrize(("given", "meant"), [("none", None), ("mono", None), ("gbrg", BayerPhase.GBRG)])
-def test_a_toml_file_can_ask_for_any_phase_or_for_none(given: str, meant: BayerPhase | None) -> None:
+def test_bayer_option_accepts_every_phase_or_none(given: str, meant: BayerPhase | None) -> None:
     assert made(bayer=given).bayer is meant
 
 
 @pytest.mark.parametrize(("bits", "black"), [(8, 4.0), (10, 16.0), (12, 64.0)])
-def test_the_black_level_goes_with_the_bit_depth_unless_it_is_given(bits: int, black: float) -> None:
+def test_black_level_follows_the_bit_depth_unless_set(bits: int, black: float) -> None:
     assert made(bit_depth=bits).black_dn == black
     assert made(bit_depth=bits, black_level_dn=1.5).black_dn == 1.5
 
 
-def test_a_monochrome_sensor_may_be_odd() -> None:
+def test_monochrome_sensor_may_have_odd_size() -> None:
     assert made(bayer="none", width_px=31).width_px == 31
 
 
-def test_ids_are_numbered_as_asked() -> None:
+def test_frame_ids_follow_the_options() -> None:
     assert made(faults={"id_first": 1, "id_last": 65535}).faults.frame_ids == FrameIds(1, 65535)

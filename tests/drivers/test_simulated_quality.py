@@ -1,4 +1,4 @@
-"""The scenes are worth showing: even the prior that needs no weights recovers them from what the camera delivers."""
+"""Simulated scenes can be recovered even with the prior that needs no weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sci_stream.recon.engine import Budget, Engine, default_settings
 
 
 @pytest.mark.parametrize(("scene", "least_db"), [("fast", 26.0), ("slow", 27.5)])
-def test_a_colour_scene_in_motion_is_recovered_with_total_variation(scene: str, least_db: float) -> None:
+def test_tv_recovers_a_moving_colour_scene(scene: str, least_db: float) -> None:
     camera = SimulatedCamera(SimulatedOptions(scene=scene, truth=True, snapshot_rate_hz=0))
     capabilities = camera.open()
     try:

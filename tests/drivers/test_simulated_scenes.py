@@ -34,7 +34,7 @@ def test_an_image_is_linear_light_in_colour(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_an_image_follows_from_time_and_seed_alone(name: str) -> None:
+def test_image_depends_on_time_and_seed_only(name: str) -> None:
     one, other = scene(name), scene(name)
     image(other, 99.0)
     np.testing.assert_array_equal(image(one, 7.25), image(other, 7.25))
@@ -42,7 +42,7 @@ def test_an_image_follows_from_time_and_seed_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_there_is_texture_everywhere(name: str) -> None:
+def test_scene_has_texture_everywhere(name: str) -> None:
     grey = image(scene(name), 0.0).mean(axis=-1)
     blocks = grey.reshape(8, 8, 12, 8).std(axis=(1, 3))
     assert (blocks > 0.005).mean() > 0.9
@@ -60,19 +60,19 @@ def test_motion_is_smooth_across_snapshots() -> None:
     assert max(steps) < 2.0 * np.median(steps)
 
 
-def test_half_a_step_moves_things_by_less_than_a_whole_one() -> None:
+def test_half_a_step_moves_less_than_a_whole_one() -> None:
     of = scene("fast")
     assert 0 < change(of, 5.0, dt=0.25) < change(of, 5.0, dt=1.0)
 
 
-def test_a_scene_cut_cuts_between_two_snapshots_and_nowhere_else() -> None:
+def test_cut_scene_cuts_between_two_snapshots_only() -> None:
     of = scene("cut", cut_every=3)
     steps = np.array([change(of, t) for t in range(47)])
     cuts = np.flatnonzero(steps > 4 * np.median(steps))
     np.testing.assert_array_equal(cuts, [11, 23, 35])
 
 
-def test_a_fractional_cut_falls_into_an_exposure() -> None:
+def test_fractional_cut_falls_into_an_exposure() -> None:
     of = scene("cut", cut_every=1.5)
     steps = np.array([change(of, t) for t in range(10)])
     assert steps.argmax() == 5
@@ -83,7 +83,7 @@ def test_speed_scales_time() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(16, 16), (16, 200), (200, 18)])
-def test_any_shape_of_sensor_can_be_filled(width: int, height: int) -> None:
+def test_scene_fills_any_sensor_shape(width: int, height: int) -> None:
     of = scene("cut", width_px=width, height_px=height)
     for t in (0.0, 50.0, 1e6):
         assert image(of, t).shape == (height, width, 3)

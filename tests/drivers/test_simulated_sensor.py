@@ -15,11 +15,11 @@ def sensor(**options: Any) -> Sensor:
 
 
 def flat(brightness: float) -> np.ndarray:
-    """Return the measurement of an evenly bright scene, large enough for statistics."""
+    """Return the measurement of a uniformly bright scene, large enough for statistics."""
     return np.full((200, 200), 2.0 * brightness, np.float32)
 
 
-def test_white_through_the_masks_reaches_the_fraction_of_the_range_asked_for() -> None:
+def test_white_reaches_the_exposure_fraction_of_the_range() -> None:
     counts = sensor(noise=False, exposure=0.8).convert(flat(1.0), 0)
     assert np.unique(counts) == round(64 + 0.8 * (4095 - 64))
 
@@ -38,7 +38,7 @@ def test_noise_below_black_clips_at_zero() -> None:
 
 
 @pytest.mark.parametrize("brightness", [0.0, 0.001, 0.003, 0.01, 0.1, 0.5, 1.0])
-def test_the_variance_is_that_of_photons_electronics_and_rounding(brightness: float) -> None:
+def test_variance_is_that_of_photons_electronics_and_rounding(brightness: float) -> None:
     s = sensor(read_noise_e=4.0)
     counts = s.convert(flat(brightness), 7).astype(float)
     mean_dn = s.full_scale_dn * 2 * brightness
@@ -47,7 +47,7 @@ def test_the_variance_is_that_of_photons_electronics_and_rounding(brightness: fl
     assert counts.var() == pytest.approx(variance, rel=0.04)
 
 
-def test_noise_follows_from_seed_and_exposure_number_alone() -> None:
+def test_noise_depends_on_seed_and_index_only() -> None:
     y = flat(0.3)
     reference = sensor(seed=1).convert(y, 5)
     np.testing.assert_array_equal(sensor(seed=1).convert(y, 5), reference)
@@ -55,12 +55,12 @@ def test_noise_follows_from_seed_and_exposure_number_alone() -> None:
     assert not np.array_equal(sensor(seed=2).convert(y, 5), reference)
 
 
-def test_the_measurement_is_left_alone() -> None:
+def test_convert_does_not_modify_the_measurement() -> None:
     y = flat(0.3)
     sensor().convert(y, 0)
     np.testing.assert_array_equal(y, flat(0.3))
 
 
-def test_the_full_well_is_met_at_the_top_of_the_range() -> None:
+def test_full_well_is_at_the_top_of_the_range() -> None:
     s = sensor(full_well_e=8062.0)
     assert (s.max_dn - s.black_dn) * s.gain_e_per_dn == pytest.approx(8062.0)

@@ -1,4 +1,4 @@
-"""What can be changed on a running simulated camera: the next exposure is another, the calibration stays."""
+"""Changing settings of a running simulated camera."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mean_light(camera: Any) -> float:
 
 
 @pytest.mark.parametrize("loop_snapshots", [0, 1])
-def test_twice_the_exposure_is_twice_the_light_from_the_next_frame_on(loop_snapshots: int) -> None:
+def test_double_exposure_doubles_the_light(loop_snapshots: int) -> None:
     camera = simulated(exposure=0.4, noise=False, scene="static", snapshots=0, loop_snapshots=loop_snapshots)
     frames(camera, 1)
     calibration = camera.calibration()
@@ -28,7 +28,7 @@ def test_twice_the_exposure_is_twice_the_light_from_the_next_frame_on(loop_snaps
     assert camera.calibration().hash == calibration.hash, "as on a real bench: it is that of the light before"
 
 
-def test_another_rate_is_told_and_kept() -> None:
+def test_changed_rate_is_reported_and_kept() -> None:
     camera = simulated(snapshot_rate_hz=1000.0, snapshots=0)
     frames(camera, 2)
     assert camera.set("snapshot_rate_hz", 200.0).frame_period_ns == 5_000_000
@@ -37,7 +37,7 @@ def test_another_rate_is_told_and_kept() -> None:
     assert {entry.name: entry.value for entry in camera.settings()} == {"exposure": 0.9, "snapshot_rate_hz": 200.0}
 
 
-def test_a_camera_that_is_closed_forgets_what_was_set() -> None:
+def test_close_discards_settings() -> None:
     camera = simulated(snapshot_rate_hz=1000.0)
     camera.open()
     camera.set("exposure", 2.0)
@@ -47,13 +47,13 @@ def test_a_camera_that_is_closed_forgets_what_was_set() -> None:
     assert camera.settings()[0].value == 0.9
 
 
-def test_a_triggered_camera_has_no_rate_to_set() -> None:
+def test_triggered_camera_has_no_rate() -> None:
     camera = simulated(trigger="software")
     camera.open()
     assert [entry.name for entry in camera.settings()] == ["exposure"]
 
 
-def test_what_it_does_not_take_is_said_with_the_range() -> None:
+def test_invalid_setting_error_names_the_range() -> None:
     camera = simulated()
     assert isinstance(camera, AdjustableCamera)
     camera.open()

@@ -15,7 +15,7 @@ N = 5
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Pictures 8 to 12, each of one colour: BGR (number, 2·number, 100)."""
+    """Images 8 to 12, each of one colour: BGR (number, 2·number, 100)."""
     for i in range(8, 8 + N):
         cv2.imwrite(str(tmp_path / f"shot{i}.png"), np.full((20, 40, 3), (i, 2 * i, 100), np.uint8))
     return tmp_path
@@ -31,20 +31,20 @@ def light(*rgb: int) -> np.ndarray:
     return SRGB_TO_LINEAR[list(rgb)]
 
 
-def test_a_folder_plays_in_natural_order_as_linear_rgb(folder: Path) -> None:
+def test_folder_plays_in_natural_order_as_linear_rgb(folder: Path) -> None:
     scene = VideoScene(str(folder), (16, 24), 1.0)
     for t in range(N):
         np.testing.assert_allclose(colour(scene, t), light(100, 2 * (8 + t), 8 + t))
 
 
-def test_it_loops_and_can_start_over(folder: Path) -> None:
+def test_video_loops_and_can_restart(folder: Path) -> None:
     scene = VideoScene(str(folder), (16, 24), 1.0)
     first = [colour(scene, t) for t in range(N)]
     np.testing.assert_array_equal([colour(scene, t) for t in range(N, 3 * N)], first + first)
     np.testing.assert_array_equal(colour(scene, 0), first[0])
 
 
-def test_it_loops_as_well_when_it_does_not_fit_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_video_larger_than_memory_loops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = VideoScene(str(folder), (16, 24), 0.5)
     expected = [colour(kept, t) for t in range(5 * N)]
     monkeypatch.setattr("sci_stream_drivers.simulated.video._KEPT_BYTES", 0)
@@ -52,12 +52,12 @@ def test_it_loops_as_well_when_it_does_not_fit_in_memory(folder: Path, monkeypat
     np.testing.assert_array_equal([colour(scene, t) for t in range(5 * N)], expected)
 
 
-def test_between_two_pictures_the_scene_is_their_blend(folder: Path) -> None:
+def test_scene_between_two_images_is_their_blend(folder: Path) -> None:
     scene = VideoScene(str(folder), (16, 24), 0.25)
     np.testing.assert_allclose(colour(scene, 1), 0.75 * light(100, 16, 8) + 0.25 * light(100, 18, 9))
 
 
-def test_a_glob_chooses_pictures(folder: Path) -> None:
+def test_glob_selects_images(folder: Path) -> None:
     scene = VideoScene(str(folder / "shot1*.png"), (16, 24), 1.0)
     np.testing.assert_allclose(colour(scene, 0), light(100, 20, 10))
 
@@ -73,7 +73,7 @@ def test_a_video_file_plays(tmp_path: Path) -> None:
         np.testing.assert_allclose(colour(scene, t), light(*3 * [60 * (t % 3 + 1)]), atol=0.02)
 
 
-def test_the_middle_is_cut_to_the_sensors_aspect(tmp_path: Path) -> None:
+def test_image_is_cropped_to_the_sensors_aspect_ratio(tmp_path: Path) -> None:
     picture = np.zeros((20, 60, 3), np.uint8)
     picture[:, 20:40] = 255
     cv2.imwrite(str(tmp_path / "wide.png"), picture)
@@ -81,20 +81,20 @@ def test_the_middle_is_cut_to_the_sensors_aspect(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["absent.mp4", "absent/*.png", "."])
-def test_nothing_to_play_is_one_clear_error(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_video_is_one_clear_error(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileFormatError, match="was not found"):
         VideoScene(source, (16, 16), 1.0)
 
 
 @pytest.mark.parametrize("name", ["clip.mp4", "picture.png"])
-def test_a_broken_file_is_one_clear_error(name: str, tmp_path: Path) -> None:
+def test_broken_file_is_one_clear_error(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"nothing of the kind")
     with pytest.raises(FileFormatError, match=name):
         VideoScene(str(tmp_path / name), (16, 16), 1.0)
 
 
-def test_the_flower_video_plays(data_dir: Path) -> None:
+def test_flower_video_plays(data_dir: Path) -> None:
     scene = VideoScene(str(data_dir / "video" / "flower.mp4"), (64, 64), 1.0)
     image = scene.render(3.0)
     assert image.std() > 0.05

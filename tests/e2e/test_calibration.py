@@ -67,6 +67,8 @@ def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=subprocess.STDOUT,
+            # A shell starts background jobs with SIGINT ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread is running
         ) as process,
     ):
         wait_for(lambda: b"press Enter" in (tmp_path / "said.txt").read_bytes(), "the first question")

@@ -28,8 +28,8 @@ def test_camera_faults_appear_in_ledger(tmp_path: Path) -> None:
         assert ledger["acquired"] == ledger["reconstructed"] == SNAPSHOTS
         assert ledger["camera_missed"] > 0
         assert rig.output.count("camera lost") == 2
-        assert "camera is back: epoch 1" in rig.output
-        assert "camera is back: epoch 2" in rig.output
+        assert "camera reconnected: epoch 1" in rig.output
+        assert "camera reconnected: epoch 2" in rig.output
 
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == recording.video_seqs == list(range(SNAPSHOTS))

@@ -111,9 +111,7 @@ def test_camera_settings_survive_node_restart(rig: RunningRig) -> None:
     running.set("acquire", snapshot_rate_hz=15.0)
     acquired = rig.wait_for_count("reconstructed", 1)["ledger.acquired"]
     rig.kill("acquire")
-    wait_for(
-        lambda: "the camera is set again as it was: snapshot_rate_hz = 15.0" in rig.output, "the node is restarted"
-    )
+    wait_for(lambda: "camera settings restored: snapshot_rate_hz = 15.0" in rig.output, "the node is restarted")
     rig.wait_for_count("acquired", acquired + 5)
     wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares what may be set")
     assert parameter(running, "acquire", "snapshot_rate_hz") == 15.0
@@ -172,7 +170,7 @@ def test_control_without_page_or_rig_reports_error(tmp_path: Path) -> None:
     path.write_text("[preview]\nenabled = false\n")
     ended = sci_stream("control", path, "list", cwd=tmp_path)
     assert ended.status == 2
-    assert "no live page, and is controlled through it; expected [preview] enabled = true" in ended.output
+    assert "no live page, which control needs; expected [preview] enabled = true" in ended.output
     path.write_text("[preview]\nport = 1\n")
     ended = sci_stream("control", path, cwd=tmp_path)
     assert ended.status == 3

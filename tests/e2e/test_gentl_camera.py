@@ -32,7 +32,7 @@ def test_reconnected_gentl_camera_starts_new_epoch(tmp_path: Path, gentl_produce
         ledger = assert_accounted_for(run.finish())
         assert ledger["acquired"] == 30
         assert ledger["reconstructed"] + ledger["raw_only"] == 30
-        assert "camera is back: epoch 1" in run.output
+        assert "camera reconnected: epoch 1" in run.output
         with run.recordings() as recordings:
             (recording,) = recordings
             assert recording.raw_seqs == list(range(30))

@@ -41,8 +41,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningR
 
 def has_results(urls: dict[str, str]) -> bool:
     """Return whether the figures of a result are published: histograms at once, counters at the next report."""
-    timed = figures(urls["sink"]).get("sci_stream_latency_seconds_count", {})
-    return "total" in timed and figures(urls["reconstruct"])["sci_stream_solver_busy_seconds_total"][""] > 0
+    sink, reconstruct = figures(urls["sink"]), figures(urls["reconstruct"])
+    timed = sink.get("sci_stream_latency_seconds_count", {})
+    reported = "sci_stream_snapshots_total" in sink and "sci_stream_disk_free_bytes" in sink
+    return "total" in timed and reported and reconstruct["sci_stream_solver_busy_seconds_total"][""] > 0
 
 
 def is_ready(url: str) -> bool:
@@ -157,7 +159,7 @@ def test_node_notifies_service_manager(tmp_path: Path) -> None:
     )
     try:
         first = manager.recv(4096).decode().splitlines()
-        assert first == ["READY=1", "STATUS=no acquire node reports", "WATCHDOG=1"]
+        assert first == ["READY=1", "STATUS=no acquire node connected", "WATCHDOG=1"]
         assert manager.recv(4096) == b"WATCHDOG=1"
         node.terminate()
         while manager.recv(4096) != b"STOPPING=1":

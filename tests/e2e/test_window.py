@@ -144,6 +144,6 @@ def test_window_without_screen_reports_error(tmp_path: Path, monkeypatch: pytest
     for command in ("run", "sink"):
         ended = sci_stream(command, rig, "--window", cwd=tmp_path)
         assert ended.status == 3
-        assert "There is no screen for a window" in ended.output
+        assert "No screen available for a window" in ended.output
         assert "live page" in ended.output
         assert "Traceback" not in ended.output

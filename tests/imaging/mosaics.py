@@ -1,4 +1,4 @@
-"""What a Bayer sensor sees of a colour picture."""
+"""Bayer mosaics of colour images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sci_stream.model import BayerPhase
 
 
 def mosaic_of(rgb: np.ndarray, phase: BayerPhase) -> np.ndarray:
-    """Take of each pixel the colour that the phase names, by the definition of `BayerPhase`."""
+    """Sample the colour of each pixel, by the definition of `BayerPhase`."""
     out = np.empty(rgb.shape[:-1], np.float32)
     for index, colour in enumerate(phase):
         row, column = divmod(index, 2)

@@ -1,4 +1,4 @@
-"""Every method finds the colours of a scene, in every phase, and the better ones find them better."""
+"""All demosaicing methods on all Bayer phases, and their ranking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CASES = [(phase, method) for phase in BayerPhase for method in Demosaic]
 
 
 @pytest.mark.parametrize(("phase", "method"), CASES)
-def test_a_uniform_colour_is_found_exactly_up_to_the_edge(phase: BayerPhase, method: Demosaic) -> None:
+def test_uniform_colour_is_exact_up_to_the_edge(phase: BayerPhase, method: Demosaic) -> None:
     rgb = np.broadcast_to(np.array([50_000, 20_000, 7_000], np.uint16), (2, 12, 16, 3))
     found = demosaic(mosaic_of(rgb, phase).astype(np.uint16), phase, method)
     assert found.dtype == np.uint16
@@ -26,7 +26,7 @@ def test_a_uniform_colour_is_found_exactly_up_to_the_edge(phase: BayerPhase, met
 
 
 @pytest.mark.parametrize(("phase", "method"), CASES)
-def test_a_grey_ramp_stays_grey_and_in_its_place(phase: BayerPhase, method: Demosaic) -> None:
+def test_grey_ramp_stays_grey_in_place(phase: BayerPhase, method: Demosaic) -> None:
     y, x = np.mgrid[0:24, 0:32]
     grey = (1000 + 900 * x + 700 * y)[None, ..., None].repeat(3, -1).astype(np.uint16)
     found = demosaic(mosaic_of(grey, phase).astype(np.uint16), phase, method)
@@ -34,7 +34,7 @@ def test_a_grey_ramp_stays_grey_and_in_its_place(phase: BayerPhase, method: Demo
 
 
 @pytest.mark.parametrize(("phase", "method"), CASES)
-def test_what_a_pixel_saw_is_kept(phase: BayerPhase, method: Demosaic) -> None:
+def test_measured_values_are_kept(phase: BayerPhase, method: Demosaic) -> None:
     mosaic = np.random.default_rng(3).integers(0, 65536, (1, 16, 16)).astype(np.uint16)
     found = demosaic(mosaic, phase, method)
     inner = (slice(None), slice(2, -2), slice(2, -2))
@@ -43,14 +43,14 @@ def test_what_a_pixel_saw_is_kept(phase: BayerPhase, method: Demosaic) -> None:
 
 @pytest.mark.parametrize("phase", BayerPhase)
 @pytest.mark.parametrize("method", [Demosaic.MALVAR, Demosaic.DIRECTIONAL])
-def test_turning_the_sensor_round_turns_the_picture_round(phase: BayerPhase, method: Demosaic) -> None:
+def test_rotated_sensor_gives_rotated_image(phase: BayerPhase, method: Demosaic) -> None:
     mosaic = np.random.default_rng(4).integers(0, 65536, (1, 20, 24)).astype(np.uint16)
     turned_phase = BayerPhase(phase[::-1])
     turned = demosaic(np.ascontiguousarray(mosaic[:, ::-1, ::-1]), turned_phase, method)
     assert np.abs(turned[:, ::-1, ::-1].astype(int) - demosaic(mosaic, phase, method)).max() <= 1
 
 
-def test_clipped_light_does_not_wrap_round() -> None:
+def test_clipped_light_does_not_wrap() -> None:
     mosaic = np.zeros((1, 16, 16), np.uint16)
     mosaic[:, :, 8:] = 65535
     for method in Demosaic:

@@ -1,4 +1,4 @@
-"""What is on the screen has the colours and the brightness of the scene."""
+"""Rendered images have the colours and brightness of the scene."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINEAR = ToneSettings(gamma=1.0)
 
 @pytest.mark.parametrize("phase", BayerPhase)
 @pytest.mark.parametrize("colour", [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.9, 0.5, 0.1)])
-def test_a_uniform_colour_is_shown_as_itself(phase: BayerPhase, colour: tuple[float, float, float]) -> None:
+def test_uniform_colour_is_unchanged(phase: BayerPhase, colour: tuple[float, float, float]) -> None:
     scene = np.broadcast_to(np.array(colour, np.float32), (2, 16, 20, 3))
     shown = render(mosaic_of(scene, phase), phase, LINEAR)
     assert shown.shape == (2, 16, 20, 3)
@@ -27,7 +27,7 @@ def test_a_uniform_colour_is_shown_as_itself(phase: BayerPhase, colour: tuple[fl
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
-def test_a_smooth_scene_keeps_its_colours_and_its_place(phase: BayerPhase) -> None:
+def test_smooth_scene_keeps_colours_and_position(phase: BayerPhase) -> None:
     y, x = np.mgrid[0:32, 0:40]
     scene = np.stack([x / 40, y / 32, 1 - x / 40], axis=-1)[None].astype(np.float32)
     shown = render(mosaic_of(scene, phase), phase, LINEAR)
@@ -35,7 +35,7 @@ def test_a_smooth_scene_keeps_its_colours_and_its_place(phase: BayerPhase) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in FalseColour if name is not FalseColour.NONE])
-def test_false_colour_is_for_mono_and_keeps_the_order_of_its_levels(name: FalseColour) -> None:
+def test_false_colour_applies_to_mono_in_order_of_levels(name: FalseColour) -> None:
     video = np.linspace(0, 1, 256, dtype=np.float32).reshape(1, 16, 16)
     shown = render(video, None, ToneSettings(gamma=1.0, false_colour=name))
     assert shown.shape == (1, 16, 16, 3)
@@ -44,7 +44,7 @@ def test_false_colour_is_for_mono_and_keeps_the_order_of_its_levels(name: FalseC
     assert render(video, BayerPhase.RGGB, ToneSettings(false_colour=name)).std(axis=-1).max() < 40
 
 
-def test_mono_video_passes_through() -> None:
+def test_mono_video_is_unchanged() -> None:
     video = np.linspace(0, 1, 2 * 4 * 8, dtype=np.float16).reshape(2, 4, 8)
     shown = render(video, None, LINEAR)
     assert shown.shape == (2, 4, 8)
@@ -79,12 +79,12 @@ def test_grey_world_makes_a_tinted_grey_scene_grey(phase: BayerPhase) -> None:
     assert np.ptp(shown, axis=-1).max() <= 1
 
 
-def test_grey_world_leaves_a_black_scene_alone() -> None:
+def test_grey_world_keeps_a_black_scene() -> None:
     assert grey_world_gains(np.zeros((1, 4, 4)), BayerPhase.RGGB) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
-def test_a_coded_snapshot_fills_the_range_of_the_screen(dtype) -> None:
+def test_coded_snapshot_fills_the_range_of_the_screen(dtype) -> None:
     counts = (np.random.default_rng(0).random((64, 64)) * 100 + 64).astype(dtype)
     shown = render_counts(counts)
     assert shown.dtype == np.uint8
@@ -93,7 +93,7 @@ def test_a_coded_snapshot_fills_the_range_of_the_screen(dtype) -> None:
     assert render_counts(np.full((8, 8), 64, dtype)).max() == 0
 
 
-def test_a_snapshot_of_floats_with_bad_pixels_can_be_shown() -> None:
+def test_snapshot_of_floats_with_bad_pixels_is_rendered() -> None:
     counts = np.linspace(0, 1, 400, dtype=np.float32).reshape(20, 20)
     counts[3, 3] = np.nan
     shown = render_counts(counts)
@@ -102,7 +102,7 @@ def test_a_snapshot_of_floats_with_bad_pixels_can_be_shown() -> None:
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
-def test_two_green_planes_that_disagree_show_no_mesh(phase: BayerPhase) -> None:
+def test_different_green_planes_show_no_mesh(phase: BayerPhase) -> None:
     rgb = np.full((1, 16, 16, 3), 0.4, np.float32)
     rgb[:, ::2, :, 1] += 0.05
     rgb[:, 1::2, :, 1] -= 0.05
@@ -111,13 +111,13 @@ def test_two_green_planes_that_disagree_show_no_mesh(phase: BayerPhase) -> None:
     assert abs(shown - round(0.4 * 255)).max() <= 2
 
 
-def test_a_large_image_is_shrunk_and_a_small_one_is_not() -> None:
+def test_shrink_reduces_large_images_only() -> None:
     image = np.zeros((100, 400, 3), np.uint8)
     assert shrink(image, 200).shape == (50, 200, 3)
     assert shrink(image, 400) is image
 
 
-def test_jpeg_keeps_red_red() -> None:
+def test_jpeg_keeps_the_channel_order() -> None:
     image = np.zeros((16, 16, 3), np.uint8)
     image[..., 0] = 255
     decoded = cv2.imdecode(np.frombuffer(encode_jpeg(image, 95), np.uint8), cv2.IMREAD_COLOR)
@@ -126,7 +126,7 @@ def test_jpeg_keeps_red_red() -> None:
     assert blue < 20
 
 
-def test_no_data_is_written_over_the_last_picture_or_over_black() -> None:
+def test_no_data_is_written_over_the_last_image_or_black() -> None:
     last = encode_jpeg(np.full((100, 200), 255, np.uint8), 90)
     for jpeg, shape in ((no_data_jpeg(last), (100, 200)), (no_data_jpeg(None), (240, 320))):
         decoded = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)

@@ -1,4 +1,4 @@
-"""Tone settings: what may be set, what a picked point does, and what is refused with a reason."""
+"""Tone settings: ranges, white balance by a picked point, error messages."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ settings = st.builds(
 
 
 @given(tone=settings)
-def test_settings_survive_the_way_to_a_page_and_back(tone: ToneSettings) -> None:
+def test_settings_round_trip_as_plain_values(tone: ToneSettings) -> None:
     assert ToneSettings().changed(json.loads(json.dumps(tone.as_dict()))) == tone
 
 
-def test_a_change_leaves_the_rest_alone() -> None:
+def test_changed_keeps_the_other_settings() -> None:
     tone = ToneSettings(exposure_ev=1.5).changed({"black": 0.02})
     assert (tone.exposure_ev, tone.black) == (1.5, 0.02)
 
@@ -55,14 +55,14 @@ def test_a_change_leaves_the_rest_alone() -> None:
         ({"demosaic": None}, "bilinear"),
     ],
 )
-def test_what_cannot_be_is_refused_saying_what_can(changes: dict, word: str) -> None:
+def test_invalid_tone_error_names_valid_values(changes: dict, word: str) -> None:
     with pytest.raises(InputError, match=word):
         ToneSettings().changed(changes)
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
 @pytest.mark.parametrize("at", [(0.0, 0.0), (1.0, 1.0), (0.5, 0.4), (0.51, 0.43)])
-def test_a_picked_point_becomes_grey(phase: BayerPhase, at: tuple[float, float]) -> None:
+def test_pick_white_makes_the_point_grey(phase: BayerPhase, at: tuple[float, float]) -> None:
     tint = np.array([0.8, 0.4, 0.2], np.float32)
     video = mosaic_of(np.broadcast_to(0.5 * tint, (2, 20, 28, 3)), phase)
     gains = pick_white(video, phase, *at)
@@ -71,7 +71,7 @@ def test_a_picked_point_becomes_grey(phase: BayerPhase, at: tuple[float, float])
     assert np.ptp(shown.astype(int), axis=-1).max() <= 1
 
 
-def test_a_picked_point_takes_the_black_level_into_account() -> None:
+def test_pick_white_subtracts_the_black_level() -> None:
     video = mosaic_of(np.broadcast_to(np.float32([0.5, 0.3, 0.2]), (1, 16, 16, 3)), BayerPhase.RGGB)
     assert pick_white(video, BayerPhase.RGGB, 0.5, 0.5, black=0.1) == pytest.approx((0.5, 1.0, 2.0), rel=1e-4)
 
@@ -79,12 +79,12 @@ def test_a_picked_point_takes_the_black_level_into_account() -> None:
 @pytest.mark.parametrize(
     ("light", "x", "word"), [(0.001, 0.5, "too dark"), (0.995, 0.5, "too bright"), (0.5, 1.2, "outside")]
 )
-def test_a_point_without_a_colour_cannot_be_picked(light: float, x: float, word: str) -> None:
+def test_pick_white_refuses_points_without_colour(light: float, x: float, word: str) -> None:
     with pytest.raises(InputError, match=word):
         pick_white(np.full((1, 16, 16), light), BayerPhase.RGGB, x, 0.5)
 
 
-def test_fixed_gains_are_not_applied_to_mono() -> None:
+def test_fixed_gains_do_not_apply_to_mono() -> None:
     video = np.full((1, 4, 4), 0.5)
     tone = ToneSettings(white_balance=WhiteBalance.FIXED, gains=(2.0, 1.0, 0.5))
     assert np.array_equal(render(video, None, tone), render(video, None))

@@ -17,7 +17,7 @@ batches = st.sampled_from([(), (1,), (5,), (2, 3)])
 
 
 @given(half=halves, batch=batches, dtype=st.sampled_from([np.uint8, np.uint16, np.float32]))
-def test_merging_undoes_splitting(half: tuple[int, int], batch: tuple[int, ...], dtype: type) -> None:
+def test_merge_inverts_split(half: tuple[int, int], batch: tuple[int, ...], dtype: type) -> None:
     shape = (*batch, 2 * half[0], 2 * half[1])
     image = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     assert split(image).shape == (4, *batch, *half)
@@ -55,11 +55,11 @@ def test_splitting_commutes_with_the_optics() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (4, 3), (2, 5, 2), (4,)])
-def test_an_odd_mosaic_is_refused(shape: tuple[int, ...]) -> None:
+def test_odd_mosaic_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="even H and W"):
         split(np.zeros(shape))
 
 
-def test_other_than_four_planes_are_refused() -> None:
+def test_other_numbers_of_planes_are_refused() -> None:
     with pytest.raises(ValueError, match="four planes"):
         merge(np.zeros((3, 2, 2)))

@@ -1,4 +1,4 @@
-"""The optical model: Φ and Φᵀ are adjoint, and the projection lands on what was measured."""
+"""The forward model: Φ and Φᵀ are adjoint, and the projection satisfies the measurement."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _norm(x: torch.Tensor) -> float:
 
 
 @given(shape=shapes, batch=batches, seed=seeds)
-def test_the_adjoint_is_adjoint(shape: tuple[int, int, int], batch: tuple[int, ...], seed: int) -> None:
+def test_adjoint_is_the_adjoint_of_forward(shape: tuple[int, int, int], batch: tuple[int, ...], seed: int) -> None:
     video_shape, image_shape = (*batch, *shape), (*batch, *shape[1:])
     phi, x, y = _random(seed, video_shape, video_shape, image_shape)
     assert float((forward(phi, x) * y).sum()) == pytest.approx(float((x * adjoint(phi, y)).sum()), rel=1e-12)
 
 
 @given(shape=shapes, batch=batches, seed=seeds)
-def test_a_grey_mask_projection_explains_the_measurement(
+def test_projection_with_grey_masks_satisfies_the_measurement(
     shape: tuple[int, int, int], batch: tuple[int, ...], seed: int
 ) -> None:
     video_shape, image_shape = (*batch, *shape), (*batch, *shape[1:])
@@ -42,7 +42,7 @@ def test_a_grey_mask_projection_explains_the_measurement(
 
 
 @given(shape=shapes, seed=seeds)
-def test_projecting_twice_is_projecting_once(shape: tuple[int, int, int], seed: int) -> None:
+def test_projection_is_idempotent(shape: tuple[int, int, int], seed: int) -> None:
     phi, v, y = _random(seed, shape, shape, shape[1:])
     phi = phi.clamp_min(0.05)
     r_inv = inverse_gram(gram_diag(phi))
@@ -51,7 +51,7 @@ def test_projecting_twice_is_projecting_once(shape: tuple[int, int, int], seed: 
 
 
 @given(shape=shapes, seed=seeds)
-def test_the_projection_moves_no_further_than_to_any_other_solution(shape: tuple[int, int, int], seed: int) -> None:
+def test_projection_is_the_nearest_solution(shape: tuple[int, int, int], seed: int) -> None:
     phi, v, truth = _random(seed, shape, shape, shape)
     phi = phi.clamp_min(0.05)
     x = project(v, forward(phi, truth), phi, inverse_gram(gram_diag(phi)))
@@ -66,7 +66,7 @@ def test_float32_projection_agrees_with_float64() -> None:
     torch.testing.assert_close(single.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_dividing_by_the_sum_of_phi_would_leave_a_residual() -> None:
+def test_division_by_sum_of_phi_leaves_a_residual() -> None:
     phi, v, y = _random(3, (8, 64, 64), (8, 64, 64), (64, 64))
     published = project(v, y, phi, phi.sum(-3).reciprocal())
     ours = project(v, y, phi, inverse_gram(gram_diag(phi)))
@@ -74,7 +74,7 @@ def test_dividing_by_the_sum_of_phi_would_leave_a_residual() -> None:
     assert _norm(forward(phi, ours) - y) < 1e-12 * _norm(y)
 
 
-def test_pixels_that_no_mask_exposes_keep_their_frames() -> None:
+def test_unexposed_pixels_keep_their_frames() -> None:
     phi, v, y = _random(1, (3, 4, 5), (3, 4, 5), (4, 5))
     phi[:, 2, 3] = 0.0
     r_inv = inverse_gram(gram_diag(phi))
@@ -84,12 +84,12 @@ def test_pixels_that_no_mask_exposes_keep_their_frames() -> None:
     assert x.isfinite().all()
 
 
-def test_a_transmission_too_small_to_divide_by_counts_as_none() -> None:
+def test_transmission_below_the_floor_counts_as_none() -> None:
     r = torch.tensor([[0.0, R_FLOOR, 2 * R_FLOOR]])
     assert inverse_gram(r).tolist() == [[0.0, 0.0, pytest.approx(0.5 / R_FLOOR)]]
 
 
-def test_invalid_pixels_leave_the_projection() -> None:
+def test_invalid_pixels_are_excluded_from_the_projection() -> None:
     phi, v, y = _random(2, (3, 4, 4), (3, 4, 4), (4, 4))
     valid = torch.ones(4, 4, dtype=torch.bool)
     valid[0, 1] = False
@@ -98,7 +98,7 @@ def test_invalid_pixels_leave_the_projection() -> None:
     assert not torch.equal(x[:, 0, 0], v[:, 0, 0])
 
 
-def test_the_projection_leaves_its_arguments_alone() -> None:
+def test_projection_does_not_modify_its_arguments() -> None:
     phi, v, y = _random(4, (2, 3, 3), (2, 3, 3), (3, 3))
     before = [t.clone() for t in (phi, v, y)]
     project(v, y, phi, inverse_gram(gram_diag(phi)))

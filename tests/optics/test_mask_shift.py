@@ -17,7 +17,7 @@ def masks(seed: int = 3) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).random((3, 20, 24), dtype=np.float32))
 
 
-def test_no_displacement_leaves_masks_as_they_are() -> None:
+def test_no_displacement_leaves_masks_unchanged() -> None:
     assert torch.equal(displace(masks(), NO_DISPLACEMENT), masks())
     assert NO_DISPLACEMENT.is_none
     assert not bool(unknown(NO_DISPLACEMENT, (20, 24)).any())
@@ -31,9 +31,7 @@ def test_whole_pixels_move_masks_right_and_down(x: int, y: int) -> None:
 
 
 @given(WEIGHTS, WEIGHTS, WHOLE)
-def test_the_shift_is_where_the_centroid_of_a_single_open_element_goes(
-    x: tuple[float, ...], y: tuple[float, ...], base: int
-) -> None:
+def test_shift_is_the_centroid_of_a_single_open_element(x: tuple[float, ...], y: tuple[float, ...], base: int) -> None:
     # On half transmission, so that negative weights are not clipped at 0.
     # In double precision: of 1600 pixels at half transmission the rounding alone can move a centroid by 0.002.
     one = torch.full((1, 40, 40), 0.5, dtype=torch.float64)
@@ -47,14 +45,12 @@ def test_the_shift_is_where_the_centroid_of_a_single_open_element_goes(
 
 
 @given(WEIGHTS, WEIGHTS)
-def test_recentring_keeps_the_shift_of_weights_that_reach_not_to_the_edge(
-    x: tuple[float, ...], y: tuple[float, ...]
-) -> None:
+def test_recentred_keeps_the_shift(x: tuple[float, ...], y: tuple[float, ...]) -> None:
     inner = Displacement((0, 0), (0.0, *x[1:4], 0.0), (0.0, *y[1:4], 0.0))
     assert inner.recentred().shift_px == pytest.approx(inner.shift_px, abs=1e-9)
 
 
-def test_pixels_that_see_what_lay_beyond_the_sensor_are_told() -> None:
+def test_invalid_pixels_are_those_beyond_the_calibrated_area() -> None:
     beyond = unknown(Displacement((0, -1), x=(0, 0, 0.5, 0.5, 0)), (6, 5))
     expected = torch.zeros(6, 5, dtype=torch.bool)
     expected[:, 0] = True  # half of the first column's mask comes from the left of the sensor
@@ -63,9 +59,7 @@ def test_pixels_that_see_what_lay_beyond_the_sensor_are_told() -> None:
 
 
 @given(WEIGHTS, WEIGHTS, WHOLE)
-def test_what_is_told_of_a_displacement_is_the_displacement(
-    x: tuple[float, ...], y: tuple[float, ...], base: int
-) -> None:
+def test_to_text_round_trip(x: tuple[float, ...], y: tuple[float, ...], base: int) -> None:
     displacement = Displacement((base, -base), x, y)
     report = displacement.rounded().to_text
     assert Displacement.from_text(report) == displacement.rounded()
@@ -74,24 +68,24 @@ def test_what_is_told_of_a_displacement_is_the_displacement(
     assert sum(displacement.rounded().x) == pytest.approx(1.0)
 
 
-def test_what_is_told_is_short_whatever_came_of_a_fit() -> None:
+def test_to_text_is_short_for_any_fit() -> None:
     wild = Displacement((-(10**6), 10**6), x=(-1e9, 1e9, 1, -1e9, 1e9), y=(-77.0, -77.0, 1, -77.0, -77.0))
     assert len(wild.to_text) <= TEXT_LENGTH
     assert Displacement.from_text(wild.to_text) == wild.rounded()
 
 
-def test_masks_where_they_were_calibrated_are_told_by_nothing() -> None:
+def test_to_text_without_displacement_is_empty() -> None:
     assert NO_DISPLACEMENT.to_text == Displacement(x=(0, 1e-6, 1 - 1e-6, 0, 0)).to_text == ""
     assert Displacement.from_text("") is NO_DISPLACEMENT
 
 
 @pytest.mark.parametrize("text", ["1,0", "1,0,0,0,0;", "0,0,0,0,0;0,0,0,0,0.5", "a,0,0,0,0;0,0,0,0,0", " "])
-def test_a_text_that_tells_no_displacement_is_refused(text: str) -> None:
+def test_from_text_refuses_invalid_text(text: str) -> None:
     with pytest.raises(FileFormatError, match="as in '1,0,0,2500,0;0,0,0,0,0'"):
         Displacement.from_text(text)
 
 
-def test_displacements_of_the_same_base_can_be_averaged() -> None:
+def test_blended_averages_displacements_of_one_base() -> None:
     mean = NO_DISPLACEMENT.blended(Displacement(x=(0, 0, 0.5, 0.5, 0)), 0.5)
     assert mean.shift_px == pytest.approx((0.25, 0.0))
     with pytest.raises(ValueError, match="cannot be averaged"):

@@ -1,4 +1,4 @@
-"""The linear half of an iteration, operation by operation and as one kernel."""
+"""The linear half of an iteration, with torch operations and as one kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parts(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.floa
 
 
 @given(seed=st.integers(0, 1000), shape=st.sampled_from(SHAPES))
-def test_what_is_believed_in_part_is_accumulated_and_taken_in_part(seed: int, shape: tuple[int, ...]) -> None:
+def test_weight_scales_accumulation_and_projection(seed: int, shape: tuple[int, ...]) -> None:
     v, y_acc, y, phi, r_inv = parts(shape, seed, torch.float64)
     weight = torch.rand(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(seed))
     x, accumulated = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight)
@@ -44,7 +44,7 @@ def test_what_is_believed_in_part_is_accumulated_and_taken_in_part(seed: int, sh
 
 
 @given(seed=st.integers(0, 1000), shape=st.sampled_from(SHAPES), relaxation=st.sampled_from([0.0, 1.0, 1.5]))
-def test_it_is_the_two_lines_of_the_algorithm(seed: int, shape: tuple[int, ...], relaxation: float) -> None:
+def test_step_equals_the_two_lines_of_the_algorithm(seed: int, shape: tuple[int, ...], relaxation: float) -> None:
     v, y_acc, y, phi, r_inv = parts(shape, seed, torch.float64)
     x, accumulated = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation)
     expected = y_acc + relaxation * (y - forward(phi, v))
@@ -52,7 +52,7 @@ def test_it_is_the_two_lines_of_the_algorithm(seed: int, shape: tuple[int, ...],
     torch.testing.assert_close(x, project(v, expected, phi, r_inv))
 
 
-def test_its_inputs_are_left_alone() -> None:
+def test_step_does_not_modify_its_inputs() -> None:
     given_parts = parts((3, 6, 5))
     before = [t.clone() for t in given_parts]
     accumulate_and_project(*given_parts, relaxation=1.0)
@@ -75,7 +75,7 @@ for shape in SHAPES:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernel_interpreted_on_a_cpu_gives_the_same() -> None:
+def test_interpreted_kernel_equals_torch() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
         [sys.executable, "-c", _INTERPRETED], env=environment, capture_output=True, text=True, check=False, timeout=120
@@ -99,7 +99,7 @@ for n_frames, weighted in ((1, False), (22, True)):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
+def test_kernel_compiles_without_a_gpu() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
         [sys.executable, "-c", _COMPILED], env=environment, capture_output=True, text=True, check=False, timeout=120
@@ -109,14 +109,14 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_the_kernel_is_used_where_it_works() -> None:
+def test_kernel_is_used_where_it_works() -> None:
     assert _fused(torch.device("cuda", 0)) is not None
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 22, 256, 256)])
-def test_the_kernel_on_a_gpu_gives_the_same(shape: tuple[int, ...]) -> None:
+def test_kernel_on_a_gpu_equals_torch(shape: tuple[int, ...]) -> None:
     fused = pytest.importorskip("sci_stream.optics.triton_kernels")
     for weight in (None, torch.rand(shape[:-3] + shape[-2:])):
         there = None if weight is None else weight.cuda()

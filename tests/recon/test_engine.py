@@ -199,9 +199,8 @@ def test_a_mosaic_is_four_measurements_solved_alike(
 ) -> None:
     calibration, truth = make_calibration(bayer=BayerPhase.RGGB), make_video()
     snapshot = expose(calibration, truth)
-    # The first σ and the restraint are found for all planes together: here σ is the least that there is, and nothing is
-    # restrained.
-    settings = dataclasses.replace(TV, sigma_first=4 / 255, sigma_last=4 / 255, restrain=False)
+    # The first σ and the noise are estimated from all planes together: here σ is constant and the noise is not used.
+    settings = dataclasses.replace(TV, sigma_first=4 / 255, sigma_last=4 / 255, weigh_noise=False)
     video, report = _engine(calibration, settings).reconstruct(snapshot)
     planes = []
     for phi, counts in zip(bayer_planes.split(calibration.phi), bayer_planes.split(snapshot.counts), strict=True):
@@ -232,7 +231,7 @@ def test_without_a_prior_the_estimate_explains_the_measurement(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
-    engine = _engine(calibration, dataclasses.replace(TV, restrain=False), IdentityDenoiser())
+    engine = _engine(calibration, dataclasses.replace(TV, weigh_noise=False), IdentityDenoiser())
     _, report = engine.reconstruct(expose(calibration, make_video()))
     assert report.residual < 1e-6
 
@@ -275,7 +274,7 @@ def test_sigma_ends_at_its_lowest_and_higher_where_iterations_are_few(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, budget: Budget, higher: float
 ) -> None:
     calibration, noting = make_calibration(), Noting()
-    settings = dataclasses.replace(TV, restrain=False, along_time=False, sigma_last=0.005)
+    settings = dataclasses.replace(TV, along_time=False, sigma_last=0.005)
     _engine(calibration, settings, noting).reconstruct(expose(calibration, make_video()), budget)
     assert noting.sigmas[-1] == pytest.approx(higher * settings.sigma_last)
 
@@ -413,7 +412,7 @@ def test_solves_begun_one_ahead_come_out_as_if_alone(
     time_s: float | None,
 ) -> None:
     calibration = make_calibration(bayer=BayerPhase.RGGB)
-    settings = dataclasses.replace(TV, relaxation=1.5, momentum=4.0)
+    settings = dataclasses.replace(TV, relaxation=1.5)
     denoiser = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), device, Precision.AUTO)
     snapshots = [expose(calibration, make_video() * (1 - 0.1 * n), seq=n) for n in range(5)]
     engines = [Engine(calibration, denoiser, device, settings, video_dtype=torch.float16) for _ in range(2)]

@@ -28,7 +28,7 @@ from sci_stream.recon.engine import Engine, SolverSettings
 
 CPU = torch.device("cpu")
 LITE = load_ffdnet(shipped_weights("ffdnet-lite"))
-SETTINGS = SolverSettings(iterations=8, relaxation=1.5, momentum=2.0, sigma_last=10 / 255)
+SETTINGS = SolverSettings(iterations=8, relaxation=1.5, sigma_last=10 / 255, weigh_noise=False)
 
 Video = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -50,15 +50,13 @@ def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_])
     still = _still(y, phi.sum(0), r > 1e-6)
     v = np.repeat(still[None], len(phi), axis=0)
     r_inv = np.where((r > 1e-6) & ~saturated, 1 / np.maximum(r, 1e-6), 0.0)
-    y_acc, mean = y.copy(), None
+    y_acc = y.copy()
     for k in range(SETTINGS.iterations):
         sigma = SETTINGS.sigma_first * (SETTINGS.sigma_last / SETTINGS.sigma_first) ** (k / (SETTINGS.iterations - 1))
         y_acc = y_acc + SETTINGS.relaxation * (y - np.sum(phi * v, axis=0))
         x = v + phi * ((y_acc - np.sum(phi * v, axis=0)) * r_inv)
-        d = np.stack([_denoised(frame, sigma) for frame in x])
-        v = d if mean is None else d + min(SETTINGS.momentum * sigma, 0.35) * (d - mean)
-        mean = d if mean is None else (mean + d) / 2
-    return d
+        v = np.stack([_denoised(frame, sigma) for frame in x])
+    return v
 
 
 def _still(y: Doubles, phi_sum: Doubles, measured: npt.NDArray[np.bool_]) -> Doubles:

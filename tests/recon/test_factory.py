@@ -33,15 +33,15 @@ def _run(settings: SolverSettings) -> torch.Tensor:
     return last
 
 
-def test_gap_gets_its_acceleration_and_admm_its_doubt() -> None:
-    settings = SolverSettings(relaxation=1.4, momentum=2.0, gamma=0.7)
+def test_gap_receives_relaxation_and_admm_gamma() -> None:
+    settings = SolverSettings(relaxation=1.4, gamma=0.7)
     tv = TvDenoiser()
-    *_, accelerated = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=1.4, momentum=2.0)
+    *_, accelerated = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=1.4)
     *_, plain = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=0.0)
-    *_, doubting = admm(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, gamma=0.7)
+    *_, weighted = admm(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, gamma=0.7)
     assert torch.equal(_run(settings), accelerated)
     assert torch.equal(_run(dataclasses.replace(settings, accelerate=False)), plain)
-    assert torch.equal(_run(dataclasses.replace(settings, solver="admm")), doubting)
+    assert torch.equal(_run(dataclasses.replace(settings, solver="admm")), weighted)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,6 @@ def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser()
         solver = "admm"
         gamma = 0.5
         relaxation = 1.2
-        momentum = 0.05
         sigma_shape = "stepwise"
         lambda_rule = "adaptive"
         xi = 0.6
@@ -86,7 +85,7 @@ def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser()
     )
     denoiser, settings = make_prior(rig.reconstruct, torch.device("cpu"))
     assert denoiser.name == "tv+ffdnet-lite"
-    assert (settings.solver, settings.gamma, settings.relaxation, settings.momentum) == ("admm", 0.5, 1.2, 0.05)
+    assert (settings.solver, settings.gamma, settings.relaxation) == ("admm", 0.5, 1.2)
     assert (settings.sigma_shape, settings.lambda_rule) == (Shape.STEPWISE, LambdaRule.ADAPTIVE)
     assert (settings.xi, settings.eta, settings.switch_at, settings.along_time) == (0.6, 0.8, 0.25, False)
     _, untouched = make_prior(parse_rig("", overrides={}).reconstruct, torch.device("cpu"))

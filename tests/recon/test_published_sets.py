@@ -91,9 +91,8 @@ def test_following_the_residual_keeps_fine_detail_that_the_schedule_smooths_away
 
 def test_denoising_along_time_in_turn_gains_on_real_video(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=64)
-    free = {"restrain": False}  # which would keep what either takes away
     cycle_denoisers, frames = (
-        _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], along_time=on, **free)) for on in (True, False)
+        _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], along_time=on)) for on in (True, False)
     )
     assert cycle_denoisers > frames + 0.1
 

@@ -1,4 +1,4 @@
-"""Between hosts: who has an allowed key is let in and read by no one else; who has none gets nothing, and is given."""
+"""Encrypted connections: allowed keys connect, unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lab:
         return ClientConnection(self.context, self.endpoint, HELLO, heartbeat_s=0.2, limits=Limits(), dress=dress)
 
     def until(self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 15.0) -> bool:
-        """Let both sides turn until something is so; return whether it came about."""
+        """Poll both sides until a condition holds; return whether it did."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             now_s = time.monotonic()
@@ -71,7 +71,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     context.destroy(linger=0)
 
 
-def test_a_host_with_an_allowed_key_is_welcomed_and_heard(lab: Lab) -> None:
+def test_host_with_an_allowed_key_connects(lab: Lab) -> None:
     dealer = lab.dealer(present(lab.keys("camera-host", allowed=True), lab.server_key))
     assert lab.until(dealer, lambda: dealer.connected)
     end = SeriesEnd(series="s", acquired=3, reason="finished", camera_dropped=0)
@@ -80,13 +80,13 @@ def test_a_host_with_an_allowed_key_is_welcomed_and_heard(lab: Lab) -> None:
     dealer.close()
 
 
-def test_the_servers_own_host_needs_no_entry(lab: Lab) -> None:
+def test_own_host_needs_no_entry(lab: Lab) -> None:
     dealer = lab.dealer(present(read_key_pair(lab.folder / "server"), lab.server_key))
     assert lab.until(dealer, lambda: dealer.connected)
     dealer.close()
 
 
-def test_an_unknown_key_gets_nothing_and_both_sides_say_what_to_do(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_key_is_refused_and_both_sides_log_the_remedy(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     stranger = lab.keys("stranger", allowed=False)
     dealer = lab.dealer(present(stranger, lab.server_key))
     assert lab.until(dealer, lambda: dealer.monitor.refused)
@@ -98,7 +98,7 @@ def test_an_unknown_key_gets_nothing_and_both_sides_say_what_to_do(lab: Lab, cap
     dealer.close()
 
 
-def test_a_key_that_is_allowed_while_the_rig_runs_is_let_in_without_anyones_restart(lab: Lab) -> None:
+def test_key_allowed_at_run_time_connects_without_restart(lab: Lab) -> None:
     late = lab.keys("late", allowed=False)
     dealer = lab.dealer(present(late, lab.server_key))
     assert lab.until(dealer, lambda: lab.doors.allow_list.refused)
@@ -107,7 +107,7 @@ def test_a_key_that_is_allowed_while_the_rig_runs_is_let_in_without_anyones_rest
     dealer.close()
 
 
-def test_without_encryption_nothing_is_heard_it_is_counted_and_said(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_unencrypted_client_is_refused_counted_and_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     dealer = lab.dealer(plain)
     assert lab.until(dealer, lambda: lab.server.wire_errors["handshake"])
     assert "refused in the handshake" in caplog.text
@@ -116,9 +116,7 @@ def test_without_encryption_nothing_is_heard_it_is_counted_and_said(lab: Lab, ca
     dealer.close()
 
 
-def test_a_server_with_another_key_than_expected_is_not_believed_and_both_sides_say_so(
-    lab: Lab, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_server_with_an_unexpected_key_is_refused(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     impostor = make_key_pair(lab.folder / "impostor")
     dealer = lab.dealer(present(lab.keys("camera-host", allowed=True), impostor))
     assert lab.until(dealer, lambda: dealer.monitor.refused and lab.server.wire_errors["handshake"])

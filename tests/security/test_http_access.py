@@ -1,4 +1,4 @@
-"""Who may ask by HTTP: by how often, and by which word."""
+"""HTTP access control: rate limits and tokens."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def turnstile(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAcce
         (["hüsh\ud800".encode("utf-8", "replace").decode()], 0.0, Admission.TOKEN),
     ],
 )
-def test_the_right_word_opens_until_it_expires(given: list[str], unix_s: float, admission: Admission) -> None:
+def test_right_token_is_accepted_until_it_expires(given: list[str], unix_s: float, admission: Admission) -> None:
     gate = turnstile()
     assert gate.admit("10.0.0.1", given, 0.0, unix_s) is admission
     assert gate.refused.total() == (admission is not Admission.OPEN)
 
 
-def test_without_a_token_everybody_knows_it() -> None:
+def test_access_without_token_is_open() -> None:
     gate = turnstile(token=None, expires_s=0.0)
     assert gate.admit("10.0.0.1", [], 0.0, 10.0) is Admission.OPEN
     assert not gate.expired(10.0)
 
 
-def test_who_guesses_wrong_too_often_has_to_wait_and_nobody_else() -> None:
+def test_wrong_tokens_block_their_address_only() -> None:
     gate = turnstile()
     guesses = [gate.admit("10.0.0.1", ["wrong"], 0.0, 0.0) for _ in range(100)]
     assert guesses.count(Admission.TOKEN) == 10
@@ -45,14 +45,14 @@ def test_who_guesses_wrong_too_often_has_to_wait_and_nobody_else() -> None:
     assert gate.refused == {"token": 10, "rate": 91}
 
 
-def test_asking_with_nothing_is_no_guess() -> None:
+def test_request_without_token_is_not_a_guess() -> None:
     gate = turnstile()
     for _ in range(100):
         gate.admit("10.0.0.1", [], 0.0, 0.0)
     assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is Admission.OPEN
 
 
-def test_requests_of_one_address_are_bounded() -> None:
+def test_requests_per_address_are_limited() -> None:
     gate = turnstile()
     visits = [gate.visit("10.0.0.1", 0.0) for _ in range(30)]
     assert visits.count(Admission.OPEN) == 20

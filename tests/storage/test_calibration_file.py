@@ -1,4 +1,4 @@
-"""A calibration comes back from a file as it was, or not at all."""
+"""Calibration files: round trip, and refusal of damaged files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def same(one: Calibration, other: Calibration) -> bool:
     return arrays and all(getattr(one, name) == getattr(other, name) for name in scalars)
 
 
-def test_every_field_comes_back(tmp_path: Path, series) -> None:
+def test_every_field_round_trips(tmp_path: Path, series) -> None:
     save_calibration(tmp_path / "c.h5", series.calibration)
     loaded = load_calibration(tmp_path / "c.h5")
     assert same(loaded, series.calibration)
@@ -46,7 +46,7 @@ def test_every_field_comes_back(tmp_path: Path, series) -> None:
     text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
     bad=st.booleans(),
 )
-def test_any_usable_calibration_comes_back(  # noqa: PLR0917  # pytest and hypothesis pass by name
+def test_any_valid_calibration_round_trips(  # noqa: PLR0917  # pytest and hypothesis pass by name
     tmp_path_factory, full_scale, saturation, noise, bayer, text, bad
 ) -> None:
     calibration = Calibration(
@@ -64,7 +64,7 @@ def test_any_usable_calibration_comes_back(  # noqa: PLR0917  # pytest and hypot
         assert same(read_calibration(file), calibration)
 
 
-def test_an_existing_file_is_replaced_only_when_asked(tmp_path: Path, series) -> None:
+def test_existing_file_is_replaced_only_on_request(tmp_path: Path, series) -> None:
     path = tmp_path / "c.h5"
     save_calibration(path, series.calibration)
     with pytest.raises(StorageError, match="exists"):
@@ -73,12 +73,12 @@ def test_an_existing_file_is_replaced_only_when_asked(tmp_path: Path, series) ->
     assert [p.name for p in tmp_path.iterdir()] == ["c.h5"]
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path: Path, series) -> None:
+def test_missing_folder_is_named(tmp_path: Path, series) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         save_calibration(tmp_path / "nowhere" / "c.h5", series.calibration)
 
 
-def test_content_that_was_changed_is_refused(tmp_path: Path, series) -> None:
+def test_changed_content_is_refused(tmp_path: Path, series) -> None:
     path = tmp_path / "c.h5"
     save_calibration(path, series.calibration)
     with h5py.File(path, "r+") as file:
@@ -149,7 +149,7 @@ def break_scale(path: Path) -> None:
         (break_scale, "full_scale_dn"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_name_and_the_fault(tmp_path: Path, series, break_it, named: str) -> None:
+def test_invalid_file_is_refused_with_its_name(tmp_path: Path, series, break_it, named: str) -> None:
     path = tmp_path / "c.h5"
     save_calibration(path, series.calibration)
     break_it(path)
@@ -159,7 +159,7 @@ def test_a_bad_file_is_refused_with_its_name_and_the_fault(tmp_path: Path, serie
     assert named in str(refused.value)
 
 
-def test_masks_that_are_no_transmission_are_refused_with_the_file(tmp_path: Path, series) -> None:
+def test_invalid_masks_are_refused_with_the_file(tmp_path: Path, series) -> None:
     path = tmp_path / "c.h5"
     save_calibration(path, series.calibration)
     with h5py.File(path, "r+") as file:

@@ -1,4 +1,4 @@
-"""Masks that others measured, in each form in which they are published."""
+"""Import of masks in every published format."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def as_images(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("save", [as_mat5, as_mat73, as_npy, as_pages, as_images])
-def test_every_form_gives_the_same_masks(save: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_every_format_gives_the_same_masks(save: Callable[[Path], Path], tmp_path: Path) -> None:
     calibration = import_masks(save(tmp_path), ImportOptions())
     np.testing.assert_allclose(calibration.phi, MASKS / 113, rtol=1e-6)
 
 
-def test_the_last_mask_may_come_first(tmp_path: Path) -> None:
+def test_reverse_puts_the_last_mask_first(tmp_path: Path) -> None:
     calibration = import_masks(as_npy(tmp_path), ImportOptions(reverse=True))
     np.testing.assert_allclose(calibration.phi, MASKS[::-1] / 113, rtol=1e-6)
 
 
-def test_dark_and_white_are_subtracted_and_divided_by(tmp_path: Path) -> None:
+def test_dark_and_white_frames_are_applied(tmp_path: Path) -> None:
     true = MASKS / np.float32(113)
     dark = np.full((12, 16), 9, np.float32)
     white = 200 + np.arange(16, dtype=np.float32) + dark
@@ -84,13 +84,13 @@ def test_dark_and_white_are_subtracted_and_divided_by(tmp_path: Path) -> None:
         (np.ones((2, 4, 5), complex), CalibrationError, "numeric"),
     ],
 )
-def test_what_is_no_stack_of_masks_is_refused(content: Array, error: type, words: str, tmp_path: Path) -> None:
+def test_file_without_a_stack_of_masks_is_refused(content: Array, error: type, words: str, tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", content)
     with pytest.raises(error, match=words):
         import_masks(tmp_path / "m.npy", ImportOptions())
 
 
-def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_bytes(b"no array")
     (tmp_path / "bad.tif").write_bytes(b"no image")
     (tmp_path / "bad.mat").write_bytes(b"no matlab" * 50)
@@ -102,13 +102,13 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         import_masks(as_mat5(tmp_path), ImportOptions(variable="Phi"))
 
 
-def test_a_white_frame_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_white_frame_of_another_size_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "white.npy", np.ones((3, 3)))
     with pytest.raises(CalibrationError, match=r"white\.npy does not fit.*\(12, 16\)"):
         import_masks(as_npy(tmp_path), ImportOptions(white=tmp_path / "white.npy"))
 
 
-def test_the_published_capture_s_masks_come_in(data_dir: Path) -> None:
+def test_published_masks_are_imported(data_dir: Path) -> None:
     calibration = import_masks(data_dir / "real" / "4fan14_cacti.mat", ImportOptions())
     assert calibration.phi.shape == (14, 256, 256)
     assert calibration.phi.max() == 1.0

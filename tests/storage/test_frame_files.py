@@ -1,4 +1,4 @@
-"""Single frames in files: read back bit by bit by other programs' means."""
+"""Single frames in files, read back by other libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sci_stream.storage.frame_files import write_frame, write_frames
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("form", ["npy", "tiff", "png"])
-def test_counts_are_read_back_as_they_were(tmp_path: Path, form: str, dtype: type) -> None:
+def test_counts_round_trip(tmp_path: Path, form: str, dtype: type) -> None:
     counts = np.random.default_rng(1).integers(0, np.iinfo(dtype).max, (7, 5), endpoint=True).astype(dtype)
     path = tmp_path / f"a.{form}"
     write_frame(path, counts)
@@ -26,20 +26,20 @@ def test_counts_are_read_back_as_they_were(tmp_path: Path, form: str, dtype: typ
     np.testing.assert_array_equal(read, counts)
 
 
-def test_a_format_that_cannot_hold_the_counts_is_refused(tmp_path: Path) -> None:
+def test_unsupported_counts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"float32 cannot be written to a\.png"):
         write_frame(tmp_path / "a.png", np.zeros((2, 2), np.float32))
     with pytest.raises(InputError, match="expected npy, tiff, png"):
         write_frame(tmp_path / "a.bmp", np.zeros((2, 2), np.uint8))
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="file/out cannot be written"):
         write_frames(tmp_path / "file" / "out", [], "npy")
 
 
-def test_a_table_tells_ids_times_and_chunk_data(tmp_path: Path) -> None:
+def test_table_lists_ids_times_and_chunk_data(tmp_path: Path) -> None:
     counts = np.zeros((2, 2), np.uint8)
     frames = [
         CameraFrame(counts, 7, 100, 1000, chunks={"ExposureTime": 1.5}),

@@ -1,4 +1,4 @@
-"""The journal keeps every whole line, whatever happened to the last one."""
+"""The journal keeps every complete line after a crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.storage.journal import Journal, read_journal
 
 
-def test_events_come_back_in_order_with_their_fields(tmp_path: Path) -> None:
+def test_events_round_trip_in_order(tmp_path: Path) -> None:
     with Journal(tmp_path / "j.jsonl") as journal:
         journal.append("outcome", {"seq": 3, "reason": "overrun"})
         journal.append("series_ended", {"ledger": {"acquired": 4}})
@@ -31,7 +31,7 @@ def test_nothing_is_written_before_sync(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(1, 200))
-def test_a_torn_end_costs_only_the_lines_it_tears(tmp_path_factory, cut: int) -> None:
+def test_truncated_journal_loses_only_truncated_lines(tmp_path_factory, cut: int) -> None:
     path = tmp_path_factory.mktemp("j") / "j.jsonl"
     with Journal(path) as journal:
         for seq in range(20):
@@ -45,7 +45,7 @@ def test_a_torn_end_costs_only_the_lines_it_tears(tmp_path_factory, cut: int) ->
     assert events[-1]["event"] == "resumed"
 
 
-def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "poem.txt"
     path.write_text("roses\nviolets\n")
     with pytest.raises(FileFormatError, match=r"poem\.txt"):
@@ -54,6 +54,6 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
         read_journal(tmp_path / "absent")
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         Journal(tmp_path / "nowhere" / "j.jsonl")

@@ -1,4 +1,4 @@
-"""The authors' own MATLAB file is the same network as its published port to torch."""
+"""The authors' MATLAB file equals its published port to torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sci_stream.storage.matconvnet import read_matconvnet
 
 
 def _write(path: Path, shapes: list[tuple[int, ...]], types: list[str] | None = None) -> Path:
-    """Write a network as MATLAB does: cells of references, text as UTF-16, axes reversed."""
+    """Write a network in MATLAB's layout: cells of references, text as UTF-16, axes reversed."""
     random = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         layers = []
@@ -36,7 +36,7 @@ def _write(path: Path, shapes: list[tuple[int, ...]], types: list[str] | None = 
     return path
 
 
-def test_the_published_file_holds_the_ported_weights_bit_for_bit(data_dir: Path) -> None:
+def test_published_file_equals_the_ported_weights(data_dir: Path) -> None:
     original = read_matconvnet(data_dir / "weights" / "FFDNet_gray.mat")
     port = load_ffdnet(data_dir / "weights" / "kair_ffdnet_gray.pth")
     assert (original.origin, original.gives_noise) == ("matconvnet", False)
@@ -44,7 +44,7 @@ def test_the_published_file_holds_the_ported_weights_bit_for_bit(data_dir: Path)
         assert torch.equal(a, b)
 
 
-def test_layers_other_than_convolutions_are_passed_over_and_the_rest_denoises(tmp_path: Path) -> None:
+def test_other_layers_are_skipped(tmp_path: Path) -> None:
     path = _write(tmp_path / "net.mat", [(6, 5, 3, 3), (6, 6, 3, 3), (4, 6, 3, 3)], ["conv", "relu", "conv"])
     weights = read_matconvnet(path)
     assert len(weights.kernels) == 2
@@ -52,7 +52,7 @@ def test_layers_other_than_convolutions_are_passed_over_and_the_rest_denoises(tm
     assert make_denoiser("ffdnet", cpu, weights)(torch.rand(1, 8, 8), 0.1).shape == (1, 8, 8)
 
 
-def test_kernels_come_out_upright_and_subpixels_in_rows(tmp_path: Path) -> None:
+def test_kernels_and_subpixels_are_reordered(tmp_path: Path) -> None:
     path = _write(tmp_path / "net.mat", [(6, 5, 3, 3), (4, 6, 3, 3)])
     with h5py.File(path) as file:
         stored = [file[f"#refs#/kernel{n}"][()] for n in (0, 1)]

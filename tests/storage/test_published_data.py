@@ -18,7 +18,7 @@ Save = Callable[..., Path]
 
 
 def content(**changed: Array | None) -> dict[str, Array]:
-    """Variables of a file in MATLAB's order, every value telling its place."""
+    """Variables of a file in MATLAB's order, each value encoding its position."""
     arrays = {
         "meas": np.arange(H * W * SHOTS, dtype=float).reshape(H, W, SHOTS),
         "mask": np.arange(H * W * B, dtype=np.uint8).reshape(H, W, B) % 2,
@@ -44,7 +44,7 @@ def save(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
     return lambda **changed: request.param(tmp_path / "scene.mat", **changed)
 
 
-def test_either_generation_gives_the_same_arrays_with_frames_first(save: Save) -> None:
+def test_both_versions_give_the_same_arrays(save: Save) -> None:
     measurement = read_published(save())
     expected = content()
     np.testing.assert_array_equal(measurement.meas, np.moveaxis(expected["meas"], -1, 0))
@@ -55,7 +55,7 @@ def test_either_generation_gives_the_same_arrays_with_frames_first(save: Save) -
     assert measurement.mask.dtype == np.uint8
 
 
-def test_a_single_shot_may_lack_its_last_axis(save: Save) -> None:
+def test_single_shot_may_lack_the_last_axis(save: Save) -> None:
     single = content()["meas"][:, :, 0]
     measurement = read_published(save(meas=single, orig=None))
     np.testing.assert_array_equal(measurement.meas, single[np.newaxis])
@@ -69,27 +69,29 @@ def test_a_single_shot_may_lack_its_last_axis(save: Save) -> None:
         ({"meas": None, "mask": None}, "no meas and no mask"),
         ({"meas": np.zeros((H, W + 1, SHOTS))}, "differ in size"),
         ({"orig": np.zeros((H, W, 5))}, "2 shots × 3 masks = 6 frames"),
-        ({"orig": np.zeros((H, W, 3, 6))}, "wrong shape"),
+        ({"orig": np.zeros((H, W, 3, 6))}, "invalid shape"),
         ({"meas": np.full((H, W, SHOTS), np.nan)}, "NaN"),
-        ({"mask": np.zeros((H, W, B))}, "no transmission"),
-        ({"mask": np.full((H, W, B), -1.0)}, "no transmission"),
+        ({"mask": np.zeros((H, W, B))}, "not a transmission"),
+        ({"mask": np.full((H, W, B), -1.0)}, "not a transmission"),
         ({"meas": np.ones((H, W, SHOTS), complex)}, "real numbers"),
     ],
 )
-def test_what_does_not_fit_is_named_with_the_file(save: Save, changed: dict[str, Array | None], message: str) -> None:
+def test_inconsistent_arrays_are_named_with_the_file(
+    save: Save, changed: dict[str, Array | None], message: str
+) -> None:
     path = save(**changed)
     with pytest.raises(FileFormatError, match=message) as caught:
         read_published(path)
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
+def test_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="not found"):
         read_published(tmp_path / "absent.mat")
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, 300, 0.9])
-def test_a_file_cut_off_is_one_clear_error(save: Save, keep: float) -> None:
+def test_truncated_file_is_one_clear_error(save: Save, keep: float) -> None:
     path = save()
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep if keep > 1 else keep * len(whole))])
@@ -97,14 +99,14 @@ def test_a_file_cut_off_is_one_clear_error(save: Save, keep: float) -> None:
         read_published(path)
 
 
-def test_a_foreign_file_is_one_clear_error(tmp_path: Path) -> None:
+def test_other_file_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "notes.mat"
     path.write_text("not a measurement at all\n" * 50)
     with pytest.raises(FileFormatError, match=r"cannot be read as a \.mat file"):
         read_published(path)
 
 
-def test_noise_in_the_bytes_never_raises_anything_else(save: Save) -> None:
+def test_random_bytes_raise_only_file_format_error(save: Save) -> None:
     path = save()
     whole = bytearray(path.read_bytes())
     rng = np.random.default_rng(3)
@@ -117,7 +119,7 @@ def test_noise_in_the_bytes_never_raises_anything_else(save: Save) -> None:
             read_published(path)
 
 
-def test_the_published_traffic_set_is_the_sum_of_its_masked_frames(data_dir: Path) -> None:
+def test_published_traffic_is_the_sum_of_its_masked_frames(data_dir: Path) -> None:
     traffic = read_published(data_dir / "benchmark" / "traffic48_cacti.mat")
     assert (traffic.shots, traffic.n_frames) == (6, 8)
     assert traffic.orig is not None
@@ -125,7 +127,7 @@ def test_the_published_traffic_set_is_the_sum_of_its_masked_frames(data_dir: Pat
         np.testing.assert_allclose(meas, (traffic.mask * orig.astype(float)).sum(axis=0), atol=1e-9)
 
 
-def test_the_published_real_capture_has_no_truth(data_dir: Path) -> None:
+def test_published_measurement_has_no_truth(data_dir: Path) -> None:
     wheel = read_published(data_dir / "real" / "4fan14_cacti.mat")
     assert (wheel.shots, wheel.n_frames, wheel.orig) == (1, 14, None)
     assert wheel.mask.max() == 113

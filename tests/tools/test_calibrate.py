@@ -1,11 +1,13 @@
-"""A rig is calibrated: the camera shows everything, a file comes out, and it reconstructs as well as the truth."""
+"""Calibration of a camera, and reconstruction with the result."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -13,14 +15,14 @@ from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 from sci_stream.calibration.measurement import Measured
 from sci_stream.calibration.quality import Verdict, judge, worst
-from sci_stream.errors import CalibrationError, CameraError, ConfigError
+from sci_stream.errors import CalibrationError, CameraError, ConfigError, StorageError
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
 from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.tools.calibrate import Plan, calibrate
-from sci_stream.tools.calibration_report import draw_report, write_report
+from sci_stream.tools.calibration_report import write_report
 
 CPU = torch.device("cpu")
 PLAN = Plan(frames=16, settle=1, patience_s=5.0)
@@ -43,7 +45,7 @@ def take(**options: object) -> tuple[Calibration, Measured]:
 
 
 class Operated:
-    """A camera whose patterns a person sets up: what it sees follows from what that person was asked."""
+    """A camera whose patterns are set up by an operator: its frames follow the last request."""
 
     def __init__(self) -> None:
         self._camera = camera(n_frames=4)
@@ -84,7 +86,7 @@ class Operated:
 
 
 @pytest.mark.parametrize("bayer", ["none", "RGGB"])
-def test_what_was_calibrated_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path) -> None:
+def test_calibrate_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path) -> None:
     measured_calibration, measured = take(bayer=bayer)
     save_calibration(tmp_path / "c.h5", measured_calibration, measured)
     loaded = load_calibration(tmp_path / "c.h5")
@@ -107,7 +109,7 @@ def test_what_was_calibrated_reconstructs_as_well_as_the_truth(bayer: str, tmp_p
     assert worst(judge(loaded, measured)) is Verdict.OK
 
 
-def test_the_sensor_s_gain_and_noise_are_found() -> None:
+def test_calibrate_measures_gain_and_noise() -> None:
     calibration, _ = take(read_noise_e=8.0)
     options = SimulatedOptions()
     gain = options.full_well_e / (options.max_dn - options.black_dn)
@@ -115,7 +117,7 @@ def test_the_sensor_s_gain_and_noise_are_found() -> None:
     assert calibration.read_noise_dn == pytest.approx(8.0 / gain, rel=0.1)
 
 
-def test_evidence_comes_back_from_the_file(tmp_path: Path) -> None:
+def test_measurements_round_trip(tmp_path: Path) -> None:
     calibration, measured = take(n_frames=3)
     save_calibration(tmp_path / "c.h5", calibration, measured)
     loaded = load_measured(tmp_path / "c.h5")
@@ -126,7 +128,7 @@ def test_evidence_comes_back_from_the_file(tmp_path: Path) -> None:
     assert load_measured(tmp_path / "bare.h5") is None
 
 
-def test_someone_is_asked_where_the_camera_cannot_show_patterns() -> None:
+def test_operator_is_asked_without_a_pattern_camera() -> None:
     operated = Operated()
     calibration, measured = calibrate(
         operated, dataclasses.replace(PLAN, n_frames=4, brightness=0.4, reverse=True), operated.set_up, silent
@@ -139,7 +141,7 @@ def test_someone_is_asked_where_the_camera_cannot_show_patterns() -> None:
     assert operated.closed
 
 
-def test_the_camera_is_closed_when_the_operator_gives_up() -> None:
+def test_camera_is_closed_when_the_operator_aborts() -> None:
     operated = Operated()
 
     def give_up(words: str) -> None:
@@ -150,29 +152,45 @@ def test_the_camera_is_closed_when_the_operator_gives_up() -> None:
     assert operated.closed
 
 
-def test_too_much_light_is_said_before_all_patterns_are_taken() -> None:
+def test_saturated_white_field_is_reported_first() -> None:
     report: list[str] = []
     with pytest.raises(CalibrationError, match="saturates"):
         calibrate(camera(calibration_light=2.0), PLAN, no_operator, lambda words, *_: report.append(words))
     assert not any(words.startswith("Pattern") for words in report)
 
 
-def test_without_a_number_of_patterns_it_asks_for_one() -> None:
+def test_unknown_number_of_patterns_is_an_error() -> None:
     with pytest.raises(ConfigError, match="--masks B"):
         calibrate(Operated(), PLAN, no_operator, silent)
 
 
-def test_a_silent_camera_is_an_error() -> None:
+def test_camera_without_frames_is_an_error() -> None:
     waiting = camera(trigger="software")
     with pytest.raises(CameraError, match="delivers no frames"):
         calibrate(waiting, dataclasses.replace(PLAN, patience_s=0.1), no_operator, silent)
 
 
-def test_the_report_draws_masks_of_any_number_and_shape(tmp_path: Path) -> None:
+def test_write_report_plots_masks_of_any_number_and_shape(tmp_path: Path) -> None:
     for shape in ((1, 16, 20), (20, 40, 24)):
         calibration = Calibration(np.random.default_rng(1).random(shape, dtype=np.float32))
-        picture = draw_report("c", calibration, judge(calibration))
-        assert picture.ndim == 3
+        assert write_report(tmp_path / "c.png", "c", calibration, judge(calibration))
+        picture = cv2.imread(str(tmp_path / "c.png"))
+        assert picture is not None
         assert picture.std() > 10
-        write_report(tmp_path / "c.png", "c", calibration, judge(calibration))
-        assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_write_report_refuses_unknown_formats_and_missing_folders(tmp_path: Path) -> None:
+    calibration = Calibration(np.ones((1, 8, 8), np.float32))
+    with pytest.raises(StorageError, match=r"Unknown format of the report .*c\.xyz"):
+        write_report(tmp_path / "c.xyz", "c", calibration, [])
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_report(tmp_path / "missing" / "c.png", "c", calibration, [])
+
+
+def test_write_report_without_matplotlib_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not write_report(tmp_path / "c.png", "c", Calibration(np.ones((1, 8, 8), np.float32)), [])
+    assert "sci-stream[plot]" in caplog.text
+    assert not (tmp_path / "c.png").exists()

@@ -1,4 +1,4 @@
-"""Comparing two recordings gives PSNR and SSIM of what both hold, and says what only one does."""
+"""Comparison of two recordings by PSNR and SSIM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(path: Path, series, seqs: list[int], error: float = 0.0) -> Path:
     return path
 
 
-def test_equal_video_is_infinitely_alike_and_an_error_has_its_psnr(tmp_path: Path, series) -> None:
+def test_equal_video_has_infinite_psnr(tmp_path: Path, series) -> None:
     a = record(tmp_path / "a.h5", series, [0, 1, 2])
     b = record(tmp_path / "b.h5", series, [1, 2, 3, 4])
     c = record(tmp_path / "c.h5", series, [2], error=0.125)
@@ -38,7 +38,7 @@ def test_equal_video_is_infinitely_alike_and_an_error_has_its_psnr(tmp_path: Pat
     assert one.most_difference == pytest.approx(0.125, abs=1e-3)
 
 
-def test_ssim_is_that_of_the_frames(tmp_path: Path, series) -> None:
+def test_ssim_is_the_mean_of_the_frames(tmp_path: Path, series) -> None:
     a = record(tmp_path / "a.h5", series, [0])
     b = record(tmp_path / "b.h5", series, [0], error=0.2)
     (one,) = compare_recordings(a, b).snapshots
@@ -48,7 +48,7 @@ def test_ssim_is_that_of_the_frames(tmp_path: Path, series) -> None:
     assert 0.5 < one.ssim < 1.0
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path, series) -> None:
+def test_incompatible_recordings_are_refused(tmp_path: Path, series) -> None:
     a = record(tmp_path / "a.h5", series, [0])
     with pytest.raises(InputError, match="no reconstructed snapshot in common"):
         compare_recordings(a, record(tmp_path / "b.h5", series, [1]))

@@ -1,4 +1,4 @@
-"""Exports hold what the recording holds: values where a form can, pictures where it cannot."""
+"""Exports contain the values of a recording where the format can, else images."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def pictures(series) -> np.ndarray:
     return np.concatenate([render(series.video(seq), series.info.bayer, ToneSettings()) for seq in SEQS])
 
 
-def test_a_lossless_film_holds_every_picture_of_the_page(recorded: Path, series) -> None:
+def test_lossless_video_equals_the_live_page(recorded: Path, series) -> None:
     done = export(recorded, recorded.with_name("film.mkv"), ExportOptions(form=Form.FFV1))
     assert (done.snapshots, done.frames, done.left_out) == (3, 9, 1)
     assert np.array_equal(films(done.path), pictures(series))
 
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
-def test_a_film_plays_all_frames_in_colour(recorded: Path, series, name: str) -> None:
+def test_video_contains_all_frames_in_colour(recorded: Path, series, name: str) -> None:
     done = export(recorded, recorded.with_name(name), ExportOptions())
     played = np.stack(films(done.path))
     assert played.shape == (9, 16, 24, 3)
@@ -52,7 +52,7 @@ def test_a_film_plays_all_frames_in_colour(recorded: Path, series, name: str) ->
     assert np.abs(played.mean((1, 2)) - pictures(series).mean((1, 2))).max() < 12
 
 
-def test_png_pictures_are_named_after_snapshot_and_frame(recorded: Path, series) -> None:
+def test_png_files_are_named_after_snapshot_and_frame(recorded: Path, series) -> None:
     done = export(recorded, recorded.with_name("folder"), ExportOptions(form=Form.PNG))
     names = [f"{seq:08d}_{b:03d}.png" for seq in SEQS for b in range(3)]
     assert sorted(path.name for path in done.path.iterdir()) == names
@@ -60,7 +60,7 @@ def test_png_pictures_are_named_after_snapshot_and_frame(recorded: Path, series)
         assert np.array_equal(cv2.imread(str(done.path / name), cv2.IMREAD_COLOR_RGB), picture)
 
 
-def test_tiff_holds_the_values_with_ome_metadata(recorded: Path, series) -> None:
+def test_tiff_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     tifffile = pytest.importorskip("tifffile")
     done = export(recorded, recorded.with_name("stack.ome.tif"), ExportOptions())
     with tifffile.TiffFile(done.path) as file:
@@ -71,7 +71,7 @@ def test_tiff_holds_the_values_with_ome_metadata(recorded: Path, series) -> None
         assert series.info.calibration_hash in file.ome_metadata
 
 
-def test_zarr_holds_the_values_with_ome_metadata(recorded: Path, series) -> None:
+def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     zarr = pytest.importorskip("zarr")
     done = export(recorded, recorded.with_name("stack.zarr"), ExportOptions())
     group = zarr.open_group(done.path, mode="r", zarr_format=3)
@@ -83,7 +83,7 @@ def test_zarr_holds_the_values_with_ome_metadata(recorded: Path, series) -> None
 
 
 @pytest.mark.parametrize("name", ["stack.tif", "stack.zarr"])
-def test_tiff_and_zarr_hold_pictures_on_request(recorded: Path, series, name: str) -> None:
+def test_tiff_and_zarr_contain_images_on_request(recorded: Path, series, name: str) -> None:
     done = export(recorded, recorded.with_name(name), ExportOptions(pictures=True))
     if name.endswith("tif"):
         got = pytest.importorskip("tifffile").imread(done.path)
@@ -92,7 +92,7 @@ def test_tiff_and_zarr_hold_pictures_on_request(recorded: Path, series, name: st
     assert np.array_equal(got, pictures(series))
 
 
-def test_coded_snapshots_are_exported_where_they_are_recorded(recorded: Path, series) -> None:
+def test_coded_snapshots_are_exported(recorded: Path, series) -> None:
     tifffile = pytest.importorskip("tifffile")
     done = export(recorded, recorded.with_name("coded.tif"), ExportOptions(coded=True))
     assert np.array_equal(tifffile.imread(done.path), np.stack([series.counts(0), series.counts(3)]))
@@ -101,7 +101,7 @@ def test_coded_snapshots_are_exported_where_they_are_recorded(recorded: Path, se
     assert np.array_equal(shown, render_counts(series.counts(3)))
 
 
-def test_a_range_is_inclusive_and_progress_is_told(recorded: Path) -> None:
+def test_range_is_inclusive_and_progress_is_reported(recorded: Path) -> None:
     report: list[tuple[int, int]] = []
     options = ExportOptions(form=Form.PNG, first=1, last=3)
     done = export(recorded, recorded.with_name("folder"), options, lambda i, n: report.append((i, n)))
@@ -109,7 +109,7 @@ def test_a_range_is_inclusive_and_progress_is_told(recorded: Path) -> None:
     assert report == [(1, 2), (2, 2)]
 
 
-def test_nothing_that_exists_is_replaced_unless_asked(recorded: Path) -> None:
+def test_existing_output_is_replaced_only_on_request(recorded: Path) -> None:
     out = recorded.with_name("film.mp4")
     out.write_text("precious")
     with pytest.raises(StorageError, match=r"film\.mp4 exists.*--force"):
@@ -122,9 +122,7 @@ def test_nothing_that_exists_is_replaced_unless_asked(recorded: Path) -> None:
     export(recorded, folder, ExportOptions(replace=True, first=3))
 
 
-def test_an_export_that_fails_leaves_nothing_behind_and_the_old_file_in_place(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_export_keeps_the_old_file(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = recorded.with_name("film.mp4")
     out.write_text("precious")
     before = sorted(recorded.parent.iterdir())
@@ -139,14 +137,14 @@ def test_an_export_that_fails_leaves_nothing_behind_and_the_old_file_in_place(
     assert out.read_text() == "precious"
 
 
-def test_what_cannot_be_exported_is_said(recorded: Path, tmp_path: Path, series, monkeypatch) -> None:
-    with pytest.raises(InputError, match=r"out is to be is not clear.*\.mp4.*no ending"):
+def test_invalid_export_is_refused(recorded: Path, tmp_path: Path, series, monkeypatch) -> None:
+    with pytest.raises(InputError, match=r"format of .*out; expected .*\.mp4.*no suffix"):
         export(recorded, tmp_path / "out", ExportOptions())
     with pytest.raises(InputError, match="in that range; expected seq from 0 to 3"):
         export(recorded, tmp_path / "out.mp4", ExportOptions(first=9))
     with pytest.raises(StorageError, match="nowhere does not exist"):
         export(recorded, tmp_path / "nowhere" / "out.mp4", ExportOptions())
-    (tmp_path / "text.h5").write_text("no recording")
+    (tmp_path / "text.h5").write_text("not a recording")
     with pytest.raises(FileFormatError, match=r"text\.h5"):
         export(tmp_path / "text.h5", tmp_path / "out.mp4", ExportOptions())
     RecordingWriter(tmp_path / "raw.h5", series.info, series.calibration, video=False).close({})
@@ -162,7 +160,7 @@ def test_what_cannot_be_exported_is_said(recorded: Path, tmp_path: Path, series,
             export(recorded, tmp_path / name, ExportOptions())
 
 
-def test_a_folder_that_cannot_be_written_is_named(recorded: Path) -> None:
+def test_folder_that_cannot_be_written_is_named(recorded: Path) -> None:
     # Root writes anywhere, save where the file system itself refuses: /proc takes no new files.
     if not Path("/proc/self").is_dir():
         pytest.skip("needs a Linux /proc")

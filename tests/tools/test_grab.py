@@ -1,4 +1,4 @@
-"""Taking frames from a camera by itself: what is said of how they came."""
+"""Grabbing frames from a camera, and statistics of their timing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replay gives the recorded result again, or a better one, in a new recording that names its parent."""
+"""A replay gives the recorded result, or a better one, in a new recording that names its parent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def calibration() -> Calibration:
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """Records as a live run does: the engine solves, the settings are noted."""
+    """Record like a live run: solve with the engine and store the settings."""
 
     calibration: Calibration
     section: ReconstructSection

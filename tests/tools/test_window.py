@@ -1,4 +1,4 @@
-"""What the window shows and when; the window itself is opened, on a virtual screen, in tests/e2e/test_window.py."""
+"""Content and timing of the window; tests/e2e/test_window.py opens it on a virtual screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of small pictures that look enough like photographs to learn from."""
+"""A folder of small images that resemble photographs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.training.pictures import picture
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
-    """Write five pictures in the formats photographs come in."""
+    """Write five images in the usual formats of photographs."""
     folder = tmp_path / "photographs"
     folder.mkdir()
     for n, suffix in enumerate(["png", "png", "jpg", "webp", "png"]):
@@ -23,5 +23,5 @@ def photographs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small() -> TrainingSettings:
-    """Return settings for the small network that make a step cost a millisecond or two."""
+    """Return settings for the small network with steps of a millisecond or two."""
     return TrainingSettings(batch=2, patch_px=16, warmup_steps=2, validate_every=4, ema_decay=0.9)

@@ -1,4 +1,4 @@
-"""Small pictures that look enough like photographs to learn from."""
+"""Small images that resemble photographs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PSNR on noisy images: the same noise for every network, and published weights scoring as published."""
+"""PSNR on noisy images: equal noise for every network, and published values."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tests.training.pictures import CPU
 
 
 def _leaves_alone() -> FfdnetWeights:
-    """Return a network that finds no noise."""
+    """Return a network that predicts no noise."""
     return FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
 
 
-def test_a_network_that_does_nothing_scores_what_the_noise_says() -> None:
+def test_identity_network_scores_the_noise_level() -> None:
     planes = [np.full((65, 64), 0.5, np.float32), np.full((128, 30), 0.9, np.float32)]
     scores = psnr_by_level(_leaves_alone(), planes, CPU)
     assert scores == pytest.approx({level: -20 * np.log10(int(level) / 255) for level in ("15", "25", "50")}, abs=0.2)
 
 
-def test_the_noise_of_an_image_is_always_the_same() -> None:
+def test_noise_of_an_image_is_reproducible() -> None:
     planes = [np.full((16, 16), 0.5, np.float32)] * 2
     once, again = (psnr_by_level(_leaves_alone(), planes, CPU, levels=(25,)) for _ in range(2))
     assert once == again
     assert once != psnr_by_level(_leaves_alone(), planes[:1], CPU, levels=(25,))
 
 
-def test_validation_images_are_cut_to_their_middles(photographs: Path) -> None:
+def test_validation_images_are_cropped_to_their_centre(photographs: Path) -> None:
     planes = validation_planes(load_images(photographs), 32)
     assert {plane.shape for plane in planes} == {(32, 32)}
     assert validation_planes(load_images(photographs), 70)[0].shape == (64, 70)

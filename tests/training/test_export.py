@@ -1,4 +1,4 @@
-"""From a run to weights with their card; and foreign weights brought into the own form."""
+"""Export of a run with its model card, and import of foreign weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _export(run: Path, path: Path, plan: TestPlan | None = None) -> str:
     return path.with_suffix(".md").read_text()
 
 
-def test_the_running_average_is_exported_with_kernels_in_sixteen_bits(run: Path, tmp_path: Path) -> None:
+def test_running_average_is_exported_with_float16_kernels(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "out" / "lite.safetensors"
     _export(run, path)
     weights = load_ffdnet(path)
@@ -45,7 +45,7 @@ def test_the_running_average_is_exported_with_kernels_in_sixteen_bits(run: Path,
     assert path.stat().st_size < 1.3 * 2 * sum(kernel.numel() for kernel in kernels)
 
 
-def test_the_file_says_what_it_is(run: Path, tmp_path: Path) -> None:
+def test_file_contains_metadata(run: Path, tmp_path: Path) -> None:
     _export(run, tmp_path / "lite.safetensors")
     metadata = read_metadata(tmp_path / "lite.safetensors")
     assert metadata["variant"] == "ffdnet-lite"
@@ -53,7 +53,7 @@ def test_the_file_says_what_it_is(run: Path, tmp_path: Path) -> None:
     assert (metadata["licence"], metadata["trained_on"], metadata["steps"]) == ("Apache-2.0", DATA[0], "6")
 
 
-def test_the_card_names_data_licence_settings_machine_curve_and_hash(run: Path, tmp_path: Path) -> None:
+def test_card_names_data_licence_settings_machine_curve_and_hash(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "lite.safetensors"
     card = _export(run, path)
     assert hashlib.sha256(path.read_bytes()).hexdigest() in card
@@ -74,7 +74,7 @@ def test_the_card_names_data_licence_settings_machine_curve_and_hash(run: Path, 
         assert said in card
 
 
-def test_the_card_puts_other_networks_beside_it(run: Path, photographs: Path, tmp_path: Path) -> None:
+def test_card_compares_other_networks(run: Path, photographs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
     zeros = FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
     save_ffdnet(zeros, other)
@@ -84,7 +84,7 @@ def test_the_card_puts_other_networks_beside_it(run: Path, photographs: Path, tm
     assert "| other.safetensors | 24." in card  # 20 log10(255/15), what the noise alone gives
 
 
-def test_an_unfinished_run_says_so_on_its_card(photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:
+def test_card_marks_an_unfinished_run(photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:
     calls = iter([False, False, True])
     run = tmp_path / "run"
     train(photographs, run, small, Until(steps=9), device=CPU, held_out=1, stop=lambda: next(calls))
@@ -94,7 +94,7 @@ def test_an_unfinished_run_says_so_on_its_card(photographs: Path, tmp_path: Path
     assert "## Validation curve" not in card
 
 
-def test_a_run_that_diverged_is_not_exported(run: Path, tmp_path: Path) -> None:
+def test_diverged_run_is_not_exported(run: Path, tmp_path: Path) -> None:
     saved = load_checkpoint(run)
     saved["learner"]["averages"][0].fill_(float("nan"))
     save_checkpoint(run, saved)
@@ -102,27 +102,27 @@ def test_a_run_that_diverged_is_not_exported(run: Path, tmp_path: Path) -> None:
         _export(run, tmp_path / "lite.safetensors")
 
 
-def test_a_checkpoint_that_is_no_network_is_not_exported(run: Path, tmp_path: Path) -> None:
+def test_checkpoint_without_network_is_not_exported(run: Path, tmp_path: Path) -> None:
     saved = load_checkpoint(run)
     del saved["learner"]["averages"]
     save_checkpoint(run, saved)
-    with pytest.raises(FileFormatError, match="holds no network of ours"):
+    with pytest.raises(FileFormatError, match="contains no network of this project"):
         _export(run, tmp_path / "lite.safetensors")
 
 
-def test_weights_go_to_safetensors_only(run: Path, tmp_path: Path) -> None:
+def test_export_needs_a_safetensors_path(run: Path, tmp_path: Path) -> None:
     for write in (lambda path: _export(run, path), lambda path: import_weights(tmp_path / "x.pth", path)):
         with pytest.raises(ConfigError, match=r"ending in \.safetensors"):
             write(tmp_path / "lite.pth")
 
 
-def test_a_place_that_cannot_be_written_is_named(run: Path, tmp_path: Path) -> None:
+def test_unwritable_output_is_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match=r"lite\.safetensors cannot be written"):
         _export(run, tmp_path / "file" / "lite.safetensors")
 
 
-def test_published_weights_are_imported_with_their_source_and_hash(data_dir: Path, tmp_path: Path) -> None:
+def test_published_weights_are_imported_with_source_and_hash(data_dir: Path, tmp_path: Path) -> None:
     for file, layout, gives in [
         ("kair_ffdnet_gray.pth", "kair", "image"),
         ("ipol_net_gray.pth", "ipol", "noise"),
@@ -139,13 +139,13 @@ def test_published_weights_are_imported_with_their_source_and_hash(data_dir: Pat
             assert torch.equal(mine, theirs)
 
 
-def test_a_foreign_checkpoint_is_described_without_being_imported(data_dir: Path) -> None:
+def test_foreign_checkpoint_is_described(data_dir: Path) -> None:
     rows = dict(describe_weights(data_dir / "weights" / "ipol_net_gray.pth").rows())
     assert rows["layout"] == "ipol"
     assert rows["work"] == "242.2 kFLOP a pixel"
 
 
-def test_an_import_replaces_a_file_only_when_told(tmp_path: Path) -> None:
+def test_import_replaces_a_file_only_on_request(tmp_path: Path) -> None:
     source, path = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     zeros = FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
     save_ffdnet(zeros, source)
@@ -155,7 +155,7 @@ def test_an_import_replaces_a_file_only_when_told(tmp_path: Path) -> None:
     assert import_weights(source, path, force=True).variant is None
 
 
-def test_what_cannot_be_read_is_neither_described_nor_imported(tmp_path: Path) -> None:
+def test_unreadable_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"nothing\.pth does not exist"):
         describe_weights(tmp_path / "nothing.pth")
     with pytest.raises(WeightsError, match=r"nothing\.mat does not exist"):

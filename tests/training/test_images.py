@@ -1,4 +1,4 @@
-"""The folder of photographs: what is taken, what is passed over and said, and how much memory it may cost."""
+"""The folder of photographs: selection, skipped files, memory limit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sci_stream.training.images import ImageSet, load_images
 from tests.training.pictures import picture
 
 
-def test_pictures_come_in_red_green_blue_in_the_order_of_their_names(photographs: Path) -> None:
+def test_images_are_rgb_in_the_order_of_names(photographs: Path) -> None:
     images = load_images(photographs)
     assert images.names == ("0.png", "1.png", "2.jpg", "3.webp", "4.png")
     assert (images.unreadable, images.too_small, images.cropped) == ((), (), 0)
     np.testing.assert_array_equal(images.images[1], picture(1)[..., ::-1])
 
 
-def test_folders_within_are_searched_and_other_files_left_alone(photographs: Path) -> None:
+def test_sub_folders_are_searched_and_other_files_ignored(photographs: Path) -> None:
     (photographs / "more").mkdir()
     assert cv2.imwrite(str(photographs / "more" / "x.PNG"), picture(9))
     (photographs / "notes.txt").write_text("not an image")
@@ -31,7 +31,7 @@ def test_folders_within_are_searched_and_other_files_left_alone(photographs: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n then nothing"])
-def test_an_unreadable_image_is_passed_over_said_and_counted(
+def test_unreadable_image_is_skipped_logged_and_counted(
     photographs: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (photographs / "broken.png").write_bytes(content)
@@ -39,17 +39,17 @@ def test_an_unreadable_image_is_passed_over_said_and_counted(
         images = load_images(photographs)
     assert images.unreadable == ("broken.png",)
     assert len(images.images) == 5
-    assert "broken.png cannot be read" in caplog.text
+    assert "broken.png: not readable" in caplog.text
 
 
-def test_an_image_too_small_for_a_patch_is_passed_over(photographs: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_small_image_is_skipped(photographs: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert cv2.imwrite(str(photographs / "tiny.png"), picture(0, 12, 80))
     images = load_images(photographs, least_px=32)
     assert images.too_small == ("tiny.png",)
     assert "12×80" in caplog.text
 
 
-def test_memory_is_bounded_by_cutting_images_to_their_middles(photographs: Path) -> None:
+def test_memory_is_bounded_by_cropping(photographs: Path) -> None:
     assert cv2.imwrite(str(photographs / "zz.png"), picture(7, 400, 600))
     whole = load_images(photographs)
     bound = 6 * 64 * 80 * 3
@@ -61,18 +61,18 @@ def test_memory_is_bounded_by_cutting_images_to_their_middles(photographs: Path)
     np.testing.assert_array_equal(cut, whole.images[-1][top : top + cut.shape[0], left : left + cut.shape[1]])
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere does not exist.*folder of photographs"):
         load_images(tmp_path / "nowhere")
 
 
-def test_a_folder_without_images_says_what_was_there(tmp_path: Path) -> None:
+def test_folder_without_images_error_counts_files(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"rubbish")
-    with pytest.raises(ConfigError, match=r"holds no image.*1 files, 1 unreadable, 0 too small"):
+    with pytest.raises(ConfigError, match=r"contains no usable image.*1 files, 1 unreadable, 0 too small"):
         load_images(tmp_path, least_px=8)
 
 
-def test_held_out_images_are_spread_over_the_names_and_not_trained_on(photographs: Path) -> None:
+def test_held_out_images_are_spread_and_not_trained_on(photographs: Path) -> None:
     training, validation = load_images(photographs).split(2)
     assert validation.names == ("1.png", "3.webp")
     assert training.names == ("0.png", "2.jpg", "4.png")
@@ -84,7 +84,7 @@ def test_holding_out_all_or_none_is_refused(photographs: Path, held_out: int) ->
         load_images(photographs).split(held_out)
 
 
-def test_the_id_tells_sets_apart(photographs: Path) -> None:
+def test_id_distinguishes_sets(photographs: Path) -> None:
     one = load_images(photographs)
     assert one.id == load_images(photographs).id
     assert one.id != ImageSet(one.images[1:], one.names[1:]).id

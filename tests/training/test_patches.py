@@ -1,4 +1,4 @@
-"""What a step sees: luminance, aliased Bayer planes, noise; all from the seed and the step alone."""
+"""Batches: luminance, aliased Bayer planes, noise, all determined by seed and step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_luminance_is_that_of_grey_images() -> None:
     np.testing.assert_allclose(255 * luminance(IMAGES[0]), expected, atol=0.51)
 
 
-def test_a_grey_picture_is_its_own_luminance() -> None:
+def test_grey_image_is_its_own_luminance() -> None:
     grey = np.repeat(IMAGES[0][..., :1], 3, axis=2)
     np.testing.assert_allclose(luminance(grey), grey[..., 0] / 255, atol=1e-6)
 
@@ -44,13 +44,13 @@ def test_a_bayer_plane_is_every_second_pixel_of_one_colour(cell: int, channel: i
     np.testing.assert_allclose(plane, IMAGES[0][row::2, column::2, channel] / 255, atol=1e-7)
 
 
-def test_a_bayer_plane_keeps_the_detail_that_a_low_pass_would_take() -> None:
+def test_bayer_plane_is_aliased() -> None:
     stripes = np.zeros((8, 8, 3), np.uint8)
     stripes[:, ::4] = stripes[:, 1::4] = 255  # a period of four pixels: of two in the plane, the finest there is
     np.testing.assert_array_equal(bayer_plane(stripes, 1, 0, 0)[0], [1, 0, 1, 0])
 
 
-def test_about_the_asked_share_of_patches_are_bayer_planes() -> None:
+def test_share_of_bayer_planes_is_kept() -> None:
     # Stripes of one pixel: luminance shows both colours, a plane but one.
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255
@@ -61,7 +61,7 @@ def test_about_the_asked_share_of_patches_are_bayer_planes() -> None:
 
 
 @given(step=st.integers(0, 10**6), seed=st.integers(0, 2**31))
-def test_a_batch_depends_on_seed_and_step_alone(step: int, seed: int) -> None:
+def test_batch_depends_on_seed_and_step_only(step: int, seed: int) -> None:
     settings = dataclasses.replace(SETTINGS, seed=seed)
     first, again = (draw_batch(IMAGES, settings, step) for _ in range(2))
     assert torch.equal(first.clean, again.clean)
@@ -73,20 +73,20 @@ def test_a_batch_depends_on_seed_and_step_alone(step: int, seed: int) -> None:
     assert 0 <= first.sigma.min() <= first.sigma.max() <= 75 / 255
 
 
-def test_batches_drawn_ahead_come_in_order() -> None:
+def test_batches_drawn_ahead_are_in_order() -> None:
     with drawn_ahead(IMAGES, SETTINGS, 5, threads=3) as batches:
         for step in range(5, 12):
             assert torch.equal(next(batches).clean, draw_batch(IMAGES, SETTINGS, step).clean)
 
 
-def test_an_image_of_the_least_size_has_every_kind_of_patch() -> None:
+def test_least_image_size_allows_every_kind_of_patch() -> None:
     for share in (0.0, 1.0):
         settings = TrainingSettings(batch=4, patch_px=16, bayer_share=share)
         size = least_image_px(settings)
         assert draw_batch([picture(0, size, size)], settings, 0).clean.shape == (4, 1, 16, 16)
 
 
-def test_the_noise_is_of_the_level_that_is_told_and_not_clipped() -> None:
+def test_noise_has_the_given_level_without_clipping() -> None:
     settings = TrainingSettings(batch=8, patch_px=64, bayer_share=0.0)
     batch = draw_batch([picture(n, 128, 128) for n in range(3)], settings, 3)
     noisy, sigma, clean = add_noise(batch, CPU)

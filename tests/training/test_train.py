@@ -1,4 +1,4 @@
-"""A training from end to end: it learns, it is the same for the same seed, and stopping it changes nothing."""
+"""Training runs: progress, reproducibility, resuming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Train = Callable[..., TrainingResult]
 
 @pytest.fixture
 def go(photographs: Path) -> Train:
-    """Train on the small pictures, one of them held out."""
+    """Train on the small images, one of them held out."""
 
     def go(run: Path, settings: TrainingSettings, **options: object) -> TrainingResult:
         until = Until(steps=options.pop("steps", None), minutes=options.pop("minutes", None))  # type: ignore[arg-type]  # as given by the test
@@ -40,7 +40,7 @@ def go(photographs: Path) -> Train:
 
 
 def _tensors(run: Path) -> list[torch.Tensor]:
-    """Return all that a checkpoint holds of the network, its average and the optimisers."""
+    """Return the network, its average and the optimisers of a checkpoint."""
     learner = load_checkpoint(run)["learner"]
     adam = [entry[key] for entry in learner["adam"]["state"].values() for key in ("exp_avg", "exp_avg_sq", "step")]
     return [*learner["parameters"], *learner["averages"], *adam, *learner["muon"]]
@@ -55,12 +55,12 @@ def _without_time(run: Path) -> list[dict[str, object]]:
 
 
 def _after(calls: int) -> Callable[[], bool]:
-    """Return a stop request that comes at this call."""
+    """Return a stop request for the n-th call."""
     counter = itertools.count()
     return lambda: next(counter) >= calls
 
 
-def test_the_loss_falls_and_images_never_seen_get_better(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_training_lowers_the_loss_and_improves_validation(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     settings = dataclasses.replace(small, batch=8, learning_rate=3e-3, validate_every=40)
     result = go(tmp_path / "run", settings, steps=160)
     first, *_, last = read_curve(tmp_path / "run")
@@ -78,7 +78,7 @@ def test_the_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small: 
     assert not _same(tmp_path / "a", tmp_path / "c")
 
 
-def test_a_resumed_training_equals_an_uninterrupted_one(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_resumed_training_equals_an_uninterrupted_one(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     go(tmp_path / "whole", small, steps=14)
     parts = tmp_path / "parts"
     assert go(parts, small, steps=14, stop=_after(6)) == TrainingResult(
@@ -92,16 +92,14 @@ def test_a_resumed_training_equals_an_uninterrupted_one(go: Train, tmp_path: Pat
     assert [session["steps"] for session in load_checkpoint(parts)["sessions"]] == [6, 5, 3]
 
 
-def test_a_longer_end_given_before_the_decay_is_as_if_it_had_been_meant_from_the_start(
-    go: Train, tmp_path: Path, small: TrainingSettings
-) -> None:
+def test_run_extended_before_the_decay_equals_a_longer_one(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     go(tmp_path / "whole", small, steps=20)
     go(tmp_path / "parts", small, steps=10, stop=_after(6))
     go(tmp_path / "parts", small, steps=20, resume=True)
     assert _same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_points_of_the_curve_beyond_the_checkpoint_are_dropped_on_resuming(
+def test_points_beyond_the_checkpoint_are_dropped_on_resuming(
     go: Train, tmp_path: Path, small: TrainingSettings
 ) -> None:
     run = tmp_path / "run"
@@ -113,7 +111,7 @@ def test_points_of_the_curve_beyond_the_checkpoint_are_dropped_on_resuming(
     assert read_curve(run)[1]["psnr_db"]["15"] < 90
 
 
-def test_minutes_alone_end_with_a_decay(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_minutes_only_end_with_a_decay(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     result = go(tmp_path / "run", dataclasses.replace(small, validate_every=1000), minutes=1 / 60)
     saved = load_checkpoint(tmp_path / "run")
     assert result.finished
@@ -122,16 +120,14 @@ def test_minutes_alone_end_with_a_decay(go: Train, tmp_path: Path, small: Traini
     assert last["learning_rate"] < 0.5 * small.learning_rate
 
 
-def test_minutes_end_a_run_of_stated_steps_early_and_it_can_go_on(
-    go: Train, tmp_path: Path, small: TrainingSettings
-) -> None:
+def test_minutes_pause_a_run_of_given_steps(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     settings = dataclasses.replace(small, validate_every=10**6)
     result = go(tmp_path / "run", settings, steps=10**6, minutes=1e-3)
     assert not result.finished
     assert go(tmp_path / "run", settings, steps=result.step + 2, resume=True).finished
 
 
-def test_a_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     go(tmp_path / "one", small, steps=4)
     weights = tmp_path / "one.safetensors"
     export_weights(tmp_path / "one", weights, data=[], licence="none")
@@ -148,7 +144,7 @@ def test_a_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: Trai
     assert "--start-from" in card
 
 
-def test_weights_of_another_network_are_no_start(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_weights_of_another_network_are_refused(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     kernels = (torch.zeros(8, 5, 3, 3), torch.zeros(4, 8, 3, 3))
     biases = (torch.zeros(8), torch.zeros(4))
     other = tmp_path / "other.safetensors"
@@ -157,13 +153,13 @@ def test_weights_of_another_network_are_no_start(go: Train, tmp_path: Path, smal
         go(tmp_path / "run", small, steps=1, start_from=other)
 
 
-def test_a_run_is_not_overwritten(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_existing_run_is_not_overwritten(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     go(tmp_path / "run", small, steps=1)
     with pytest.raises(ConfigError, match=r"There is a training run.*--resume"):
         go(tmp_path / "run", small, steps=1)
 
 
-def test_a_run_goes_on_only_with_its_own_settings_and_images(
+def test_resume_needs_equal_settings_and_images(
     go: Train, photographs: Path, tmp_path: Path, small: TrainingSettings
 ) -> None:
     go(tmp_path / "run", small, steps=2)
@@ -174,13 +170,13 @@ def test_a_run_goes_on_only_with_its_own_settings_and_images(
         go(tmp_path / "run", small, steps=4, resume=True)
 
 
-def test_a_finished_run_asks_for_more_steps(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_finished_run_needs_more_steps(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     go(tmp_path / "run", small, steps=3)
     with pytest.raises(ConfigError, match="has 3 steps; expected more; got 3"):
         go(tmp_path / "run", small, steps=3, resume=True)
 
 
-def test_there_must_be_a_run_to_resume(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_resume_needs_a_run(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     with pytest.raises(FileFormatError, match="no training run"):
         go(tmp_path / "run", small, steps=3, resume=True)
 
@@ -202,22 +198,22 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_a_checkpoint_of_another_network_is_refused(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_checkpoint_of_another_network_is_refused(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     go(tmp_path / "run", small, steps=1)
     saved = load_checkpoint(tmp_path / "run")
     saved["learner"]["parameters"][0] = torch.zeros(1)
     save_checkpoint(tmp_path / "run", saved)
-    with pytest.raises(FileFormatError, match="holds another network"):
+    with pytest.raises(FileFormatError, match="contains another network"):
         go(tmp_path / "run", small, steps=3, resume=True)
 
 
-def test_a_run_that_cannot_be_kept_says_so_before_it_learns(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_unwritable_run_fails_before_training(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cannot be written"):
         go(tmp_path / "file" / "run", small, steps=1, stop=lambda: pytest.fail("began to learn"))
 
 
-def test_a_checkpoint_that_fails_to_be_written_leaves_the_old_one(
+def test_failed_checkpoint_keeps_the_old_one(
     go: Train, tmp_path: Path, small: TrainingSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -234,9 +230,7 @@ def test_a_checkpoint_that_fails_to_be_written_leaves_the_old_one(
     assert not list(run.glob("*.partial")) + list(run.glob(".*partial"))
 
 
-def test_where_nobody_watches_each_point_of_the_curve_is_a_line(
-    go: Train, tmp_path: Path, small: TrainingSettings
-) -> None:
+def test_curve_points_are_logged_without_a_terminal(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     text = io.StringIO()
     go(tmp_path / "run", small, steps=8, console=Console(file=text, width=120))
     lines = text.getvalue().splitlines()
@@ -244,24 +238,24 @@ def test_where_nobody_watches_each_point_of_the_curve_is_a_line(
     assert "dB at σ 15 / 25 / 50" in lines[0]
 
 
-def test_a_progress_bar_is_shown_where_somebody_does(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_progress_bar_is_shown_on_a_terminal(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     text = io.StringIO()
     go(tmp_path / "run", small, steps=4, console=Console(file=text, width=120, force_terminal=True))
     assert "step 4/4" in text.getvalue()
 
 
-def test_images_passed_over_are_counted(go: Train, photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:
+def test_skipped_images_are_counted(go: Train, photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:
     (photographs / "broken.jpg").write_bytes(b"no picture")
     assert go(tmp_path / "run", small, steps=1).unreadable == 1
 
 
-def test_a_folder_without_images_is_refused(tmp_path: Path, small: TrainingSettings) -> None:
+def test_folder_without_images_is_refused(tmp_path: Path, small: TrainingSettings) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="holds no image"):
+    with pytest.raises(ConfigError, match="contains no usable image"):
         train(tmp_path / "empty", tmp_path / "run", small, Until(steps=1), device=CPU)
 
 
-def test_a_network_begins_by_leaving_the_image_nearly_as_it_is() -> None:
+def test_initial_network_leaves_the_image_nearly_unchanged() -> None:
 
     x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
     for shape in VARIANTS.values():

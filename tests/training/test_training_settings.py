@@ -15,7 +15,7 @@ from sci_stream.training.settings import TrainingSettings, Until
 SETTINGS = TrainingSettings(learning_rate=1e-3, warmup_steps=9, decay_share=0.25)
 
 
-def test_the_rate_rises_stays_and_falls() -> None:
+def test_rate_rises_stays_and_falls() -> None:
     shares = [SETTINGS.share(step, 100) for step in range(100)]
     assert shares[0] == pytest.approx(0.1)
     assert shares[9:75] == pytest.approx([1.0] * 66)
@@ -24,23 +24,23 @@ def test_the_rate_rises_stays_and_falls() -> None:
 
 
 @given(steps=st.integers(100, 10**6))
-def test_before_the_decay_nothing_depends_on_how_long_the_run_will_be(steps: int) -> None:
+def test_rate_before_the_decay_is_independent_of_the_steps(steps: int) -> None:
     last = SETTINGS.decay_begins(steps) - 1
     assert SETTINGS.share(last, steps) == SETTINGS.share(last, None) == SETTINGS.share(last, 2 * steps)
 
 
-def test_minutes_fix_the_steps_when_the_decay_takes_the_rest_of_the_time() -> None:
+def test_minutes_fix_the_steps_when_only_the_decay_remains() -> None:
     until = Until(minutes=10)
     assert until.planned_steps(SETTINGS, step=100, step_s=1.0, spent_s=100.0) is None
     assert until.planned_steps(SETTINGS, step=449, step_s=1.0, spent_s=449.0) is None
     assert until.planned_steps(SETTINGS, step=450, step_s=1.0, spent_s=450.0) == 600
 
 
-def test_minutes_of_a_later_session_count_from_its_beginning() -> None:
+def test_minutes_of_a_later_session_count_from_its_start() -> None:
     assert Until(minutes=10).planned_steps(SETTINGS, step=600, step_s=1.0, spent_s=0.0) is None
 
 
-def test_a_run_of_stated_steps_is_not_planned_anew() -> None:
+def test_run_of_given_steps_is_not_planned() -> None:
     assert Until(steps=600, minutes=10).planned_steps(SETTINGS, step=450, step_s=1.0, spent_s=450.0) is None
 
 
@@ -54,7 +54,7 @@ def test_time_is_out_after_the_minutes() -> None:
     ("until", "said"),
     [({}, "no end"), ({"steps": 0}, "steps"), ({"minutes": 0.0}, "minutes"), ({"minutes": math.inf}, "minutes")],
 )
-def test_a_training_without_a_sensible_end_is_refused(until: dict[str, float], said: str) -> None:
+def test_invalid_end_is_refused(until: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Until(**until)  # type: ignore[arg-type]  # the values are of mixed types, one a case
 
@@ -72,6 +72,6 @@ def test_a_training_without_a_sensible_end_is_refused(until: dict[str, float], s
         ({"seed": -1}, "seed"),
     ],
 )
-def test_a_setting_out_of_its_range_is_named(wrong: dict[str, object], said: str) -> None:
+def test_setting_out_of_range_is_named(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         TrainingSettings(**wrong)  # type: ignore[arg-type]  # the values are of mixed types, one a case

@@ -1,4 +1,4 @@
-"""What viewers may do from the page: it is done, or refused in words; no one else can do it in their name."""
+"""Operator controls of the live page, and refusal of invalid or foreign requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 10.0
 
 
 class SwitchBoard:
-    """A sink that records what it is asked; it answers as given."""
+    """A sink that records requests and gives prepared answers."""
 
     def __init__(self) -> None:
         self.asked: list[bool] = []
@@ -79,7 +79,7 @@ def grey(series: Series, level: float = 0.5, tint: tuple[float, float, float] = 
     return series.reconstruction(0, video=video, bayer=BayerPhase.RGGB)
 
 
-def test_a_new_tone_is_shown_to_every_viewer_at_once_on_the_video_they_have(preview: WebPreview, series) -> None:
+def test_new_tone_is_shown_to_every_viewer_at_once(preview: WebPreview, series) -> None:
     url = preview.start()
     preview.publish(grey(series))
     ws = f"ws://{urlsplit(url).netloc}/live"
@@ -97,7 +97,7 @@ def test_a_new_tone_is_shown_to_every_viewer_at_once_on_the_video_they_have(prev
 
 
 def next_other_picture(viewer, level: float) -> tuple[dict, float]:
-    """Return the next picture that looks different: a viewer that comes has everyone sent the last one once more."""
+    """Return the next image that differs: a new viewer makes the last one be sent again."""
     while abs((found := next_picture(viewer))[1] - level) <= 3:
         pass
     return found
@@ -112,7 +112,7 @@ def next_picture(viewer) -> tuple[dict, float]:
             return header, float(cv2.imdecode(np.frombuffer(images[0], np.uint8), cv2.IMREAD_COLOR).mean())
 
 
-def test_a_picked_point_becomes_the_white_of_the_tone(preview: WebPreview, series) -> None:
+def test_picked_point_sets_the_white_balance(preview: WebPreview, series) -> None:
     url = preview.start()
     assert "first video" in post(url, "white", {"x": 0.5, "y": 0.5}).json()["error"]
     preview.publish(grey(series, 0.5, (1.0, 0.5, 0.25)))
@@ -121,7 +121,7 @@ def test_a_picked_point_becomes_the_white_of_the_tone(preview: WebPreview, serie
     assert tone["gains"] == pytest.approx([0.5, 1.0, 2.0], rel=1e-3)
 
 
-def test_a_monochrome_camera_has_no_white(preview: WebPreview, series) -> None:
+def test_monochrome_camera_has_no_white_balance(preview: WebPreview, series) -> None:
     url = preview.start()
     preview.publish(series.reconstruction(0))
     answer = post(url, "white", {"x": 0.5, "y": 0.5})
@@ -129,7 +129,7 @@ def test_a_monochrome_camera_has_no_white(preview: WebPreview, series) -> None:
     assert "monochrome" in answer.json()["error"]
 
 
-def test_a_snapshot_is_saved_with_pictures_numbers_and_its_story(preview: WebPreview, series, tmp_path: Path) -> None:
+def test_saved_snapshot_contains_images_data_and_description(preview: WebPreview, series, tmp_path: Path) -> None:
     url = preview.start()
     preview.publish(series.reconstruction(7))
     saved = Path(post(url, "snapshot", {}).json()["saved"])
@@ -148,7 +148,7 @@ def test_a_snapshot_is_saved_with_pictures_numbers_and_its_story(preview: WebPre
     assert not list((tmp_path / "stills").glob(".*")), "nothing half-made is left"
 
 
-def test_a_folder_that_cannot_be_written_is_said(board: SwitchBoard, series, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_is_reported(board: SwitchBoard, series, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     preview = WebPreview(PreviewOptions(port=0, stills=tmp_path / "file"), board)
     url = preview.start()
@@ -161,9 +161,7 @@ def test_a_folder_that_cannot_be_written_is_said(board: SwitchBoard, series, tmp
         preview.close()
 
 
-def test_the_recording_is_switched_by_the_sink_and_its_refusal_is_passed_on(
-    preview: WebPreview, board: SwitchBoard
-) -> None:
+def test_recording_is_switched_by_the_sink(preview: WebPreview, board: SwitchBoard) -> None:
     url = preview.start()
     assert post(url, "recording", {"on": True}).json() == {"ok": True, "file": "run-1.h5"}
     assert post(url, "recording", {"on": False}).status_code == 200
@@ -176,7 +174,7 @@ def test_the_recording_is_switched_by_the_sink_and_its_refusal_is_passed_on(
     assert post(url, "recording", {"on": True}).status_code == 400
 
 
-def test_nodes_are_asked_through_the_sink_and_who_asks_is_passed_on(preview: WebPreview, board: SwitchBoard) -> None:
+def test_requests_to_nodes_carry_the_operator(preview: WebPreview, board: SwitchBoard) -> None:
     url = preview.start()
     changes = {"iterations": 12, "adapt_budget": False}
     answer = post(url, "set", {"node": "reconstruct-0", "parameters": changes, "who": "eva"})
@@ -191,22 +189,22 @@ def test_nodes_are_asked_through_the_sink_and_who_asks_is_passed_on(preview: Web
     assert (answer.status_code, "from 1 to 100" in answer.json()["error"]) == (400, True)
 
 
-def test_a_node_that_does_not_answer_in_time_is_not_said_to_have_done_nothing(
+def test_unanswered_request_may_still_take_effect(
     preview: WebPreview, board: SwitchBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preview_controls, "_PATIENCE_S", 0.2)
     board.answers = False
     answer = post(preview.start(), "do", {"node": "acquire", "action": "stop_series"})
     assert answer.status_code == 504
-    assert "may still do it" in answer.json()["error"]
+    assert "may still take effect" in answer.json()["error"]
 
 
-def test_where_nothing_can_be_recorded_it_is_said() -> None:
+def test_unavailable_recording_is_refused() -> None:
     preview = WebPreview(PreviewOptions(port=0))
     url = preview.start()
     try:
         assert httpx.get(f"{url}status").json()["preview"]["can_record"] is False
-        assert "Nothing can be recorded" in post(url, "recording", {"on": True}).json()["error"]
+        assert "Recording is not available" in post(url, "recording", {"on": True}).json()["error"]
     finally:
         preview.close()
 
@@ -228,10 +226,10 @@ def test_where_nothing_can_be_recorded_it_is_said() -> None:
         ("set", {"node": 5, "parameters": {"a": 1}}, "node is missing"),
         ("do", {"node": "acquire"}, "action is missing"),
         ("do", {"node": "x" * 65, "action": "stop"}, "node is missing"),
-        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "Who asks"),
+        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "Invalid name of the operator"),
     ],
 )
-def test_nonsense_is_refused_in_words_and_changes_nothing(
+def test_invalid_request_is_refused_without_effect(
     preview: WebPreview, board: SwitchBoard, name: str, body: object, word: str
 ) -> None:
     url = preview.start()
@@ -242,17 +240,17 @@ def test_nonsense_is_refused_in_words_and_changes_nothing(
     assert (preview.tone, board.asked, board.requests) == (before, [], [])
 
 
-def test_what_is_no_json_or_too_long_is_refused(preview: WebPreview) -> None:
+def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
     url = f"{preview.start()}control/tone"
     form = httpx.post(url, data={"exposure_ev": "1"})
     assert (form.status_code, "Content-Type" in form.json()["error"]) == (400, True)
     json_type = {"Content-Type": "application/json"}
-    assert "no JSON" in httpx.post(url, content=b"{", headers=json_type).json()["error"]
+    assert "not valid JSON" in httpx.post(url, content=b"{", headers=json_type).json()["error"]
     assert "too long" in httpx.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
     assert httpx.get(url).status_code == 405
 
 
-def test_a_page_of_another_origin_can_change_nothing(preview: WebPreview, board: SwitchBoard) -> None:
+def test_page_of_another_origin_can_change_nothing(preview: WebPreview, board: SwitchBoard) -> None:
     url = preview.start()
     assert post(url, "recording", {"on": True}, Origin="http://elsewhere.example").status_code == 403
     assert post(url, "recording", {"on": True}, Origin="null").status_code == 403
@@ -260,7 +258,7 @@ def test_a_page_of_another_origin_can_change_nothing(preview: WebPreview, board:
     assert post(url, "recording", {"on": True}, Origin=url.rstrip("/")).status_code == 200
 
 
-def test_without_the_token_nothing_can_be_changed(board: SwitchBoard) -> None:
+def test_control_needs_the_token(board: SwitchBoard) -> None:
     preview = WebPreview(PreviewOptions(port=0, token="s3cret"), board)
     base = preview.start().partition("?")[0]
     try:
@@ -272,7 +270,7 @@ def test_without_the_token_nothing_can_be_changed(board: SwitchBoard) -> None:
         preview.close()
 
 
-def test_a_request_that_never_ends_holds_nobody_up(preview: WebPreview) -> None:
+def test_endless_request_blocks_no_one(preview: WebPreview) -> None:
     url = preview.start()
     host, port = urlsplit(url).hostname, urlsplit(url).port
     with socket.create_connection((host, port)) as stuck:

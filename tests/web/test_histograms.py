@@ -1,4 +1,4 @@
-"""Histograms and history say what was there."""
+"""Histograms and history of the live page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_sampled_pixel_is_in_one_bin() -> None:
         (np.uint16, 60000, 12, 65535),
     ],
 )
-def test_the_histogram_of_counts_reaches_to_the_top_of_the_converter(dtype, brightest, depth, top) -> None:
+def test_counts_histogram_covers_the_converter_range(dtype, brightest, depth, top) -> None:
     counts = np.zeros((30, 30), dtype)
     counts[0, 0] = brightest
     report = counts_histogram(counts, depth)
@@ -40,7 +40,7 @@ def test_the_histogram_of_counts_reaches_to_the_top_of_the_converter(dtype, brig
     assert report["bins"][int(brightest * BINS / (top + 1))] == 1
 
 
-def test_floating_point_counts_with_bad_pixels_have_a_histogram_too() -> None:
+def test_counts_histogram_of_floats_with_bad_pixels() -> None:
     counts = np.full((12, 12), 5.0, np.float32)
     counts[0, 0] = np.nan
     report = counts_histogram(counts, None)
@@ -48,7 +48,7 @@ def test_floating_point_counts_with_bad_pixels_have_a_histogram_too() -> None:
     assert report["top_dn"] == 5.0
 
 
-def test_history_keeps_the_slowest_and_the_losses_of_each_second(series: Series) -> None:
+def test_history_keeps_slowest_and_losses_of_each_second(series: Series) -> None:
     history = History()
     for at_s, took_ms in ((100.1, 20), (100.9, 50), (101.2, 30)):
         times = StageTimes(acquired_ns=1, accepted_ns=1 + took_ms * 1_000_000)

@@ -1,4 +1,4 @@
-"""Any number of viewers see the newest video; none of them can hold the instrument up, and no stranger is let in."""
+"""The live page with any number of viewers, slow viewers and strangers."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def acknowledge(viewer: ClientConnection, header: dict) -> None:
 
 
 def until(url: str, counter: str, least: int) -> None:
-    """Wait until a counter of the preview has come this far."""
+    """Wait until a counter of the preview reaches a value."""
     deadline = time.monotonic() + WAIT_S
     while httpx.get(f"{url}status").json()["preview"][counter] < least:
         assert time.monotonic() < deadline, f"{counter} did not reach {least}"
         time.sleep(0.01)
 
 
-def test_a_viewer_sees_the_frames_and_the_coded_snapshot(preview: WebPreview, series) -> None:
+def test_viewer_receives_frames_and_coded_snapshot(preview: WebPreview, series) -> None:
     with watch(preview.start()) as viewer:
         preview.publish(series.reconstruction(7))
         header, images = next_picture(viewer)
@@ -79,7 +79,7 @@ def test_a_viewer_sees_the_frames_and_the_coded_snapshot(preview: WebPreview, se
     assert shapes == [(16, 24, 3)] * 4
 
 
-def test_who_comes_late_sees_the_last_one_at_once(preview: WebPreview, series) -> None:
+def test_late_viewer_receives_the_last_image_at_once(preview: WebPreview, series) -> None:
     url = preview.start()
     preview.publish(series.reconstruction(3))
     for _ in range(2):  # also after the last viewer has left
@@ -96,7 +96,7 @@ def test_unknown_numbers_are_null_not_nan(preview: WebPreview, series) -> None:
     assert (header["residual"], header["psnr_db"], header["coded"], len(images)) == (None, None, False, 3)
 
 
-def test_nothing_is_encoded_while_nobody_watches(preview: WebPreview, series) -> None:
+def test_nothing_is_encoded_without_viewers(preview: WebPreview, series) -> None:
     url = preview.start()
     for seq in range(5):
         preview.publish(series.reconstruction(seq))
@@ -104,7 +104,7 @@ def test_nothing_is_encoded_while_nobody_watches(preview: WebPreview, series) ->
     assert (counters["published"], counters["encoded"], counters["viewers"]) == (5, 0, 0)
 
 
-def test_a_viewer_that_does_not_acknowledge_gets_two_then_the_newest(preview: WebPreview, series) -> None:
+def test_viewer_without_acknowledgements_gets_two_images(preview: WebPreview, series) -> None:
     url = preview.start()
     with watch(url) as viewer:
         numbers = []
@@ -120,7 +120,7 @@ def test_a_viewer_that_does_not_acknowledge_gets_two_then_the_newest(preview: We
         assert next_picture(viewer)[0]["seq"] == 9
 
 
-def test_a_viewer_that_never_reads_does_not_slow_another_nor_fill_memory(preview: WebPreview, series) -> None:
+def test_stuck_viewer_does_not_slow_others_or_fill_memory(preview: WebPreview, series) -> None:
     url = preview.start()
     with watch(url, close_timeout=0.1) as sleeper, watch(url) as viewer:
         until(url, "viewers", 2)
@@ -139,7 +139,7 @@ def test_a_viewer_that_never_reads_does_not_slow_another_nor_fill_memory(preview
         assert next_picture(sleeper)[0]["seq"] == 11
 
 
-def test_the_newest_wins_when_encoding_is_slower_than_publishing(preview: WebPreview, series) -> None:
+def test_newest_image_wins_when_encoding_is_slow(preview: WebPreview, series) -> None:
     video = np.random.default_rng(0).random((3, 256, 256)).astype(np.float16)
     with watch(preview.start()) as viewer:
         for seq in range(200):
@@ -153,7 +153,7 @@ def test_the_newest_wins_when_encoding_is_slower_than_publishing(preview: WebPre
     assert len(seen) < 200
 
 
-def test_a_picture_that_cannot_be_made_does_not_end_the_preview(preview: WebPreview, series) -> None:
+def test_failed_image_does_not_end_the_preview(preview: WebPreview, series) -> None:
     url = preview.start()
     with watch(url) as viewer:
         preview.publish(series.reconstruction(0, video=np.zeros((3, 0, 0), np.float16)))
@@ -162,7 +162,7 @@ def test_a_picture_that_cannot_be_made_does_not_end_the_preview(preview: WebPrev
         assert next_picture(viewer)[0]["seq"] == 1
 
 
-def test_status_reaches_the_page_and_the_status_address(preview: WebPreview) -> None:
+def test_status_reaches_page_and_status_address(preview: WebPreview) -> None:
     url = preview.start()
     with watch(url) as viewer:
         next_status(viewer)
@@ -176,7 +176,7 @@ def test_status_reaches_the_page_and_the_status_address(preview: WebPreview) -> 
     assert httpx.get(f"{url}status").json()["ledger"] == {"acquired": 5}
 
 
-def test_a_viewer_that_talks_nonsense_is_ignored(preview: WebPreview, series) -> None:
+def test_invalid_messages_of_a_viewer_are_ignored(preview: WebPreview, series) -> None:
     with watch(preview.start()) as viewer:
         for nonsense in ("", "{", "[]", "null", '{"ack": "all"}', b"\0\1", '{"ack": null}'):
             viewer.send(nonsense)
@@ -184,7 +184,7 @@ def test_a_viewer_that_talks_nonsense_is_ignored(preview: WebPreview, series) ->
         assert next_picture(viewer)[0]["seq"] == 0
 
 
-def test_the_page_asks_no_other_host_for_anything(preview: WebPreview) -> None:
+def test_page_requests_nothing_from_other_hosts(preview: WebPreview) -> None:
     url = preview.start()
     page = httpx.get(url)
     assert page.status_code == 200
@@ -197,7 +197,7 @@ def test_the_page_asks_no_other_host_for_anything(preview: WebPreview) -> None:
     assert httpx.get(f"{url}static/../preview.py").status_code == 404
 
 
-def test_mjpeg_shows_frames_and_then_that_there_is_no_data(preview: WebPreview, series) -> None:
+def test_mjpeg_shows_frames_then_no_data(preview: WebPreview, series) -> None:
     url = preview.start()
     preview.publish(series.reconstruction(0))
     with httpx.stream("GET", f"{url}stream.mjpg", timeout=WAIT_S) as stream:
@@ -213,7 +213,7 @@ def test_mjpeg_shows_frames_and_then_that_there_is_no_data(preview: WebPreview, 
     assert pictures[3].mean() < pictures[2].mean() / 2  # dimmed
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_port_in_use_is_named() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -222,7 +222,7 @@ def test_a_port_in_use_is_named() -> None:
             WebPreview(PreviewOptions(port=port)).start()
 
 
-def test_beyond_loopback_a_token_is_demanded() -> None:
+def test_host_beyond_loopback_needs_a_token() -> None:
     with pytest.raises(InputError, match="token"):
         WebPreview(PreviewOptions(host="0.0.0.0"))
 
@@ -234,7 +234,7 @@ def guarded() -> Iterator[str]:
     preview.close()
 
 
-def test_without_the_token_nothing_is_shown(guarded: str) -> None:
+def test_nothing_is_shown_without_the_token(guarded: str) -> None:
     parts = urlsplit(guarded)
     base = f"http://{parts.netloc}"
     for path in ("/", "/status", "/stream.mjpg", "/static/app.js", "/?token=wrong"):
@@ -244,24 +244,24 @@ def test_without_the_token_nothing_is_shown(guarded: str) -> None:
         connect(f"ws://{parts.netloc}/live")
 
 
-def test_who_has_no_token_is_asked_for_it_and_who_has_a_wrong_one_is_told_so(guarded: str) -> None:
+def test_missing_and_wrong_tokens_are_explained(guarded: str) -> None:
     base = guarded.partition("?")[0].rstrip("/")
     browser = {"Accept": "text/html,application/xhtml+xml"}
     asked = httpx.get(base + "/", headers=browser)
     assert asked.status_code == 403
-    assert "A token is needed" in asked.text
+    assert "A token is required" in asked.text
     assert '<form action="/" method="get">' in asked.text
     assert "form-action 'self'" in asked.headers["content-security-policy"]
     wrong = httpx.get(base + "/?token=wrong", headers=browser)
-    assert "The token is not the right one" in wrong.text
-    assert httpx.get(base + "/status?token=wrong").text.startswith("the token is not the right one")
-    assert httpx.get(base + "/status").text.startswith("a token is needed")
+    assert "The token is wrong" in wrong.text
+    assert httpx.get(base + "/status?token=wrong").text.startswith("the token is wrong")
+    assert httpx.get(base + "/status").text.startswith("a token is required")
     with httpx.Client(follow_redirects=True, headers=browser) as client:
         assert client.get(base + "/", params={"token": "s3cret&more"}).url.path == "/"
         assert "Reconstructed video" in client.get(base + "/").text
 
 
-def test_the_token_is_taken_from_the_address_into_a_cookie(guarded: str) -> None:
+def test_token_moves_from_the_address_into_a_cookie(guarded: str) -> None:
     base = f"http://{urlsplit(guarded).netloc}"
     with httpx.Client(follow_redirects=True) as browser:
         page = browser.get(guarded)
@@ -275,7 +275,7 @@ def test_the_token_is_taken_from_the_address_into_a_cookie(guarded: str) -> None
 
 
 def is_sent_away(viewer: ClientConnection, say: str = "") -> bool:
-    """Listen, and say something again and again, until the connection is closed."""
+    """Receive, and send a text repeatedly, until the connection is closed."""
     deadline = time.monotonic() + WAIT_S
     try:
         while time.monotonic() < deadline:
@@ -288,7 +288,7 @@ def is_sent_away(viewer: ClientConnection, say: str = "") -> bool:
     return False
 
 
-def test_an_expired_token_is_named_and_counted_and_viewers_are_sent_away(series, monkeypatch) -> None:
+def test_expired_token_disconnects_viewers(series, monkeypatch) -> None:
     ends_s = time.time() + 3600
     preview = WebPreview(PreviewOptions(port=0, token="s3cret", token_expires_s=ends_s))
     url = preview.start()
@@ -306,12 +306,12 @@ def test_an_expired_token_is_named_and_counted_and_viewers_are_sent_away(series,
         preview.close()
 
 
-def test_a_viewer_that_talks_without_end_is_sent_away(preview: WebPreview) -> None:
+def test_flooding_viewer_is_disconnected(preview: WebPreview) -> None:
     with watch(preview.start()) as viewer:
         assert is_sent_away(viewer, say='{"ack": 0}')
 
 
-def test_a_page_of_another_origin_may_not_watch(preview: WebPreview) -> None:
+def test_page_of_another_origin_may_not_watch(preview: WebPreview) -> None:
     url = preview.start()
     with pytest.raises(InvalidStatus):
         watch(url, origin="http://elsewhere.example")
@@ -319,14 +319,14 @@ def test_a_page_of_another_origin_may_not_watch(preview: WebPreview) -> None:
         next_status(viewer)
 
 
-def test_a_name_that_was_made_to_point_here_is_refused(preview: WebPreview) -> None:
+def test_rebound_host_name_is_refused(preview: WebPreview) -> None:
     url = preview.start()
     assert httpx.get(url, headers={"Host": "elsewhere.example"}).status_code == 403
     assert httpx.get(url, headers={"Host": "[bad"}).status_code == 403
     assert httpx.get(url, headers={"Host": "localhost:1"}).status_code == 200
 
 
-def test_viewers_are_limited() -> None:
+def test_number_of_viewers_is_limited() -> None:
     preview = WebPreview(PreviewOptions(port=0, most_viewers=1))
     url = preview.start()
     try:
@@ -339,7 +339,7 @@ def test_viewers_are_limited() -> None:
         preview.close()
 
 
-def test_closing_sends_viewers_away_and_ends_every_thread(preview: WebPreview, series) -> None:
+def test_close_disconnects_viewers_and_ends_threads(preview: WebPreview, series) -> None:
     before = {thread.name for thread in threading.enumerate()}
     url = preview.start()
     with watch(url) as viewer, httpx.stream("GET", f"{url}stream.mjpg", timeout=WAIT_S):

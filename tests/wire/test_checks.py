@@ -1,4 +1,4 @@
-"""What a field may be, and how it says so when it is not."""
+"""Validators of fields and their error messages."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ NAN, INF = float("nan"), float("inf")
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Check) else "",
 )
-def test_a_check_takes_what_its_field_may_be_and_nothing_else(
-    check: Check, good: list[object], bad: list[object]
-) -> None:
+def test_check_accepts_valid_values_only(check: Check, good: list[object], bad: list[object]) -> None:
     for value in good:
         check.read(value)
     for value in bad:
@@ -50,11 +48,11 @@ def test_a_check_takes_what_its_field_may_be_and_nothing_else(
             check.read(value)
 
 
-def test_a_choice_gives_what_the_string_stands_for() -> None:
+def test_choice_returns_the_value_of_the_string() -> None:
     assert Choice({"a": 1}).read("a") == 1
 
 
-def test_what_is_not_finite_is_sent_as_nil() -> None:
+def test_non_finite_numbers_are_sent_as_nil() -> None:
     check = FiniteOrNil()
     assert [check.dump(value) for value in (31.5, INF, NAN, None)] == [31.5, None, None, None]
     assert check.read(None) is None
@@ -62,7 +60,7 @@ def test_what_is_not_finite_is_sent_as_nil() -> None:
         check.read(INF)
 
 
-def test_prose_is_cut_to_length_when_it_is_sent() -> None:
+def test_prose_is_cut_to_length() -> None:
     assert Prose(5).dump("abcdef") == "abcd…"
     assert Prose(5).dump("abcde") == "abcde"
 
@@ -85,7 +83,7 @@ def _inner(level: int) -> Inner:
 RECORD = Record(Outer, {"name": Text(9), "inner": Record(_inner, {"level": Integer(0, 9)}, {"level": "depth"})})
 
 
-def test_a_record_reads_what_it_dumps() -> None:
+def test_record_round_trip() -> None:
     outer = Outer("x", Inner(3))
     assert RECORD.dump(outer) == {"name": "x", "inner": {"level": 3}}
     assert RECORD.read(RECORD.dump(outer)) == outer
@@ -96,17 +94,17 @@ def test_a_record_reads_what_it_dumps() -> None:
     [
         ({"name": "x", "inner": {"level": 10}}, "inner.level: expected an integer from 0 to 9, got 10"),
         ({"name": "x", "inner": 3}, "inner: expected a map, got 3"),
-        ({"name": "x"}, "inner: expected it to be there, got no such field"),
+        ({"name": "x"}, "inner: expected a required field, got no such field"),
         ({"name": "x", "inner": {"level": 1}, "more": 1}, "'more': expected only the fields of this version"),
     ],
 )
-def test_a_record_names_the_field_that_does_not_fit(value: object, says: str) -> None:
+def test_record_names_the_invalid_field(value: object, says: str) -> None:
     with pytest.raises(UnfitError) as caught:
         RECORD.read(value)
     assert says in str(caught.value)
 
 
-def test_whatever_came_is_described_in_a_few_words() -> None:
+def test_shown_describes_any_value_in_a_few_words() -> None:
     deep: list[object] = []
     for _ in range(5000):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""Messages become frames and come back; whatever else arrives is refused with a reason."""
+"""Messages round-trip through frames; invalid frames are refused with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CORPUS = list(hostile_messages())
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare values whose arrays dataclass equality leaves out."""
+    """Compare values, including arrays, which dataclass equality omits."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if dataclasses.is_dataclass(one) and type(one) is type(other):
@@ -33,24 +33,24 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", samples())
-def test_a_message_of_every_kind_comes_back_as_it_was(kind: str) -> None:
+def test_every_kind_round_trips(kind: str) -> None:
     message = samples()[kind]
     frames = encode(message)
     assert frames[0] == kind.encode()
     assert same(decode(frames), message)
 
 
-def test_the_samples_cover_every_kind_and_every_type_of_message() -> None:
+def test_samples_cover_every_kind_and_type() -> None:
     assert {kind.name for kind in KINDS} == set(samples())
     assert {type(message) for message in samples().values()} == set(get_args(Message))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.payloads], ids=lambda kind: kind.name)
-def test_every_field_of_a_message_is_in_its_header(kind: Any) -> None:
+def test_every_field_is_in_the_header(kind: Any) -> None:
     assert set(kind.record.names) == {field.name for field in dataclasses.fields(kind.type)}
 
 
-def test_a_calibration_keeps_its_hash_on_the_way() -> None:
+def test_calibration_keeps_its_hash() -> None:
     calibration = samples()["calibration"]
     received = decode(encode(calibration))
     assert isinstance(calibration, Calibration)
@@ -61,7 +61,7 @@ def test_a_calibration_keeps_its_hash_on_the_way() -> None:
 # --- buffers
 
 
-def test_payloads_are_sent_and_received_without_a_copy() -> None:
+def test_payloads_are_not_copied() -> None:
     counts = np.arange(24, dtype=np.uint16).reshape(4, 6)
     frames = encode(Snapshot(SnapshotId("s", 0, 0), counts, "c", 1, 0))
     assert np.shares_memory(np.frombuffer(frames[2], np.uint8), counts)
@@ -81,13 +81,13 @@ def test_payloads_are_sent_and_received_without_a_copy() -> None:
     ],
     ids=["transposed", "big-endian", "every second column"],
 )
-def test_arrays_in_another_order_arrive_with_the_same_values(counts: np.ndarray[Any, Any]) -> None:
+def test_non_contiguous_arrays_keep_their_values(counts: np.ndarray[Any, Any]) -> None:
     received = decode(encode(Snapshot(SnapshotId("s", 0, 0), counts, "c", 1, 0)))
     assert isinstance(received, Snapshot)
     assert np.array_equal(received.counts, counts)
 
 
-def test_arrays_are_aligned_wherever_a_payload_lies_in_the_receive_buffer() -> None:
+def test_received_arrays_are_aligned() -> None:
     kind, header, video, counts = good_frames("reconstruction")
     shifted = memoryview(bytearray(b"\0" + video))[1:]
     received = decode([kind, header, shifted, counts])
@@ -101,7 +101,7 @@ shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
 @given(
     counts=st.sampled_from([np.uint8, np.uint16, np.float32]).flatmap(lambda t: hnp.arrays(t, shapes)), data=st.data()
 )
-def test_any_snapshot_makes_the_round_trip_bit_for_bit(counts: np.ndarray[Any, Any], data: st.DataObject) -> None:
+def test_any_snapshot_round_trips(counts: np.ndarray[Any, Any], data: st.DataObject) -> None:
     big = st.integers(0, 2**63 - 1)
     snapshot = Snapshot(
         SnapshotId(data.draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}", fullmatch=True)), 0, data.draw(big)),
@@ -123,25 +123,25 @@ def test_any_snapshot_makes_the_round_trip_bit_for_bit(counts: np.ndarray[Any, A
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
-def test_a_hostile_message_is_refused_for_its_reason(case: HostileCase) -> None:
+def test_hostile_message_is_refused_for_its_reason(case: HostileCase) -> None:
     with pytest.raises(WireError) as caught:
         decode(case.frames)
     assert caught.value.reason == case.reason
     assert len(str(caught.value)) < 600
 
 
-def test_the_corpus_has_every_reason_and_no_name_twice() -> None:
+def test_corpus_covers_every_reason_with_unique_names() -> None:
     assert {case.reason for case in CORPUS} == set(get_args(Reason))
     assert len({case.name for case in CORPUS}) == len(CORPUS)
 
 
-def test_another_version_is_refused_naming_both() -> None:
+def test_other_version_error_names_both() -> None:
     frames = with_header(good_frames("hello"), lambda header: header.update(v=7))
     with pytest.raises(WireError, match=r"expected version 4; got 7\. Run the same release"):
         decode(frames)
 
 
-def test_limits_are_the_receivers_choice() -> None:
+def test_limits_are_set_by_the_receiver() -> None:
     frames = good_frames("snapshot")
     for limits, reason in (
         (Limits(max_header_bytes=64), "header_size"),
@@ -167,7 +167,7 @@ kind_names = st.sampled_from([kind.name.encode() for kind in KINDS])
 
 
 @given(frames=st.lists(kind_names | st.binary(max_size=64), max_size=6))
-def test_arbitrary_frames_are_never_worse_than_refused(frames: list[bytes]) -> None:
+def test_random_frames_are_refused_or_decoded(frames: list[bytes]) -> None:
     refused_or_read(frames)
 
 
@@ -184,9 +184,7 @@ msgpack_values = st.recursive(
 
 
 @given(kind=st.sampled_from(list(samples())), data=st.data())
-def test_a_good_message_with_any_header_values_replaced_is_never_worse_than_refused(
-    kind: str, data: st.DataObject
-) -> None:
+def test_message_with_replaced_header_values_is_refused_or_decoded(kind: str, data: st.DataObject) -> None:
     frames = good_frames(kind)
     header = msgpack.unpackb(frames[1])
     for field in data.draw(st.lists(st.sampled_from(sorted(header)), min_size=1, max_size=3)):
@@ -195,9 +193,7 @@ def test_a_good_message_with_any_header_values_replaced_is_never_worse_than_refu
 
 
 @given(kind=st.sampled_from(list(samples())), data=st.data())
-def test_a_good_message_with_bytes_changed_cut_or_added_is_never_worse_than_refused(
-    kind: str, data: st.DataObject
-) -> None:
+def test_message_with_changed_bytes_is_refused_or_decoded(kind: str, data: st.DataObject) -> None:
     frames = good_frames(kind)
     index = data.draw(st.integers(0, len(frames) - 1))
     frame = bytearray(frames[index])
@@ -226,35 +222,35 @@ def test_a_good_message_with_bytes_changed_cut_or_added_is_never_worse_than_refu
         ),
     ],
 )
-def test_what_a_receiver_would_refuse_is_the_senders_error(message: Message, says: str) -> None:
+def test_encode_refuses_what_a_receiver_would_refuse(message: Message, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         encode(message)
 
 
-def test_what_is_not_a_message_is_a_type_error() -> None:
+def test_encode_of_another_type_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="not a message: dict"):
         encode({"kind": "snapshot"})  # type: ignore[arg-type]  # the point of the test
 
 
-def test_words_for_a_person_are_cut_rather_than_refused() -> None:
+def test_long_prose_is_cut_not_refused() -> None:
     received = decode(encode(SeriesEnd("s", 3, reason="why \ud800 " * 1000)))
     assert isinstance(received, SeriesEnd)
     assert len(received.reason) == 1024
     assert received.reason.endswith("…")
 
 
-def test_a_rate_that_is_not_known_yet_does_not_silence_a_node() -> None:
+def test_unknown_rate_does_not_prevent_a_heartbeat() -> None:
     received = decode(encode(Heartbeat("sink", {"rate": float("nan"), "latency": float("inf"), "n": 3})))
     assert received == Heartbeat("sink", {"n": 3})
 
 
-def test_a_header_too_large_for_any_receiver_is_not_sent() -> None:
+def test_oversized_header_is_not_sent() -> None:
     with pytest.raises(ValueError, match="over the limit"):
         encode(Heartbeat("sink", {f"k{i}": "\U0001f4f7" * 1024 for i in range(100)}))
 
 
-def test_damage_on_a_forwarding_node_is_found_where_the_payload_arrives() -> None:
-    """What is sent on unchanged keeps the checksum under which it came; what was derived from it gets its own."""
+def test_corruption_on_a_forwarding_node_is_detected() -> None:
+    """Forwarded payloads keep their checksum; derived arrays get a new one."""
     frames = [bytearray(frame) for frame in encode(samples()["snapshot"])]
     forwarded = decode(frames)
     assert isinstance(forwarded, Snapshot)

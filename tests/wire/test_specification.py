@@ -1,4 +1,4 @@
-"""docs/wire.md says what the code does: a peer in another language is written from it."""
+"""docs/wire.md agrees with the code: peers in other languages are written from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_kind_and_each_of_its_fields_and_payloads_is_specified(kind: Kind) -> None:
+def test_every_kind_field_and_payload_is_specified(kind: Kind) -> None:
     for name in (kind.name, *kind.record.names, *(payload.name for payload in kind.payloads)):
         assert f"`{name}`" in TEXT, name
 
@@ -36,12 +36,12 @@ def test_every_reason_dtype_and_nested_field_is_specified() -> None:
         assert f"`{name}`" in TEXT, name
 
 
-def test_the_version_and_the_limits_are_those_of_the_code() -> None:
+def test_version_and_limits_match_the_code() -> None:
     assert f"Version {SCHEMA_VERSION}." in TEXT
     assert f"most\n{Limits().max_frames}; a header at most {Limits().max_header_bytes >> 10} KiB" in TEXT
 
 
-def test_the_example_is_what_the_code_sends() -> None:
+def test_example_equals_the_encoded_message() -> None:
     example = TEXT.split("## Example")[1].split("```")[1]
     octets = " ".join(re.sub(r"   +\S.*$", "", line.strip()) for line in example.strip().splitlines())
     assert bytes.fromhex(octets) == b"".join(bytes(frame) for frame in encode(Goodbye("reconstruct-0")))

@@ -1,1 +1,1 @@
-"""A simulated SCI camera as a GenTL producer in C++, which any GenICam program opens like a vendor's."""
+"""A simulated SCI camera as a GenTL producer in C++, for any GenICam program."""

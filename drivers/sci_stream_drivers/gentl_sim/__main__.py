@@ -18,19 +18,19 @@ def _parser() -> argparse.ArgumentParser:
     building = verbs.add_parser("build", help="compile the producer, if its sources are newer")
     building.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")
     rendering = verbs.add_parser("render", help="render frames, calibration and truth")
-    rendering.add_argument("--rig", type=Path, help="rig of the simulated camera that says what is filmed")
-    rendering.add_argument("--snapshots", type=int, default=32, help="shown round and round (default: 32)")
-    rendering.add_argument("--serial", default="SIM0001", help="of the camera (default: SIM0001)")
+    rendering.add_argument("--rig", type=Path, help="rig of the simulated camera that defines the scene")
+    rendering.add_argument("--snapshots", type=int, default=32, help="number of snapshots to loop over (default: 32)")
+    rendering.add_argument("--serial", default="SIM0001", help="serial number of the camera (default: SIM0001)")
     for verb in (building, rendering):
-        verb.add_argument("-o", "--folder", type=Path, default=FOLDER, help=f"where to (default: {FOLDER})")
+        verb.add_argument("-o", "--folder", type=Path, default=FOLDER, help=f"output folder (default: {FOLDER})")
     scoring = verbs.add_parser("score", help="PSNR of a recording's video")
     scoring.add_argument("recording", type=Path)
-    scoring.add_argument("--truth", type=Path, default=FOLDER / "truth.npy", help="written by render")
+    scoring.add_argument("--truth", type=Path, default=FOLDER / "truth.npy", help="truth written by render")
     return parser
 
 
 def main() -> None:
-    """Do what the command line says; errors of this project become one message and their exit status."""
+    """Run a command; errors of this project become a message and their exit status."""
     given = _parser().parse_args()
     try:
         if given.verb == "build":

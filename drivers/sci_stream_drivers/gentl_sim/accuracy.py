@@ -1,4 +1,4 @@
-"""How near a recorded reconstruction is to what the GenTL camera was filming."""
+"""PSNR of recorded video against the frames of the simulated GenTL camera."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sci_stream.storage.recording import Recording
 
 
 def score(recording: Path, truth: Path) -> dict[int, float]:
-    """Return the PSNR of every snapshot that was reconstructed: −10 log₁₀ MSE, peak 1, mean over its B frames, dB.
+    """Return the PSNR of every reconstructed snapshot: −10 log₁₀ MSE, peak 1, mean over its B frames, dB.
 
     Parameters
     ----------
     recording
-        With its video, made by a run on the GenTL camera.
+        Recording with video, made with the GenTL camera.
     truth
-        As `render` wrote it, for the frames that the camera showed.
+        Truth written by `render`, for the frames that the camera showed.
 
     Returns
     -------
@@ -27,7 +27,7 @@ def score(recording: Path, truth: Path) -> dict[int, float]:
     Raises
     ------
     FileFormatError
-        If a file is not what it should be, or they do not belong together.
+        If a file is invalid, or the two do not belong together.
     """
     try:
         video_of = np.load(truth, mmap_mode="r")
@@ -40,10 +40,12 @@ def score(recording: Path, truth: Path) -> dict[int, float]:
             expected = video_of[(opened.camera_frame_id(seq) or 0) % len(video_of)]
             if video.shape != expected.shape:
                 raise FileFormatError(
-                    f"The truth {truth} is of other frames", expected=f"(B, H, W) = {video.shape}", got=expected.shape
+                    f"The truth {truth} belongs to other frames",
+                    expected=f"(B, H, W) = {video.shape}",
+                    got=expected.shape,
                 )
             difference = video.astype(np.float64) - expected / 255.0
             found[seq] = float(np.mean(-10 * np.log10(np.mean(difference**2, axis=(1, 2)))))
     if not found:
-        raise FileFormatError(f"The recording {recording} holds no video", hint="Record it: [record] video = true.")
+        raise FileFormatError(f"The recording {recording} contains no video", hint="Record it: [record] video = true.")
     return found

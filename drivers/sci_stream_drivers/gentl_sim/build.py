@@ -1,4 +1,4 @@
-"""Compile the producer with one call of a C++ compiler."""
+"""Compile the GenTL producer with a C++ compiler."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ NAME = "sci_camera.cti"
 SANITIZED_NAME = "sci_camera_sanitized.cti"
 _INSTALLED = Path(__file__).parent / "producer"
 SOURCES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "gentl_sim"
-"""The C++ sources: beside this module in an installed wheel, `drivers/gentl_sim` in a checkout."""
+# The C++ sources are in the package in an installed wheel, and in `drivers/gentl_sim` in a checkout.
+# Output folder of `make gentl`, relative to the project's folder.
 FOLDER = Path("build") / "gentl"
-"""Where `make gentl` builds, from the project's folder."""
 
 _FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread")
 _RELEASE = ("-O3",)
 _SANITIZE = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
-# The library stays mapped once loaded: a thread that a consumer has not stopped must not find its code gone.
+# The library stays mapped once loaded: a thread that a consumer has not stopped would otherwise execute unmapped code.
 _LINK = ("-shared", "-pthread", "-Wl,-z,nodelete", "-Wl,--no-undefined", "-ldl")
 
 
 def find_compiler() -> str | None:
-    """Return the C++ compiler that CXX names, or the system's, or None if there is none."""
+    """Return the C++ compiler of CXX, or the system's, or None."""
     wanted = os.environ.get("CXX")
     return shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 
 
 def build(folder: Path = FOLDER, *, sanitize: bool = False) -> Path:
-    """Build the producer, unless it is there and newer than its sources.
+    """Build the producer if it is missing or older than its sources.
 
     Parameters
     ----------
     folder
-        Where the .cti goes; made if it is missing.
+        Output folder of the .cti; created if missing.
     sanitize
-        With AddressSanitizer and UndefinedBehaviorSanitizer, whose runtime the consuming process must preload.
+        Use AddressSanitizer and UndefinedBehaviorSanitizer, whose runtime the consuming process must preload.
 
     Returns
     -------
-    The path of the .cti, absolute.
+    Absolute path of the .cti.
 
     Raises
     ------
     EnvironmentFault
-        If there is no compiler, or it fails.
+        If there is no compiler, or compilation fails.
     StorageError
-        If the folder cannot be made or written.
+        If the folder cannot be created or written.
     """
     target = folder.absolute() / (SANITIZED_NAME if sanitize else NAME)
     files = sorted((*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")))
@@ -69,19 +69,19 @@ def build(folder: Path = FOLDER, *, sanitize: bool = False) -> Path:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
             built = Path(scratch) / target.name
             _compile(compiler, built, sanitize)
-            built.replace(target)  # whole or not at all: a consumer may be loading it
+            built.replace(target)  # atomically: a consumer may be loading it
     except OSError as error:
         raise StorageError(f"The folder {folder} cannot be written", got=error) from error
     return target
 
 
 def _compile(compiler: str, target: Path, sanitize: bool) -> None:
-    """Compile all sources as one unit: less than half the time, since each would read the same headers again."""
+    """Compile all sources as one unit, in less than half the time: each includes the same headers."""
     unit = "".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp")))
     command = [compiler, *_FLAGS, *(_SANITIZE if sanitize else _RELEASE), "-x", "c++", "-", *_LINK, "-o", str(target)]
     done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
     if done.returncode:
         raise EnvironmentFault(
             f"The compiler failed (status {done.returncode}):\n{' '.join(command)}\n{done.stderr.strip()}\n",
-            hint="This producer needs Linux and a compiler of C++17.",
+            hint="This producer needs Linux and a C++17 compiler.",
         )

@@ -1,7 +1,7 @@
-"""The file from which the simulated GenTL camera takes its frames.
+"""The file with the frames of the simulated GenTL camera.
 
-Little-endian: a header of 64 bytes, then the frames one after the other, each height × width samples of 16 bits, row by
-row. The producer maps it (scene.cpp), so that a file in ``/dev/shm`` is shared memory.
+Little-endian: a header of 64 bytes, then the frames, each height × width samples of 16 bits, row by row. The producer
+maps it (scene.cpp), so a file in ``/dev/shm`` is shared memory.
 
 ======  ========  ==========================================================================
 offset  type      meaning
@@ -11,13 +11,13 @@ offset  type      meaning
 12      uint32    offset of the first frame, even: 64
 16      uint32    width, pixels, a multiple of 8
 20      uint32    height, pixels, even
-24      uint32    number of frames, shown round and round
+24      uint32    number of frames, shown in a loop
 28      uint32    bits per sample, 8 to 16: samples are 0 … 2^bits − 1
 32      uint32    colour filters: 0 none, else the Bayer phase: 1 GRBG, 2 RGGB, 3 GBRG, 4 BGGR
 36      uint32    0
 40      float64   black level of the frames, DN
-48      float64   exposure time of the frames, µs: at this, and gain 0, they are shown as they are
-56      float64   frame rate, Hz, that the camera starts with
+48      float64   exposure time of the frames, µs: at this, and gain 0, they are shown unchanged
+56      float64   initial frame rate of the camera, Hz
 ======  ========  ==========================================================================
 """
 
@@ -43,12 +43,12 @@ _MOSAICS = (None, BayerPhase.GRBG, BayerPhase.RGGB, BayerPhase.GBRG, BayerPhase.
 
 @dataclass(frozen=True)
 class Header:
-    """What a frame file says about its frames; ranges as in the module's table.
+    """Header of a frame file; ranges as in the module's table.
 
     Raises
     ------
     FileFormatError
-        If the camera could not show such frames.
+        If the camera cannot show such frames.
     """
 
     width_px: int
@@ -63,36 +63,36 @@ class Header:
     def __post_init__(self) -> None:
         if self.width_px % 8 or self.height_px % 2 or self.width_px < 16 or self.height_px < 2:
             raise FileFormatError(
-                "The simulated GenTL camera cannot have frames of this size",
+                "Unsupported frame size of the simulated GenTL camera",
                 expected="a width that is a multiple of 8, from 16, and an even height",
                 got=f"{self.width_px} × {self.height_px}",
             )
         if self.frames < 1 or not 8 <= self.bit_depth <= 16 or self.exposure_us < 1 or self.rate_hz <= 0:
             raise FileFormatError(
-                "The simulated GenTL camera cannot have such frames",
+                "Unsupported frames of the simulated GenTL camera",
                 expected="at least one of 8 to 16 bits, exposed for 1 µs or longer, at a rate above 0",
                 got=self,
             )
 
 
 def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
-    """Write a frame file, whole or not at all.
+    """Write a frame file, complete or not at all.
 
-    A camera that shows the file that was there goes on with that one.
+    A camera that is showing the previous file continues with that one.
 
     Parameters
     ----------
     path
-        Where to; its folder must exist.
+        Output file; its folder must exist.
     header
-        What the frames are.
+        Description of the frames.
     frames
-        As many (H, W) arrays of integers as the header says.
+        (H, W) arrays of integers, as many as in the header.
 
     Raises
     ------
     FileFormatError
-        If the frames are not as the header says.
+        If the frames do not match the header.
     StorageError
         If the file cannot be written.
     """
@@ -110,14 +110,14 @@ def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
             for frame in frames:
                 if frame.shape != shape or int(frame.max()) > top or int(frame.min()) < 0:
                     raise FileFormatError(
-                        f"Frame {written} is not as the header says",
+                        f"Frame {written} does not match the header",
                         expected=f"{shape}, values of 0 to {top}",
                         got=f"{frame.shape}, values of {frame.min()} to {frame.max()}",
                     )
                 file.write(np.ascontiguousarray(frame, "<u2").tobytes())
                 written += 1
         if written != header.frames:
-            raise FileFormatError("The number of frames is not as the header says", expected=header.frames, got=written)
+            raise FileFormatError("The number of frames does not match the header", expected=header.frames, got=written)
         partial.replace(path)
     except OSError as error:
         raise StorageError(f"The frame file {path} cannot be written", got=error) from error
@@ -131,7 +131,7 @@ def read_frames(path: Path) -> tuple[Header, npt.NDArray[np.uint16]]:
     Raises
     ------
     FileFormatError
-        If it is not there, not a frame file, or cut off.
+        If it is missing, not a frame file, or truncated.
     """
     try:
         with path.open("rb") as file:
@@ -146,5 +146,5 @@ def read_frames(path: Path) -> tuple[Header, npt.NDArray[np.uint16]]:
         raise FileFormatError(f"{path} has another layout", expected=f"version {_VERSION}", got=version)
     header = Header(width, height, frames, bits, _MOSAICS[mosaic], black_dn, exposure_us, rate_hz)
     if size < first + 2 * width * height * frames:
-        raise FileFormatError(f"{path} is cut off", expected=f"{first + 2 * width * height * frames} bytes", got=size)
+        raise FileFormatError(f"{path} is truncated", expected=f"{first + 2 * width * height * frames} bytes", got=size)
     return header, np.memmap(path, "<u2", "r", offset=first, shape=(frames, height, width))

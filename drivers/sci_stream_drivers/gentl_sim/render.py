@@ -1,11 +1,10 @@
-"""Render the simulated camera's frames for the GenTL producer, with their calibration and truth beside them."""
+"""Render frames for the GenTL producer with the simulated camera, with their calibration and truth."""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -16,16 +15,16 @@ from sci_stream.storage.calibration_file import save_calibration
 from sci_stream_drivers.gentl_sim.frames import Header, write_frames
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
+# Fraction of a snapshot's period that is exposed; the rest is for the readout of the sensor.
 _EXPOSED = 0.9
-"""Fraction of a snapshot's period that it is exposed for: the rest is for the sensor's readout."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """Where everything was written.
+    """The written files.
 
-    ``frames`` for the producer, ``calibration`` for the rig, ``truth`` for scoring: (N, B, H, W) uint8 in a .npy file,
-    the video behind each frame; frame id i shows number i mod N.
+    ``frames`` for the producer, ``calibration`` for the rig, ``truth`` for scoring: (N, B, H, W) uint8 in a .npy file
+    with the video of each frame; frame id i shows number i mod N.
     """
 
     frames: Path
@@ -33,54 +32,54 @@ class Rendered:
     truth: Path
 
 
-def read_options(path: Path) -> dict[str, Any]:
-    """Return the ``[camera.options]`` of a rig file of the simulated camera.
+def read_options(path: Path) -> dict[str, object]:
+    """Return the ``[camera.options]`` of a rig file with the simulated camera.
 
     Raises
     ------
     ConfigError
-        If there are none.
+        If the file has none.
     """
     try:
         options = tomllib.loads(path.read_text("utf-8"))["camera"]["options"]
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} does not tell what to film", expected="a rig with [camera.options]", got=repr(error)
+            f"{path} does not define a scene", expected="a rig with [camera.options]", got=repr(error)
         ) from error
     return dict(options)
 
 
-def render(options: dict[str, Any], folder: Path, *, snapshots: int = 32, serial: str = "SIM0001") -> Rendered:
-    """Film a scene with the simulated camera.
+def render(options: dict[str, object], folder: Path, *, snapshots: int = 32, serial: str = "SIM0001") -> Rendered:
+    """Render a scene with the simulated camera.
 
     Parameters
     ----------
     options
-        Of the simulated camera (`SimulatedOptions`). Its faults, its trigger and how many snapshots there are do not
-        matter: those are the GenTL camera's, or given here.
+        Options of the simulated camera (`SimulatedOptions`). Its faults, trigger and number of snapshots are ignored:
+        the GenTL camera has its own, or they are given here.
     folder
-        Where the three files go; made if it is missing. Existing ones are replaced.
+        Output folder of the three files; created if missing. Existing files are replaced.
     snapshots
-        N. The GenTL camera shows them round and round; each round begins with a scene cut.
+        N. The GenTL camera shows them in a loop, with a scene cut at the seam.
     serial
-        Of the GenTL camera, for the calibration.
+        Serial number of the GenTL camera, for the calibration.
 
     Raises
     ------
     ConfigError
-        If the options are wrong.
+        If the options are invalid.
     FileFormatError
         If the scene cannot be read, or the frames do not fit the producer.
     StorageError
         If the folder cannot be written.
     """
-    ours: dict[str, Any] = {"snapshots": snapshots, "snapshot_rate_hz": 0, "loop_snapshots": 0, "truth": True}
+    ours: dict[str, object] = {"snapshots": snapshots, "snapshot_rate_hz": 0, "loop_snapshots": 0, "truth": True}
     rest = {key: value for key, value in options.items() if key not in {"faults", "trigger"}}
     try:
         wanted = SimulatedOptions.model_validate(rest)
         checked = SimulatedOptions.model_validate({**rest, **ours})
     except ValidationError as error:
-        raise ConfigError("The options of the simulated camera are wrong", got=error) from error
+        raise ConfigError("Invalid options of the simulated camera", got=error) from error
     rate_hz = wanted.snapshot_rate_hz or 30.0
     header = Header(
         checked.width_px, checked.height_px, snapshots, checked.bit_depth, checked.bayer, checked.black_dn,
@@ -110,6 +109,6 @@ def render(options: dict[str, Any], folder: Path, *, snapshots: int = 32, serial
 def _shot(camera: SimulatedCamera, truth: Array) -> CameraFrame:
     frame = camera.read(60.0)
     if frame is None or frame.truth is None:
-        raise CameraError("The simulated camera gave no frame")
+        raise CameraError("The simulated camera delivered no frame")
     truth[...] = frame.truth
     return frame

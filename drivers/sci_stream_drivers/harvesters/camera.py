@@ -1,4 +1,4 @@
-"""A GenICam camera behind `sci_stream.ports.Camera`."""
+"""GenICam cameras as `sci_stream.ports.Camera`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from sci_stream_drivers.harvesters.stream import Grabbed, Image, Stream
 
 log = logging.getLogger(__name__)
 
+# Pause between two polls for a frame, and so the largest delay that polling adds.
 _NAP_S = 0.0005
-"""Pause between two looks for a frame: what it adds to the delay at most."""
 
 
 class HarvestersCamera:
-    """Any camera that a GenTL producer reaches. Satisfies `sci_stream.ports.Camera`, and finds cameras.
+    """Any camera with a GenTL producer. Implements `sci_stream.ports.Camera`, and finds cameras.
 
-    Frames are copied out of the producer's buffers as soon as they are there, all that are, and decoded one by one as
-    they are read. One camera of a producer can be open in a process.
+    Frames are copied out of the producer's buffers as soon as they are filled, all of them at once, and decoded one by
+    one as they are read. A process can open one camera of each producer.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class HarvestersCamera:
 
     @staticmethod
     def find(places: Sequence[Path]) -> list[FoundProducer]:
-        """Look for cameras; see `sci_stream.ports.CameraFinder`."""
+        """Find cameras; see `sci_stream.ports.CameraFinder`."""
         return find_cameras(places)
 
     def inspect(self) -> Inspection:
@@ -96,21 +96,21 @@ class HarvestersCamera:
         Raises
         ------
         CameraError
-            If it is not there, in use, fails, or sends what cannot be decoded; or the packages are not installed.
+            If it is missing, in use, faulty, or sends an unsupported format; or the packages are not installed.
         ConfigError
-            If there is no producer, several cameras fit, or a feature cannot be set as asked for.
+            If there is no producer, several cameras match, or a feature cannot be set to its value.
         """
         if self._session is not None and self._capabilities is not None:
             return self._capabilities
         session = self._connected()
-        # A camera that is dropped without being closed would stay in use until the process ends.
+        # A camera that is garbage-collected without close() would remain in use until the process ends.
         self._let_go = weakref.finalize(self, session.close)
         try:
             clock = configure(session.node_map, self._options, session.name)
             self._capabilities, self._image = describe(session, self._options, clock)
         except library().transport_errors as error:
             self._let_go()
-            raise CameraError(f"The camera {session.name} fails while it is set up", got=words(error)) from None
+            raise CameraError(f"The camera {session.name} failed during configuration", got=words(error)) from None
         except BaseException:
             self._let_go()
             raise
@@ -122,18 +122,18 @@ class HarvestersCamera:
         return self._capabilities
 
     def settings(self) -> list[Parameter]:
-        """Return exposure, gain and rate, as far as the camera has them; see `sci_stream.ports.AdjustableCamera`.
+        """Return exposure, gain and rate, as far as the camera supports them; see `sci_stream.ports.AdjustableCamera`.
 
         Raises
         ------
         CameraLost
-            If the camera does not answer.
+            If the camera does not respond.
         """
         session = self._opened()
         try:
             return settings(session.node_map)
         except library().transport_errors as error:
-            raise CameraLost(f"The camera {session.name} does not answer", got=words(error)) from None
+            raise CameraLost(f"The camera {session.name} does not respond", got=words(error)) from None
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
@@ -144,7 +144,7 @@ class HarvestersCamera:
             apply(session.node_map, Setting(feature=name, value=checked[name]), session.name)
             period_ns = frame_period_ns(session.node_map, self._options)
         except library().transport_errors as error:
-            raise CameraLost(f"The camera {session.name} does not answer", got=words(error)) from None
+            raise CameraLost(f"The camera {session.name} does not respond", got=words(error)) from None
         self._capabilities = replace(self._capabilities, frame_period_ns=period_ns)
         return self._capabilities
 
@@ -156,17 +156,19 @@ class HarvestersCamera:
         library()
         files = producer_files(self._options.cti)
         for path in files:
+            # Harvesters swallows the reason why a producer cannot be opened and shows an empty list of cameras; opening
+            # it first gives the error.
             with open_system(path):
                 pass
         return files
 
     def calibration(self) -> Calibration | None:
-        """Return None: a camera does not know the masks in front of it."""
+        """Return None: a camera has no knowledge of the masks in front of it."""
         self._opened()
         return None
 
     def start(self) -> None:
-        """Begin to deliver frames. Their ids and the camera's clock may restart."""
+        """Start delivering frames. Frame ids and the camera's clock may restart."""
         self._opened()
         if self._running:
             return
@@ -179,30 +181,30 @@ class HarvestersCamera:
         self._heard_s = self._trigger_s = time.monotonic()
 
     def trigger(self) -> None:
-        """Give one software trigger.
+        """Send one software trigger.
 
         Raises
         ------
         ConfigError
-            If the camera takes none.
+            If the camera supports none.
         CameraLost
-            If the camera does not answer.
+            If the camera does not respond.
         """
         session = self._opened()
         try:
             apply(session.node_map, Setting(feature="TriggerSoftware"), session.name)
         except CameraError as error:
-            raise CameraLost(f"The camera {session.name} does not take a trigger", got=error.got) from None
+            raise CameraLost(f"The camera {session.name} does not accept a trigger", got=error.got) from None
 
     def read(self, timeout_s: float) -> CameraFrame | None:
-        """Return the next frame, or None if none came within the time; see `sci_stream.ports.Camera.read`.
+        """Return the next frame, or None after the timeout; see `sci_stream.ports.Camera.read`.
 
         Raises
         ------
         CameraLost
-            If the camera is gone, or has restarted its frame counter: both end what belongs together.
+            If the connection is lost, or the camera has restarted its frame counter: both end the epoch.
         CameraError
-            If it sends something that it did not announce.
+            If it sends an image of another format than announced.
         """
         if not self._running:
             raise RuntimeError("read() needs an open and started camera: call open() and start() first")
@@ -225,7 +227,9 @@ class HarvestersCamera:
             time.sleep(_NAP_S)
 
     def _drain(self, stream: Stream) -> None:
-        """Take over what the producer has, up to as many frames as it can hold itself."""
+        """Take all filled buffers from the producer, at most as many as it can hold itself."""
+        # Copied and returned before the first frame is decoded, so that the producer does not run out of buffers
+        # meanwhile (docs/decisions/0017).
         while len(self._held) < self._options.buffers:
             try:
                 grabbed = stream.fetch() if self._lost is None else None
@@ -243,11 +247,12 @@ class HarvestersCamera:
         self._heard_s = time.monotonic()
         if self._watch.restarted(grabbed.frame_id, grabbed.camera_time_ns):
             self._counts["restarts"] += 1
+            # Frames already fetched belong to the new count as well; they cannot be numbered within this epoch.
             self._counts["discarded"] += 1 + len(self._held)
             raise CameraLost(
-                "The camera has restarted its frame counter: it was reset and may have lost its settings",
+                "The camera restarted its frame counter: it was reset and may have lost its settings",
                 got=f"frame id {grabbed.frame_id}",
-                hint="If its ids only wrap around, set frame_id_last to the highest.",
+                hint="If its ids only wrap around, set frame_id_last to the highest id.",
             )
         self._counts["delivered"] += 1
         return CameraFrame(
@@ -264,47 +269,48 @@ class HarvestersCamera:
             return
         now_s = time.monotonic()
         if now_s >= self._trigger_s:
-            # Triggers that were missed are not made up for: a camera takes none while it exposes.
+            # Missed triggers are not sent later: a camera accepts none during an exposure.
             self._trigger_s = max(self._trigger_s + 1 / options.software_rate_hz, now_s)
             self.trigger()
 
     def _ask_whether_there(self) -> None:
-        """Read a register: many producers say nothing when a camera is unplugged, and just deliver no more frames."""
+        """Read a register: many producers do not report an unplugged camera but just deliver no more frames."""
+        # Every camera has Width. Without invalidation GenApi answers from its cache and the lost camera seems present.
         node = self._opened().node_map.get_node("Width")
         try:
             node.node.invalidate_node()
             _ = node.value
         except library().transport_errors as error:
-            raise CameraLost("The camera is lost: it does not answer", got=words(error)) from None
+            raise CameraLost("The camera is lost: it does not respond", got=words(error)) from None
 
     @property
     def exhausted(self) -> bool:
-        """False: it never ends by itself."""
+        """False: a camera does not end by itself."""
         return False
 
     def counters(self) -> Mapping[str, int]:
-        """Return the counts since `open`.
+        """Return the counters since `open`.
 
-        ``delivered`` frames; ``incomplete`` buffers, refused by the producer; ``short`` ones, refused here;
-        ``underrun``, frames that the producer had no buffer for; ``timeouts``, reads without a frame;
-        ``chunk_errors``, frames without the chunk data asked for; ``restarts`` of the camera's own count, and the
+        ``delivered`` frames; ``incomplete`` buffers, reported by the producer; ``short`` buffers, refused here;
+        ``underrun``, frames without a free buffer in the producer; ``timeouts``, reads without a frame;
+        ``chunk_errors``, frames without the requested chunk data; ``restarts`` of the camera's frame counter, and the
         frames ``discarded`` with them.
         """
         underrun = self._stream.underrun if self._stream is not None else 0
         return {**self._counts, "underrun": underrun} if underrun else dict(self._counts)
 
     def stop(self) -> None:
-        """Stop; `start` may follow. What was not read is let go of."""
+        """Stop; `start` may follow. Frames that were not read are discarded."""
         if self._running and self._stream is not None:
             self._running = False
             try:
                 self._stream.stop()
             except library().transport_errors as error:
-                log.info("the camera is lost: stopping it failed: %s", words(error))
+                log.info("Stopping failed because the camera is lost: %s", words(error))
         self._held.clear()
 
     def close(self) -> None:
-        """Let go of the camera and its producer; `open` may follow."""
+        """Release the camera and its producer; `open` may follow."""
         self.stop()
         if self._let_go is not None:
             self._let_go()

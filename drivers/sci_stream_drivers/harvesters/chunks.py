@@ -1,4 +1,4 @@
-"""Chunk data: what a camera adds to its frames."""
+"""Chunk data: values that a camera adds to its frames."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _NUMBERS = ("integer", "float", "boolean")
 
 
 def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return which chunk data are numbers, by name, with their units; say so of those that are not."""
+    """Return the units of numeric chunk data by name; log the names of the others."""
     nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
     for name in nodes.keys() ^ set(names):
-        log.warning("the camera has no feature Chunk%s: what it adds as %s cannot be read", name, name)
+        log.warning("No feature Chunk%s: the chunk data %s of the camera cannot be read", name, name)
     texts = [name for name, node in nodes.items() if kind_of(node) not in _NUMBERS]
     if texts:
-        log.warning("chunk data that are no numbers come with frames, but are not recorded: %s", ", ".join(texts))
+        log.warning("Chunk data that is not numeric is not recorded: %s", ", ".join(texts))
     return {name: unit_of(node) for name, node in nodes.items() if name not in texts}
 
 
 class ChunkReader:
-    """Reads what a camera adds to its frames.
+    """Read the chunk data of frames.
 
     Parameters
     ----------
     acquirer
-        Of an open camera.
+        Harvesters' `ImageAcquirer` of an open camera.
     names
-        As its ``ChunkSelector`` calls them; the values are found in the features ``Chunk`` + name.
+        Names as in ``ChunkSelector``; the values are in the features ``Chunk`` + name.
     counts
-        Where ``chunk_errors`` are counted.
+        Counter for ``chunk_errors``.
     """
 
     def __init__(self, acquirer: Any, names: tuple[str, ...], counts: Counter[str]) -> None:
@@ -52,7 +52,7 @@ class ChunkReader:
         self._counts = counts
 
     def read(self, buffer: Any) -> Chunks:
-        """Return the values that came with a buffer; a frame without them is counted as a chunk error."""
+        """Return the values of a buffer; a frame without them is counted as a chunk error."""
         try:
             if self._transport in ("GEV", "U3V"):
                 self._adapter.attach_buffer(buffer.raw_buffer, buffer.size_filled)
@@ -65,5 +65,5 @@ class ChunkReader:
         return {name: value for name, value in values.items() if value is not None}
 
     def detach(self) -> None:
-        """Let go of the last buffer."""
+        """Release the last buffer."""
         get(self._adapter.detach_buffer)

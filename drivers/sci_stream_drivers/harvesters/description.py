@@ -1,4 +1,4 @@
-"""What an open, configured camera will deliver."""
+"""Capabilities of an open, configured camera."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RATES = ("AcquisitionResultingFrameRate", "ResultingFrameRate", "AcquisitionFra
 
 
 def describe(session: Session, options: HarvestersOptions, clock: str | None) -> tuple[CameraCapabilities, Image]:
-    """Return what a camera will deliver, in the instrument's terms and as its buffers are to be read.
+    """Return the camera's capabilities, and the image format of its buffers.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def describe(session: Session, options: HarvestersOptions, clock: str | None) ->
         The open camera, configured.
     options
         Its options.
-    clock
+    Name of the clock that the camera's clock is synchronised with, if it is.
         Name of the clock that the camera's own follows, if it does.
 
     Raises
@@ -57,12 +57,12 @@ def describe(session: Session, options: HarvestersOptions, clock: str | None) ->
 
 
 def frame_period_ns(node_map: Any, options: HarvestersOptions) -> int | None:
-    """Return the time between frames where the camera itself keeps it; a trigger's is not known."""
+    """Return the frame period if the camera controls it; that of an external trigger is unknown."""
     if options.trigger is not None and options.trigger.software_rate_hz:
         return round(1e9 / options.trigger.software_rate_hz)
     if feature(node_map, "TriggerMode") == "On":
         return None
     read = {name: feature(node_map, name) for name in _RATES}
     if feature(node_map, "AcquisitionFrameRateEnable", True) is False:
-        read["AcquisitionFrameRate"] = None  # it is then what it would be, not what it is
+        read["AcquisitionFrameRate"] = None  # disabled: the feature holds a rate that does not apply
     return next((round(1e9 / rate) for rate in read.values() if rate), None)

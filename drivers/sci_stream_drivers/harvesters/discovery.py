@@ -1,4 +1,4 @@
-"""Which cameras there are: producers, their interfaces, and what is attached to them."""
+"""Find cameras: producers, their interfaces and attached cameras."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sci_stream_drivers.harvesters.selection import access_of, text_of
 
 
 def find_cameras(places: Sequence[Path], timeout_s: float = 1.0) -> list[FoundProducer]:
-    """Look for cameras through every producer; one that fails is among the result, with its problem.
+    """Find cameras through every producer; one that fails is included in the result, with its problem.
 
     Parameters
     ----------
     places
-        Producers' files or folders; empty for those that the environment names.
+        Files or folders of producers; empty for those of the environment.
     timeout_s
-        How long each may look.
+        Timeout for each producer.
 
     Raises
     ------
     ConfigError
         If there is no producer.
     CameraError
-        If the packages that are needed are not installed.
+        If the required packages are not installed.
     """
     library()
     found = [_look_through(path, max(1, round(timeout_s * 1000))) for path in producer_files(places)]
@@ -72,7 +72,7 @@ def _camera(info: Any) -> FoundCamera:
 
 
 def _selectable(producers: list[FoundProducer]) -> list[FoundProducer]:
-    """Give each camera the options that select it: by its serial number, unless others have the same or it has none."""
+    """Give each camera the options that select it: its serial number, or its id if that is missing or not unique."""
     serials = Counter(c.serial for p in producers for i in p.interfaces for c in i.cameras)
 
     def with_options(camera: FoundCamera, path: str) -> FoundCamera:

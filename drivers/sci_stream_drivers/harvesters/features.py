@@ -1,4 +1,4 @@
-"""Setting a camera's features, in order, each read back: what was asked for, and what the camera made of it."""
+"""Set a camera's features in order, and read each back."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from sci_stream_drivers.harvesters.options import HarvestersOptions, Setting, Tr
 
 log = logging.getLogger(__name__)
 
+# Loading a user set may take seconds; a command that takes longer than this hangs.
 _COMMAND_S = 30.0
-"""A command that takes longer than this (loading a user set may take seconds) has hung."""
+# Features that synchronise the camera's clock with IEEE 1588, and their state: SFNC 2.3, and earlier.
 _ON = {"PtpEnable": "PtpStatus", "GevIEEE1588": "GevIEEE1588Status"}
-"""Features that make a camera's clock follow IEEE 1588, and where its state is seen: SFNC 2.3 and before."""
 _SETTLED = ("Slave", "Master", "PreMaster")
 
 
 def configure(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:
-    """Bring a camera into the state that the options ask for.
+    """Configure a camera as the options specify.
 
     Parameters
     ----------
     node_map
         The camera's features.
     options
-        User set, features, trigger, chunks and clock are applied, in this order.
+        Options: user set, features, trigger, chunks and clock are applied in this order.
     camera
-        What to call it in messages.
+        Name of the camera in messages.
 
     Returns
     -------
-    The name of the clock that its time stamps come from, if it was made to follow another; else None.
+    The name of the clock that its timestamps are synchronised with, if any; else None.
 
     Raises
     ------
     ConfigError
-        If a feature that is not optional does not exist, cannot be set or does not take its value.
+        If a feature that is not optional does not exist, is not writable or refuses its value.
     CameraError
-        If the camera fails, or its clock does not settle.
+        If the camera fails, or its clock is not synchronised in time.
     """
     steps = settings_of(options)
     for setting in steps:
@@ -54,16 +54,18 @@ def configure(node_map: Any, options: HarvestersOptions, camera: str) -> str | N
 
 
 def _check_what_is_left(node_map: Any, mentioned: set[str], camera: str) -> None:
-    """Undo what a viewer may have left behind that would leave a series without frames, or say that it is there."""
+    """Warn about settings left by a viewer that would leave a series without frames, or reset them."""
     if "AcquisitionMode" not in mentioned and feature(node_map, "AcquisitionMode", "Continuous") != "Continuous":
         apply(node_map, Setting(feature="AcquisitionMode", value="Continuous"), camera)
     if "TriggerMode" not in mentioned and feature(node_map, "TriggerMode") == "On":
         source = feature(node_map, "TriggerSource", "an unknown source")
-        log.warning("%s waits for triggers from %s, as it was left: set a trigger, or TriggerMode", camera, source)
+        log.warning(
+            "%s waits for triggers from %s, as configured before: set a trigger, or TriggerMode", camera, source
+        )
 
 
 def settings_of(options: HarvestersOptions) -> list[Setting]:
-    """Return all that is to be set, step by step."""
+    """Return all settings, in order."""
     steps: list[Setting] = []
     if options.user_set:
         steps += [Setting(feature="UserSetSelector", value=options.user_set), Setting(feature="UserSetLoad")]
@@ -78,7 +80,7 @@ def settings_of(options: HarvestersOptions) -> list[Setting]:
 
 
 def _trigger_settings(trigger: TriggerOptions) -> Iterable[Setting]:
-    # A camera that knows one kind of trigger only may have no selector.
+    # A camera with a single kind of trigger may have no selector.
     yield Setting(feature="TriggerSelector", value=trigger.selector, optional=trigger.selector == "FrameStart")
     yield Setting(feature="TriggerSource", value=trigger.source)
     if trigger.activation is not None:
@@ -89,18 +91,20 @@ def _trigger_settings(trigger: TriggerOptions) -> Iterable[Setting]:
         yield Setting(feature="ExposureMode", value=trigger.exposure_mode)
     if trigger.output_line is not None:
         yield Setting(feature="LineSelector", value=trigger.output_line)
-        yield Setting(feature="LineMode", value="Output", optional=True)  # a line that is nothing else has no mode
+        yield Setting(
+            feature="LineMode", value="Output", optional=True
+        )  # a line that can only be an output has no mode
         yield Setting(feature="LineSource", value=trigger.output_signal)
     yield Setting(feature="TriggerMode", value="On")
 
 
 def apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
-    """Set one feature, or execute one command; return what it reads as then.
+    """Set one feature, or execute one command; return its value read back.
 
     Raises
     ------
     ConfigError
-        If that cannot be, unless the setting is optional.
+        If that fails, unless the setting is optional.
     CameraError
         If the camera fails.
     """
@@ -109,7 +113,7 @@ def apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
     except ConfigError as error:
         if not setting.optional:
             raise
-        log.info("%s: passed over: %s", camera, error)
+        log.info("%s: skipped an optional setting: %s", camera, error)
         return None
 
 
@@ -122,7 +126,7 @@ def _apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
             f"{camera}: the feature {setting.feature} cannot be set",
             expected="a feature that is writable now",
             got={"RO": "a read-only one", "NA": "one that is not available now"}.get(access, access),
-            hint="It may depend on others: on a mode, a selector, or on what is set before it.",
+            hint="It may depend on a mode, a selector, or settings made before it.",
         )
     if kind == "command":
         _execute(node, setting, camera)
@@ -133,7 +137,7 @@ def _apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
         got = value_of(node)
     except (lib.genapi.OutOfRangeException, lib.genapi.InvalidArgumentException) as error:
         raise ConfigError(
-            f"{camera}: the feature {setting.feature} does not take its value",
+            f"{camera}: the feature {setting.feature} refuses its value",
             expected=range_text(node) or words(error),
             got=setting.value,
         ) from None
@@ -142,7 +146,7 @@ def _apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
     except lib.transport_errors as error:
         raise CameraError(f"{camera}: setting {setting} failed", got=words(error)) from None
     level = logging.INFO if _same(got, value) else logging.WARNING
-    log.log(level, "%s: %s = %s%s", camera, setting.feature, got, "" if _same(got, value) else f", asked for {value}")
+    log.log(level, "%s: %s = %s%s", camera, setting.feature, got, "" if _same(got, value) else f", requested {value}")
     return got
 
 
@@ -152,7 +156,7 @@ def find(node_map: Any, name: str, camera: str) -> Any:
     Raises
     ------
     ConfigError
-        If the camera has none of that name.
+        If the camera has no such feature.
     """
     if name and node_map.has_node(name):
         node = node_map.get_node(name)
@@ -162,7 +166,7 @@ def find(node_map: Any, name: str, camera: str) -> Any:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     raise ConfigError(
         f"{camera} has no feature {name}",
-        hint=f"Did you mean {near[0]}?" if near else "sci-stream cameras features lists what it has.",
+        hint=f"Did you mean {near[0]}?" if near else "sci-stream cameras features lists all features.",
     )
 
 
@@ -178,7 +182,7 @@ def _execute(node: Any, setting: Setting, camera: str) -> None:
         deadline_s = time.monotonic() + _COMMAND_S
         while not node.is_done():
             if time.monotonic() > deadline_s:
-                raise CameraError(f"{camera}: the command {setting.feature} is not done after {_COMMAND_S:g} s")
+                raise CameraError(f"{camera}: the command {setting.feature} did not finish within {_COMMAND_S:g} s")
             time.sleep(0.005)
     except library().transport_errors as error:
         raise CameraError(f"{camera}: the command {setting.feature} failed", got=words(error)) from None
@@ -186,7 +190,7 @@ def _execute(node: Any, setting: Setting, camera: str) -> None:
 
 
 def _as_kind(setting: Setting, kind: str, node: Any, camera: str) -> Value:
-    """Return the value in the type that the feature takes; a bool is an int to Python, and not to a camera."""
+    """Return the value in the type of the feature; a bool is an int in Python, but not for a camera."""
     value = setting.value
     fits: Value | None = None
     match kind:
@@ -202,7 +206,7 @@ def _as_kind(setting: Setting, kind: str, node: Any, camera: str) -> Value:
             fits = value
     if fits is None:
         raise ConfigError(
-            f"{camera}: the feature {setting.feature} does not take its value",
+            f"{camera}: the feature {setting.feature} refuses its value",
             expected=range_text(node) or f"a value of type {kind}",
             got=repr(value),
         )
@@ -216,12 +220,12 @@ def _same(got: Value | None, asked: Value) -> bool:
 
 
 def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:
-    """Have the camera's clock follow IEEE 1588 if the options ask for it; return the clock's name if it does.
+    """Synchronise the camera's clock with IEEE 1588 as the options specify; return the clock's name if it is.
 
     Raises
     ------
     CameraError
-        If it must and cannot, or does not settle in time.
+        If the clock must be synchronised and cannot, or not in time.
     """
     if options.ptp == "off":
         return None
@@ -230,7 +234,7 @@ def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str 
     )
     if switch is None:
         problem = CameraError(
-            f"{camera} has no clock that follows IEEE 1588",
+            f"{camera} does not support IEEE 1588",
             expected=f"the feature {' or '.join(_ON)}",
             hint='Set ptp = "off", or "try".',
         )
@@ -238,13 +242,13 @@ def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str 
         apply(node_map, Setting(feature=switch, value=True), camera)
         state = _settle(node_map, switch, options.ptp_timeout_s)
         if state in _SETTLED:
-            log.info("%s: its clock follows IEEE 1588 as %s", camera, state)
+            log.info("%s: clock synchronised by IEEE 1588 as %s", camera, state)
             return "PTP"
         problem = CameraError(
-            f"{camera}: its clock does not settle",
+            f"{camera}: the clock is not synchronised",
             expected=f"{_ON[switch]} {' or '.join(_SETTLED)} within {options.ptp_timeout_s:g} s",
             got=state,
-            hint="Is there a grandmaster in this network?",
+            hint="Check that there is a grandmaster in this network.",
         )
     if options.ptp == "on":
         raise problem

@@ -1,7 +1,7 @@
-"""Pixel formats by their PFNC names: from the bytes of a buffer to counts in DN.
+"""Pixel formats by their PFNC names: decode the bytes of a buffer to counts in DN.
 
-The library unpacks packed formats at a fifth of the speed at which buffers come (Mono12p 1024²: 89 of 424 per second)
-and answers an unknown format with a KeyError after which the buffer is never given back; so both is done here.
+Harvesters unpacks packed formats at a fifth of the rate of buffers (Mono12p 1024²: 89 of 424 per second), and raises a
+KeyError for unknown formats after which the buffer is never returned; so both are done here.
 
 References
 ----------
@@ -22,7 +22,7 @@ from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
 
 Layout = Literal["plain", "p", "Packed"]
-"""``plain``: one or two whole bytes a pixel; ``p``: a stream of bits, lowest first; ``Packed``: two pixels in three
+"""``plain``: one or two whole bytes per pixel; ``p``: a stream of bits, lowest first; ``Packed``: two pixels in three
 bytes, the high eight bits of each outside, their low bits together in the middle byte."""
 
 _BAYER: Final = {phase.value[:2]: phase for phase in BayerPhase}
@@ -44,10 +44,10 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PixelFormat:
-    """How pixels lie in a buffer.
+    """Layout of pixels in a buffer.
 
-    ``code`` is the number of the format in a buffer's description (PFNC); ``bit_depth`` counts the bits that carry
-    the value; ``bits_per_pixel`` those that a pixel takes in the buffer.
+    ``code`` is the number of the format in a buffer's description (PFNC); ``bit_depth`` is the number of bits of the
+    value; ``bits_per_pixel`` that of a pixel in the buffer.
     """
 
     name: str
@@ -58,7 +58,7 @@ class PixelFormat:
 
     @property
     def bits_per_pixel(self) -> int:
-        """Return what a pixel takes in the buffer, bits."""
+        """Return the bits of a pixel in the buffer."""
         return self.code >> 16 & 0xFF
 
     @property
@@ -81,8 +81,8 @@ def _format(name: str, code: int) -> PixelFormat:
     return PixelFormat(name, code, depth, layout, _BAYER.get(kind[5:]))
 
 
+# The supported formats by PFNC name.
 FORMATS: Final = {name: _format(name, code) for name, code in _CODES.items()}
-"""The formats that are decoded here, by PFNC name."""
 
 
 def pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
@@ -91,14 +91,14 @@ def pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
     Parameters
     ----------
     name
-        As the camera's ``PixelFormat`` says.
+        Value of the camera's ``PixelFormat``.
     offered
-        The formats that the camera has, for the message.
+        Formats of the camera, for the message.
 
     Raises
     ------
     CameraError
-        If it is not decoded here.
+        If the format is not supported.
     """
     found = FORMATS.get(name)
     if found is None:
@@ -107,7 +107,7 @@ def pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
             f"The camera sends pixel format {name}, which is not supported",
             expected="one of " + ", ".join(usable or FORMATS),
             got=name,
-            hint='In [camera.options] of the rig set another: features = [["PixelFormat", "…"]].'
+            hint='Set another one in [camera.options] of the rig: features = [["PixelFormat", "…"]].'
             if usable or not offered
             else f"This camera offers {', '.join(offered)}: none of them is one intensity per pixel.",
         )
@@ -123,22 +123,21 @@ def decode(
     padding_bytes: int = 0,
     big_endian: bool = False,
 ) -> Array:
-    """Return the counts that lie in the bytes of an image.
+    """Decode the bytes of an image to counts.
 
     Parameters
     ----------
     raw
-        (n,) uint8, contiguous, at least as long as `PixelFormat.bytes_for` says. Where the format needs no unpacking,
-        the result is a view of it.
+        (n,) uint8, contiguous, at least `PixelFormat.bytes_for` long. For formats without packing the result is a view
+        of it.
     form
-        How the pixels lie in it.
+        Format of the pixels.
     height_px, width_px
         Size of the image.
     padding_bytes
-        Bytes after each row that belong to no pixel. Without them, rows of packed formats follow each other without a
-        gap, also within a byte.
+        Padding after each row. Without padding, rows of packed formats are contiguous, even within a byte.
     big_endian
-        Whether the first of two bytes is the high one; concerns formats of two whole bytes a pixel only.
+        Whether the first of two bytes is the high one; applies to formats of two whole bytes per pixel only.
 
     Returns
     -------
@@ -169,32 +168,32 @@ def decode(
 
 
 class _Group(NamedTuple):
-    """The fewest pixels of a packed format that are whole bytes together, and the word that takes them unpacked."""
+    """The smallest number of pixels of a packed format in whole bytes, and the word that they are unpacked in."""
 
     pixels: int
     bytes_: int
     word: np.dtype[Any]
 
 
+# By the bits of a pixel in the buffer.
 _GROUPS: Final = {12: _Group(2, 3, np.dtype("<u4")), 10: _Group(4, 5, np.dtype("<u8"))}
-"""By the bits that a pixel takes in the buffer."""
 
+# Groups are unpacked in blocks that fit the processor's cache, several times faster than all at once.
 _BLOCK_BYTES: Final = 1 << 17
-"""Groups are unpacked in blocks that stay in the processor's cache, several times faster than all at once."""
 
 
 def _unpack(raw: npt.NDArray[np.uint8], form: PixelFormat, n_pixels: int) -> npt.NDArray[np.uint16]:
     """Return ``n_pixels`` values of a packed format, in one dimension.
 
-    A group is read as one little-endian word, wider than the group, and its pixels are moved within this word to where
-    sixteen bits are for each: a few operations on words take the place of many on single pixels.
+    A group is read as one little-endian word, wider than the group, and its pixels are shifted to 16 bits each within
+    the word: a few operations on words replace many on single pixels.
     """
     group = _GROUPS[form.bits_per_pixel]
     count = -(-n_pixels // group.pixels)
     out = np.empty(count, group.word)
     spare = np.empty(min(count, _BLOCK_BYTES // group.word.itemsize), group.word)
     spread = _SPREAD[form.layout, form.bit_depth]
-    # The last words would reach beyond the buffer, and the last group may be cut off where the pixels end.
+    # Words would extend beyond the buffer at its end, and the last group may be incomplete.
     inside = max(0, (raw.size - group.word.itemsize) // group.bytes_ + 1)
     words = np.ndarray((inside,), group.word, raw if inside else None, 0, (group.bytes_,))
     for index in range(inside, count):
@@ -215,7 +214,7 @@ def _spread_12p(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
 
 
 def _spread_10p(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
-    """Four times ten bits: two pairs apart first, then the pixels of each."""
+    """Four times ten bits: separate two pairs, then the pixels of each."""
     for shift, high, low in ((12, 0xFFFFF << 32, 0xFFFFF), (6, 0x03FF0000_03FF0000, 0x000003FF_000003FF)):
         np.left_shift(word, shift, out=spare)
         spare &= high
@@ -233,7 +232,7 @@ def _spread_12_packed(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
 
 
 def _spread_10_packed(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
-    """As `_spread_12_packed`, but two low bits each: those of the first at bit 8, of the second at bit 12."""
+    """As `_spread_12_packed`, but with two low bits each: those of the first at bit 8, of the second at bit 12."""
     low = word >> 8
     low &= 0x3
     np.left_shift(word, 4, out=spare)
@@ -250,5 +249,3 @@ _SPREAD: Final[dict[tuple[Layout, int], Callable[[npt.NDArray[Any], npt.NDArray[
     ("Packed", 10): _spread_10_packed,
     ("Packed", 12): _spread_12_packed,
 }
-"""By layout and depth: brings words with a group in their lowest bytes, in place, to sixteen bits a pixel; the second
-array, of the same size, is scratch."""

@@ -1,4 +1,4 @@
-"""How a camera numbers its frames, and when it has restarted."""
+"""Numbering of a camera's frames, and detection of restarts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 from sci_stream.model import FrameIds
 from sci_stream_drivers.harvesters.library import feature
 
+# GigE Vision 1.x block ids; 0 marks test packets and is skipped.
 _GIGE_LAST = 65535
 _EXTENDED = ("GevGVSPExtendedIDMode", "GevSCCFGExtendedIDMode")
 
 
 def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
-    """Return how a camera numbers its frames.
+    """Return the numbering of a camera's frames.
 
-    GigE Vision counts blocks in 16 bits, from 1, and leaves 0 out when it wraps. With extended ids, and over any other
-    transport, ids have 64 bits, which never wrap; they begin at 0 or 1.
+    GigE Vision counts blocks in 16 bits, from 1, and skips 0 on wrap-around. With extended ids, and with any other
+    transport, ids have 64 bits, which never wrap; they start at 0 or 1.
 
     Parameters
     ----------
@@ -24,7 +25,7 @@ def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
     node_map
         The camera's features.
     last
-        Highest id, if the user knows better.
+        Highest id, if the options give it.
     """
     if last is not None:
         return FrameIds(0 if transport == "U3V" else 1, last)
@@ -33,11 +34,10 @@ def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
 
 
 class IdWatch:
-    """Notices that a camera has restarted its counter while it runs, as after a reset of its own.
+    """Detect that a camera has restarted its frame counter, as after a reset.
 
-    A repeated id is no such case, nor is a wrap-around or a gap. An id that goes back is: frames do not overtake each
-    other on their way through a producer. So is a time stamp that goes back, which shows a new beginning from a wide
-    gap over a wrap-around.
+    Repeated ids, wrap-arounds and gaps are not restarts. An id that goes back is: frames do not overtake each other in
+    a producer. So is a timestamp that goes back: it distinguishes a restart from a wide gap over a wrap-around.
     """
 
     def __init__(self, ids: FrameIds) -> None:
@@ -46,7 +46,7 @@ class IdWatch:
         self._time_ns: int | None = None
 
     def restarted(self, frame_id: int | None, camera_time_ns: int | None) -> bool:
-        """Take note of a frame; return whether it belongs to another count than the one before it."""
+        """Process a frame; return whether it belongs to another count than the previous one."""
         before_id, before_ns = self._id, self._time_ns
         self._id, self._time_ns = frame_id, camera_time_ns
         if before_ns is not None and camera_time_ns is not None and camera_time_ns < before_ns:

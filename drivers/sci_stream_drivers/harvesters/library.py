@@ -1,4 +1,4 @@
-"""The optional packages behind this driver: imported on demand, kept quiet, their failures put into words."""
+"""The optional packages of this driver: imported on demand, their log silenced, their errors translated."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sci_stream.errors import CameraError
 
 T = TypeVar("T")
 
+# The log of Harvesters: a traceback for every exception that it raises or swallows, and a warning for every incomplete
+# buffer; this driver reports all of them, once and in words.
 QUIET = logging.getLogger("sci_stream.harvesters_library")
-"""Where the library's own words go. It logs a traceback for whatever it raises or swallows, and a warning for every
-incomplete buffer; all of these reach the user through this driver, once and in words."""
 QUIET.setLevel(logging.CRITICAL)
 
 
@@ -27,12 +27,12 @@ class Library(NamedTuple):
 
     @property
     def transport_errors(self) -> tuple[type[Exception], ...]:
-        """What GenTL and GenApi raise: the camera or its connection failed."""
+        """Exceptions of GenTL and GenApi for a failed camera or connection."""
         return (self.gentl.GenericException, self.genapi.GenericException)
 
     @property
     def no_answer(self) -> tuple[type[Exception], ...]:
-        """What is raised where camera or producer lack something that is optional."""
+        """Exceptions for optional features that a camera or producer lacks."""
         return (*self.transport_errors, AttributeError)
 
 
@@ -43,7 +43,7 @@ def library() -> Library:
     Raises
     ------
     CameraError
-        If they are not installed or do not work here.
+        If they are not installed or unusable on this machine.
     """
     try:
         from genicam import genapi, gentl  # noqa: PLC0415  # optional
@@ -58,7 +58,7 @@ def library() -> Library:
 
 
 def words(error: BaseException) -> str:
-    """Return what an exception of the library says, without the place in the library's own source."""
+    """Return the message of a library exception, without source locations."""
     text = " ".join(str(error).split()) or type(error).__name__
     for clutter in ("GenTL exception: ", "GenApi exception: "):
         text = text.removeprefix(clutter)
@@ -66,11 +66,11 @@ def words(error: BaseException) -> str:
 
 
 def get(read: Callable[[], T], *, default: Any = None) -> T | Any:
-    """Return what ``read`` does, or the default where camera or producer have no answer.
+    """Return the result of ``read``, or the default if the camera or producer does not support it.
 
-    Whatever is optional in GenTL raises where it is absent, each producer in its own way.
+    Optional features of GenTL raise an exception where they are missing, a different one with each producer.
     """
-    # Not contextlib.suppress: this is asked ten times a frame, and `try` costs nothing where nothing is raised.
+    # Not contextlib.suppress: this runs ten times per frame, and `try` costs nothing without an exception.
     try:
         return read()
     except library().no_answer:
@@ -78,7 +78,7 @@ def get(read: Callable[[], T], *, default: Any = None) -> T | Any:
 
 
 def attribute(thing: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute, or the default where camera or producer have no answer."""
+    """Return an attribute, or the default if the camera or producer does not support it."""
     try:
         return getattr(thing, name)
     except library().no_answer:
@@ -86,5 +86,5 @@ def attribute(thing: Any, name: str, default: Any = None) -> Any:
 
 
 def feature(node_map: Any, name: str, default: Any = None) -> Any:
-    """Return the value of a feature, or the default if there is none, or none that can be read now."""
+    """Return the value of a feature, or the default if it is missing or not readable now."""
     return get(lambda: node_map.get_node(name).value, default=default)

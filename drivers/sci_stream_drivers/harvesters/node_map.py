@@ -1,4 +1,4 @@
-"""Reading a camera's node map: kind, access, value, range and unit of each feature."""
+"""Read a camera's node map: kind, access, value, range and unit of each feature."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _KINDS = {
     "intfIEnumeration": "enumeration",
 }  # fmt: skip
 _MOST_CHOICES = 12
+# Nodes without a limit report the extremes of int64 or double, which would be misleading as a range.
 _NO_LIMIT = 2**62
+# Restoring a command would execute it; registers are raw memory behind other features.
 _UNSAVED = ("command", "register")
 _LOCKS = ("TLParamsLocked",)
 
 
 def kind_of(node: Any) -> str:
-    """Return what sort of feature it is: integer, float, boolean, enumeration, string, register, command, category."""
+    """Return the kind of a feature: integer, float, boolean, enumeration, string, register, command, category."""
     number = node.node.principal_interface_type
     return _KINDS.get(library().genapi.EInterfaceType(number).name, "other")
 
@@ -34,7 +36,7 @@ def access_of(node: Any) -> str:
 
 
 def value_of(node: Any) -> Value | None:
-    """Return the present value, None if it cannot be read."""
+    """Return the current value, None if it is not readable."""
     if "R" not in access_of(node) or kind_of(node) in ("command", "category", "other"):
         return None
     value = get(node.to_string) if kind_of(node) == "register" else attribute(node, "value")
@@ -42,7 +44,7 @@ def value_of(node: Any) -> Value | None:
 
 
 def choices_of(node: Any, *, available: bool = True) -> tuple[str, ...]:
-    """Return the names of an enumeration's entries: those ``available`` now, or all that the camera has."""
+    """Return the entries of an enumeration: those ``available`` now, or all."""
     if kind_of(node) != "enumeration":
         return ()
     shunned = ("NI", "NA") if available else ("NI",)
@@ -60,12 +62,12 @@ def _limits(node: Any) -> tuple[float | None, float | None, float | None]:
 
 
 def _finite(limit: Any) -> Any:
-    """Return a limit, None where it is only the end of what the type can hold."""
+    """Return a limit, None if it is only the limit of the type."""
     return limit if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT else None
 
 
 def range_text(node: Any) -> str:
-    """Say what a feature takes: ``16 to 1024 in steps of 8``, ``one of On, Off``; empty if that is not known."""
+    """Describe the valid values: ``16 to 1024 in steps of 8``, ``one of On, Off``; empty if unknown."""
     kind = kind_of(node)
     if kind == "boolean":
         return "true or false"
@@ -82,7 +84,7 @@ def range_text(node: Any) -> str:
 
 
 def unit_of(node: Any) -> str:
-    """Return the unit, empty if there is none."""
+    """Return the unit, empty without one."""
     return str(attribute(node, "unit", "") or "")
 
 
@@ -92,7 +94,7 @@ def features(node_map: Any) -> Iterator[Feature]:
     Yields
     ------
     Feature
-        Those that the camera implements, each once.
+        Every implemented feature, once.
     """
     seen: set[str] = set()
     yield from _in_category(node_map.get_node("Root"), "", seen)
@@ -130,10 +132,10 @@ def describe(node: Any, category: str) -> Feature:
 
 
 def present_settings(node_map: Any) -> list[list[Value]]:
-    """Return the settings that bring a camera into the state in which it is: pairs of feature and value, in order.
+    """Return the settings that restore the present state of a camera: pairs of feature and value, in order.
 
-    Of what depends on a selector, only what the selector selects now. Where the camera marks the features that belong
-    in a saved state (``Streamable``), those; else all that can be set now.
+    For features that depend on a selector, only its present selection. If the camera marks the features of a saved
+    state (``Streamable``), only those; else all that are writable now.
     """
     listed = [feature.name for feature in features(node_map)]
     nodes = [node_map.get_node(name) for name in listed]
@@ -143,7 +145,7 @@ def present_settings(node_map: Any) -> list[list[Value]]:
     selected: dict[str, Value | None] = {}
     for node in marked or settable:
         if node.node.is_selector() and not marked:
-            continue  # it is put before what it selects
+            continue  # it is set before the features that it selects
         for selector in node.node.selecting_features:
             name, at = str(selector.node.name), value_of(selector)
             if at is not None and selected.get(name) != at:
@@ -155,12 +157,12 @@ def present_settings(node_map: Any) -> list[list[Value]]:
     return out
 
 
+# By SFNC name. Features that change the image format are missing: a series has one format.
 _OFFERED = ("ExposureTime", "Gain", "AcquisitionFrameRate")
-"""By their SFNC names. What changes the image's format is not among them: a series has one."""
 
 
 def settings(node_map: Any) -> list[Parameter]:
-    """Return those of exposure, gain and frame rate that the camera has, and lets be set now."""
+    """Return the writable ones of exposure, gain and frame rate."""
     present = [name for name in _OFFERED if node_map.has_node(name)]
     found = []
     for name in present:

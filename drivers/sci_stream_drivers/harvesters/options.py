@@ -1,4 +1,4 @@
-"""What can be set on a GenICam camera: the ``[camera.options]`` of a rig."""
+"""Options of GenICam cameras: ``[camera.options]`` of a rig."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Value = bool | int | float | str
-"""A feature's value as TOML has it."""
+"""Value of a feature in TOML."""
 
 
 class _Table(BaseModel):
@@ -16,7 +16,7 @@ class _Table(BaseModel):
 
 
 class Selector(_Table):
-    """Which camera: all that is given must hold, and for exactly one camera."""
+    """Selection of a camera: all given values must match, and exactly one camera."""
 
     serial: str | None = Field(default=None, min_length=1, description="Serial number.", examples=["12345678"])
     user_defined_name: str | None = Field(
@@ -30,15 +30,15 @@ class Selector(_Table):
 
     @property
     def given(self) -> dict[str, str]:
-        """Return what is given, by name."""
+        """Return the given values by name."""
         return self.model_dump(exclude_none=True)
 
 
 class Setting(_Table):
-    """One step of the configuration: a feature gets a value, or a command is executed."""
+    """One step of the configuration: set a feature, or execute a command."""
 
     feature: str = Field(min_length=1, description="Name of the feature.")
-    value: Value | None = Field(default=None, description="Its value; none for a command.")
+    value: Value | None = Field(default=None, description="Value of the feature; none for a command.")
     optional: bool = Field(
         default=False, description="Pass over it, saying so, if this camera does not have it or refuses it."
     )
@@ -57,7 +57,7 @@ class Setting(_Table):
 
 
 class TriggerOptions(_Table):
-    """Who starts an exposure. For an SCI camera this is usually the mask modulator, through a line."""
+    """Start of an exposure; for an SCI camera usually by the mask modulator, through a line."""
 
     source: str = Field(min_length=1, description="TriggerSource: Line0, Line1, …, or Software.", examples=["Line0"])
     selector: str = Field(default="FrameStart", min_length=1, description="TriggerSelector: what a trigger starts.")
@@ -68,14 +68,14 @@ class TriggerOptions(_Table):
     exposure_mode: str | None = Field(
         default=None,
         min_length=1,
-        description="ExposureMode: Timed (ExposureTime decides) or TriggerWidth (the line does).",
+        description="ExposureMode: Timed (by ExposureTime) or TriggerWidth (by the line).",
         examples=["TriggerWidth"],
     )
     output_line: str | None = Field(
-        default=None, min_length=1, description="A line made an output (LineSelector).", examples=["Line1"]
+        default=None, min_length=1, description="Line to use as an output (LineSelector).", examples=["Line1"]
     )
     output_signal: str = Field(
-        default="ExposureActive", min_length=1, description="What that line shows (LineSource): to start the modulator."
+        default="ExposureActive", min_length=1, description="Signal of that line (LineSource), to start the modulator."
     )
     software_rate_hz: float = Field(
         default=0.0,
@@ -96,46 +96,44 @@ def _one_is_a_list(value: Any) -> Any:
 
 
 class HarvestersOptions(_Table):
-    """Options of GenICam cameras. They are applied in the order in which they stand here."""
+    """Options of GenICam cameras, applied in the order of the fields."""
 
     cti: Annotated[list[Path], BeforeValidator(_one_is_a_list)] = Field(
         default_factory=list,
         description="GenTL producers: .cti files, or folders of them, ~ and $NAME expanded; [] for those that "
-        "GENICAM_GENTL64_PATH leads to.",
+        "GENICAM_GENTL64_PATH lists.",
     )
-    selector: Selector = Field(default=Selector(), description="Which camera; must match exactly one.")
-    user_set: str = Field(
-        default="", description='User set that is loaded first: "Default", "UserSet1", …; "" for none.'
-    )
+    selector: Selector = Field(default=Selector(), description="Selects the camera; must match exactly one.")
+    user_set: str = Field(default="", description='User set to load first: "Default", "UserSet1", …; "" for none.')
     features: list[Setting] = Field(
         default_factory=list,
-        description="What is then set, in this order: ['Name', value], ['Command'], or "
+        description="Settings and commands to apply next, in this order: ['Name', value], ['Command'], or "
         "{ feature = 'Name', value = …, optional = true }.",
     )
     trigger: TriggerOptions | None = Field(
         default=None,
-        description="Who starts an exposure; unset: as the camera, its user set and the features say.",
+        description="Trigger of an exposure; unset: as set by the camera, its user set and the features.",
         examples=[{"source": "Line0"}],
     )
     chunks: list[str] = Field(
         default_factory=list,
         max_length=16,
-        description="What the camera shall add to each frame (ChunkSelector): FrameID, Timestamp, ExposureTime, …",
+        description="Chunk data to add to each frame (ChunkSelector): FrameID, Timestamp, ExposureTime, …",
     )
     ptp: Literal["off", "try", "on"] = Field(
         default="off",
-        description="Have the camera's clock follow IEEE 1588: on, an error if it cannot; try, if it can.",
+        description="Synchronise the camera's clock with IEEE 1588: on, an error if it cannot; try, if it can.",
     )
-    ptp_timeout_s: float = Field(default=30.0, gt=0, le=600, description="How long its clock may take to settle, s.")
+    ptp_timeout_s: float = Field(default=30.0, gt=0, le=600, description="Longest time to synchronise the clock, s.")
     buffers: int = Field(
-        default=16, ge=4, le=4096, description="Frames that the producer may hold while this machine is busy."
+        default=16, ge=4, le=4096, description="Frames that the producer can buffer while this machine is busy."
     )
-    discovery_timeout_s: float = Field(default=1.0, gt=0, le=60, description="How long to look for cameras, s.")
+    discovery_timeout_s: float = Field(default=1.0, gt=0, le=60, description="Timeout for finding cameras, s.")
     silence_s: float = Field(
         default=1.0,
         gt=0,
         le=3600,
-        description="After so long without a frame the camera is asked whether it is still there, s.",
+        description="Check the connection after this long without a frame, s.",
     )
     frame_id_last: int | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""GenTL producers: where their files are, and whether they are what they should be."""
+"""GenTL producers: find their files and check them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream_drivers.harvesters.library import library, words
 
+# Set by the installers of producers: folders, separated by ``os.pathsep`` (GenTL standard, 3.1).
 VARIABLE = "GENICAM_GENTL64_PATH"
-"""Where producers' installers say that they are: folders with ``os.pathsep`` between them (GenTL standard, 3.1)."""
 
+# Functions that every producer has. The library calls them unchecked, which crashes the process if they are missing, so
+# a file without them must be refused before.
 _NEEDED = (
     "GCInitLib", "GCCloseLib", "GCGetInfo", "GCGetLastError", "GCReadPort", "GCWritePort", "GCRegisterEvent",
     "TLOpen", "TLClose", "TLGetInfo", "TLUpdateInterfaceList", "TLGetNumInterfaces", "TLOpenInterface",
@@ -22,17 +24,15 @@ _NEEDED = (
     "DevOpenDataStream", "DSAnnounceBuffer", "DSQueueBuffer", "DSStartAcquisition", "DSGetBufferInfo", "DSClose",
     "EventGetData",
 )  # fmt: skip
-"""Functions that every producer has. The library calls them without looking whether they are there, which ends the
-process: a file without them must not come that far."""
 
 
 def producer_files(given: Iterable[Path]) -> list[Path]:
-    """Return the producers' files.
+    """Return the files of producers.
 
     Parameters
     ----------
     given
-        Files, or folders of files; empty for those that the environment names.
+        Files, or folders with files; empty for those of the environment.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def producer_files(given: Iterable[Path]) -> list[Path]:
     Raises
     ------
     ConfigError
-        If what is given is not there, or holds no producer; or if nothing is given, there or in the environment.
+        If a path does not exist or contains no producer; or if none is given, here or in the environment.
     """
     found: list[Path] = []
     for path in given:
@@ -50,11 +50,11 @@ def producer_files(given: Iterable[Path]) -> list[Path]:
             raise ConfigError(
                 f"There is no GenTL producer {expanded}",
                 expected="a .cti file, or a folder with .cti files",
-                hint="It comes with the SDK of the camera's maker; give its path in cti, or set it with --cti.",
+                hint="It comes with the SDK of the camera's vendor; give its path in cti, or set it with --cti.",
             )
         inside = sorted(expanded.glob("*.cti")) if expanded.is_dir() else [expanded]
         if not inside:
-            raise ConfigError(f"There is no .cti file in the folder {expanded}", expected="a GenTL producer")
+            raise ConfigError(f"The folder {expanded} contains no .cti file", expected="a GenTL producer")
         found += inside
     if not found:
         found = list(_from_environment())
@@ -69,18 +69,18 @@ def _from_environment() -> Iterator[Path]:
             "No GenTL producer is known",
             expected=f"paths of .cti files in cti, or folders of them in the environment variable {VARIABLE}",
             got=f"{VARIABLE}={os.environ[VARIABLE]}, without any .cti file" if folders else "neither",
-            hint="A producer comes with the SDK of the camera's maker.",
+            hint="A producer comes with the SDK of the camera's vendor.",
         )
     yield from files
 
 
 def check_producer(path: Path) -> None:
-    """Make sure that a file is a GenTL producer of this machine's kind.
+    """Check that a file is a GenTL producer for this platform.
 
     Raises
     ------
     CameraError
-        If it cannot be loaded or lacks what a producer must have.
+        If it cannot be loaded or lacks functions of a producer.
     """
     try:
         loaded = ctypes.CDLL(str(path))
@@ -89,20 +89,20 @@ def check_producer(path: Path) -> None:
             f"The GenTL producer {path} cannot be loaded",
             expected="a shared library for this operating system and processor",
             got=error,
-            hint="Is the maker's SDK complete? Its libraries must be found too (LD_LIBRARY_PATH).",
+            hint="Check that the vendor's SDK is complete and its libraries are found (LD_LIBRARY_PATH).",
         ) from None
     lacking = [name for name in _NEEDED if not hasattr(loaded, name)]
     if lacking:
         raise CameraError(
-            f"{path} is a library but no GenTL producer",
-            expected=f"the functions of GenTL, {len(_NEEDED)} of which are needed",
+            f"{path} is a library but not a GenTL producer",
+            expected=f"the {len(_NEEDED)} required functions of GenTL",
             got=f"none of {', '.join(lacking[:3])}{', …' if len(lacking) > 3 else ''}",
         )
 
 
 @contextmanager
 def open_system(path: Path) -> Iterator[Any]:
-    """Open a producer by itself, without Harvesters, which swallows why one cannot be opened.
+    """Open a producer directly, because Harvesters hides the reason of a failure.
 
     Yields
     ------
@@ -112,7 +112,7 @@ def open_system(path: Path) -> Iterator[Any]:
     Raises
     ------
     CameraError
-        If it is no producer, is in use in this process, or fails.
+        If it is not a producer, is in use in this process, or fails.
     """
     check_producer(path)
     lib = library()
@@ -122,8 +122,8 @@ def open_system(path: Path) -> Iterator[Any]:
     except lib.gentl.ResourceInUseException:
         raise CameraError(
             f"The GenTL producer {path.name} is in use in this process",
-            expected="one camera of a producer in a process",
-            hint="Close the other camera first; each acquire node is a process of its own.",
+            expected="one camera per producer in a process",
+            hint="Close the other camera first, or use another process: each acquire node is a separate one.",
         ) from None
     except lib.gentl.GenericException as error:
         raise CameraError(f"The GenTL producer {path} cannot be opened", got=words(error)) from None

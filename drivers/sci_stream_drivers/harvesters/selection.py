@@ -1,4 +1,4 @@
-"""Which of the cameras found is meant: exactly one."""
+"""Select exactly one of the cameras found."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sci_stream.errors import CameraError, ConfigError
 from sci_stream_drivers.harvesters.library import attribute
 from sci_stream_drivers.harvesters.options import Selector
 
+# Keys of the selector, and their names in GenTL.
 _ATTRIBUTES = {
     "serial": "serial_number",
     "user_defined_name": "user_defined_name",
@@ -17,17 +18,16 @@ _ATTRIBUTES = {
     "vendor": "vendor",
     "id": "id_",
 }
-"""Keys of the selector, and what GenTL calls them."""
 _ACCESS = {1: "free", 2: "read only", 3: "no access", 4: "in use", 5: "open", 6: "open, read only"}
 
 
 def text_of(info: Any, key: str) -> str:
-    """Return what a device's description says under a key of the selector; empty where the producer has no answer."""
+    """Return the text of a device's description for a key of the selector; empty if the producer has none."""
     return str(attribute(info, _ATTRIBUTES[key]) or "")
 
 
 def access_of(info: Any) -> str:
-    """Return in a word whether a camera can be opened now."""
+    """Return the availability of a camera in a word."""
     return _ACCESS.get(attribute(info, "access_status", 0), "unknown")
 
 
@@ -45,14 +45,14 @@ def describe(info: Any) -> str:
 
 
 def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) -> Any:
-    """Return the one description that fits.
+    """Return the description of the matching camera.
 
     Raises
     ------
     CameraError
-        If none does: it may be away, and come back.
+        If none matches: it may be disconnected, and return later.
     ConfigError
-        If several do.
+        If several match.
     """
     found = list(infos)
     wanted = ", ".join(f"{key} {value!r}" for key, value in selector.given.items())
@@ -61,15 +61,15 @@ def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) 
             "No camera is found",
             expected=f"one with {wanted}" if wanted else "one",
             got=f"none from {', '.join(path.name for path in producers)}",
-            hint="Is it connected, powered, and in reach of this network? Its maker's viewer must find it too.",
+            hint="Check that it is connected, powered and reachable, and that the vendor's viewer finds it.",
         )
     fitting = [info for info in found if all(text_of(info, key) == value for key, value in selector.given.items())]
     if len(fitting) == 1:
         return fitting[0]
     listed = "Found:" + "".join(f"\n  {describe(info)}" for info in fitting or found)
     if not fitting:
-        raise CameraError(f"No camera fits the selector {wanted}", hint=f"{listed}\nSelect one of these.")
-    fit = f"fit the selector {wanted}" if wanted else "are found and none is selected"
+        raise CameraError(f"No camera matches the selector {wanted}", hint=f"{listed}\nSelect one of these.")
+    fit = f"match the selector {wanted}" if wanted else "are found and none is selected"
     raise ConfigError(
         f"{len(fitting)} cameras {fit}", hint=f'{listed}\nName one: selector = {{ serial = "…" }}, or by its id.'
     )

@@ -1,4 +1,4 @@
-"""An open camera: producer, device and its features, held together and let go of whatever state they are in."""
+"""An open camera: producer, device and features, which are opened and released together."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """One `Harvester` and one `ImageAcquirer`, kept from `open` to `close`: starting and stopping makes no new ones.
+    """One `Harvester` and one `ImageAcquirer`, from `open` to `close`; starting and stopping creates no new ones.
 
     Parameters
     ----------
     files
-        Producers, checked.
+        Producers, already checked.
     selector
-        Which camera.
+        Selection of the camera.
     discovery_s
-        How long producers may look for cameras.
+        Timeout for finding cameras.
 
     Raises
     ------
     CameraError
-        If the camera is not found, in use or cannot be opened.
+        If the camera is missing, in use or cannot be opened.
     ConfigError
-        If several cameras fit the selector.
+        If several cameras match the selector.
     """
 
     def __init__(self, files: list[Path], selector: Selector, discovery_s: float) -> None:
@@ -70,7 +70,7 @@ class Session:
 
     @property
     def transport(self) -> str:
-        """The type of its transport layer as GenTL names it: GEV, U3V, CXP or another."""
+        """Type of the transport layer as in GenTL: GEV, U3V, CXP or another."""
         return str(self.acquirer.device.tl_type)
 
     def _opened(self, info: Any) -> Any:
@@ -85,10 +85,12 @@ class Session:
                 f"The camera {self.name} is in use",
                 expected="a camera that no other program has open",
                 got=f"{access_of(info)}: {words(error)}",
-                hint="Close the viewer or the other acquire node that has it.",
+                hint="Close the viewer or the other acquire node that uses it.",
             ) from None
         except lib.transport_errors as error:
             raise CameraError(f"The camera {describe(info)} cannot be opened", got=words(error)) from None
+        # Cameras with several streams (stereo, multi-component) deliver frames that belong together; this driver has no
+        # notion of that.
         if len(acquirer.data_streams) != 1:
             raise CameraError(
                 f"The camera {self.name} cannot be used", expected="one data stream", got=len(acquirer.data_streams)
@@ -96,7 +98,7 @@ class Session:
         return acquirer
 
     def close(self) -> None:
-        """Let go of everything, also of a camera that is lost; never raises what the library raises."""
+        """Release everything, even of a lost camera; never raises exceptions of the library."""
         if self._closed:
             return
         self._closed = True
@@ -105,15 +107,15 @@ class Session:
             with _said():
                 acquirer.stop()
             with _said():
-                # Its __exit__, unlike destroy(), also takes it off the list of what is destroyed at exit, which would
-                # keep it, and its buffers, for as long as the process runs.
+                # Unlike destroy(), __exit__ also removes it from the list of acquirers destroyed at exit, which would
+                # keep it and its buffers alive until the process ends.
                 acquirer.__exit__(None, None, None)
-            acquirers.remove(acquirer)  # else reset() would try again, and fail again, before it is done
+            acquirers.remove(acquirer)  # else reset() would repeat the failing call before it finishes
         closed = False
         with _said():
             self._harvester.reset()
             closed = True
-        if not closed:  # a producer that stays open cannot be opened again in this process
+        if not closed:  # a producer that remains open cannot be opened again in this process
             for module in self._chain:
                 with _said():
                     module.close()
@@ -122,16 +124,16 @@ class Session:
 
 @contextlib.contextmanager
 def _said() -> Iterator[None]:
-    """Log what a camera that is lost still raises, and go on: half taken down, the library raises anything."""
+    """Log exceptions of a lost camera and continue: during teardown the library raises any exception."""
     try:
         yield
     except Exception as error:
-        log.debug("while closing: %s", words(error))
+        log.debug("While closing: %s", words(error))
 
 
 @contextlib.contextmanager
 def _sigint_kept() -> Iterator[None]:
-    """Put the handler of SIGINT back: creating an acquirer in the main thread replaces it."""
+    """Restore the handler of SIGINT: creating an acquirer in the main thread replaces it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

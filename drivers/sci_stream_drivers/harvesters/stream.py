@@ -1,4 +1,4 @@
-"""Frames out of a producer's buffers: fetched, copied, and the buffer given back at once."""
+"""Fetch frames from a producer: copy them and return the buffers at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sci_stream_drivers.harvesters.chunks import ChunkReader, Chunks
 from sci_stream_drivers.harvesters.formats import PixelFormat, decode
 from sci_stream_drivers.harvesters.library import attribute, library, words
 
+# Timeout of one poll for a buffer. Zero would wait indefinitely (harvesters 1.4.3).
 _ASK_S = 20e-6
-"""How long one look for a buffer may last. Of zero it would be for ever (harvesters 1.4.3)."""
 
 
 class Image(NamedTuple):
-    """What every frame of a run is like."""
+    """Format of all frames of a run."""
 
     form: PixelFormat
     height_px: int
@@ -29,7 +29,7 @@ class Image(NamedTuple):
 
 
 class Grabbed(NamedTuple):
-    """The bytes of one frame, ours, not yet decoded."""
+    """The copied bytes of one frame, not yet decoded."""
 
     raw: npt.NDArray[np.uint8]
     padding_bytes: int
@@ -54,19 +54,19 @@ class Grabbed(NamedTuple):
 class Stream:
     """The running acquisition of one camera.
 
-    A producer waits for a buffer with Python's global lock held, so no other thread could run meanwhile.
-    Therefore it is only asked whether there is one, and the waiting is done outside of it (docs/decisions/0017).
+    A producer waits for a buffer while holding the GIL, which would block all other threads. So it is only polled, and
+    waiting is done outside (docs/decisions/0017).
 
     Parameters
     ----------
     acquirer
         Harvesters' `ImageAcquirer` of an open camera.
     image
-        What its frames are like.
+        Format of the frames.
     chunks
         Names of the chunk data to read with each frame.
     counts
-        Where ``incomplete``, ``short`` and ``chunk_errors`` are counted.
+        Counter for ``incomplete``, ``short`` and ``chunk_errors``.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Stream:
         acquirer.num_buffers = max(buffers, acquirer.min_num_buffers)
 
     def start(self) -> None:
-        """Begin.
+        """Start the acquisition.
 
         Raises
         ------
@@ -96,18 +96,18 @@ class Stream:
             self._acquirer.start(run_as_thread=False)
         except self._lib.transport_errors as error:
             with contextlib.suppress(*self._lib.transport_errors):
-                self._acquirer.stop()  # the stream may run already, and only the camera not
+                self._acquirer.stop()  # the stream may be running without the camera
             raise CameraError("The camera does not start", got=words(error)) from None
 
     def fetch(self) -> Grabbed | None:
-        """Return the next frame if there is one, without waiting.
+        """Return the next frame, or None if there is none yet.
 
         Raises
         ------
         CameraLost
-            If the producer cannot be asked.
+            If the producer fails.
         CameraError
-            If what comes is no image of the kind that was announced.
+            If a buffer contains no image of the announced format.
         """
         try:
             buffer = self._acquirer.try_fetch(timeout=_ASK_S, is_raw=True)
@@ -121,10 +121,10 @@ class Stream:
             try:
                 buffer.parent.queue_buffer(buffer)
             except self._lib.transport_errors as error:
-                raise CameraLost("The camera is lost: it does not take its buffers back", got=words(error)) from None
+                raise CameraLost("The camera is lost: it does not accept its buffers back", got=words(error)) from None
 
     def stop(self) -> None:
-        """End; what is in the producer's buffers is let go of. Raises what the library raises."""
+        """Stop; the frames in the producer's buffers are discarded. Raises exceptions of the library."""
         self._underrun += self._running_underrun()
         if self._chunks is not None:
             self._chunks.detach()
@@ -132,7 +132,7 @@ class Stream:
 
     @property
     def underrun(self) -> int:
-        """Frames that the producer had no free buffer for, where it counts them."""
+        """Frames without a free buffer in the producer, if it counts them."""
         return self._underrun + (self._running_underrun() if self._acquirer.is_acquiring() else 0)
 
     def _running_underrun(self) -> int:
@@ -162,22 +162,22 @@ class Stream:
         )
 
     def _check(self, buffer: Any) -> None:
-        """Make sure that a buffer holds an image of the announced kind; where the producer is silent, it does."""
+        """Check that a buffer contains an image of the announced format, as far as the producer describes it."""
         ids = self._lib.gentl.PAYLOADTYPE_INFO_IDS
         payload = attribute(buffer, "payload_type", ids.PAYLOAD_TYPE_IMAGE)
         if payload not in (ids.PAYLOAD_TYPE_UNKNOWN, ids.PAYLOAD_TYPE_IMAGE, ids.PAYLOAD_TYPE_CHUNK_DATA):
             raise CameraError(
                 "The camera sends something other than an image",
-                expected="one image a buffer",
+                expected="one image per buffer",
                 got=f"payload type {payload}",
-                hint="Choose one component, and no compression or multi-part transfer.",
+                hint="Select one component, without compression and multi-part transfer.",
             )
         form, height_px, width_px = self._image
         code = attribute(buffer, "pixel_format", 0) or form.code
         size = (attribute(buffer, "height", 0) or height_px, attribute(buffer, "width", 0) or width_px)
         if (code, size) != (form.code, (height_px, width_px)):
             raise CameraError(
-                "The camera sends other images than its features say",
+                "The camera sends images of another format than its features declare",
                 expected=f"{height_px}×{width_px} {form.name}",
                 got=f"{size[0]}×{size[1]}, pixel format {code:#010x}",
             )
@@ -191,7 +191,7 @@ class Stream:
 
 
 def timestamp_frequency_hz(acquirer: Any) -> int:
-    """Return the ticks per second of the time stamps, 0 if the producer does not say."""
+    """Return the frequency of the timestamps, Hz; 0 if the producer does not provide it."""
     return int(attribute(acquirer.device, "timestamp_frequency") or 0)
 
 
@@ -200,7 +200,7 @@ def _first(*values: Any) -> int | None:
 
 
 def _counting(core: Any, counts: Counter[str]) -> Any:
-    """Return a callback that counts incomplete buffers, which `try_fetch` passes over like time-outs."""
+    """Return a callback that counts incomplete buffers, which `try_fetch` treats like timeouts."""
 
     class Incomplete(core.Callback):  # type: ignore[misc] # the library has no types
         def emit(self, context: object = None) -> None:  # noqa: ARG002  # the library names it

@@ -5,11 +5,11 @@
 ``textures``    procedural images: noise landscapes, lettered wheels, balls
 ``scenes``      moving worlds composed of them: a linear-light RGB image at any time
 ``video``       scenes from video files and image sequences
-``masks``       the mask stack φ as a calibration would find it: blurred, uneven, grey
+``masks``       the mask stack φ as a calibration would measure it: blurred, uneven, grey
 ``exposure``    y = Σ_b φ_b ⊙ x_b of one snapshot
 ``sensor``      y to digital numbers: full well, noise, black level, quantisation
-``faults``      what real cameras do at the worst time, on request
-``camera``      all of it behind `sci_stream.ports.Camera`
+``faults``      faults of real cameras, on request
+``camera``      the camera as `sci_stream.ports.Camera`
 ==============  ====================================================================
 """
 

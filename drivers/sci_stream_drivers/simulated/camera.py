@@ -1,4 +1,4 @@
-"""The simulated camera behind `sci_stream.ports.Camera`."""
+"""The simulated camera as `sci_stream.ports.Camera`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from sci_stream_drivers.simulated.scenes import make_scene
 from sci_stream_drivers.simulated.sensor import Sensor
 
 Shot = tuple[Array, Array | None]
-"""Counts of one snapshot and, if asked for, its truth."""
+"""Counts of one snapshot and, if requested, its truth."""
 
 
 class _Bench:
-    """What opening the camera makes: scene, masks and sensor in their places, and the snapshots made ahead."""
+    """State of an open camera: scene, masks and sensor, and snapshots rendered in advance."""
 
     def __init__(self, options: SimulatedOptions) -> None:
         self._options = options
@@ -51,7 +51,7 @@ class _Bench:
             bit_depth=options.bit_depth,
             bayer=options.bayer,
             camera_serial=f"SIM-{options.seed}",
-            source="the simulated camera's true masks",
+            source="true masks of the simulated camera",
         )
         self._loop = [self._make(n) for n in range(options.loop_snapshots)]
 
@@ -64,12 +64,12 @@ class _Bench:
         return counts.copy(), None if truth is None else truth.copy()
 
     def expose(self, exposure: float) -> None:
-        """Let another amount of light in. As on a real bench, the calibration stays that of the light before."""
+        """Change the exposure. As with a real camera, the calibration remains that of the previous exposure."""
         self._sensor = Sensor(self._options.model_copy(update={"exposure": exposure}), self._phi)
-        self._loop = [None] * len(self._loop)  # made again one by one: a camera cannot pause for all of them
+        self._loop = [None] * len(self._loop)  # rendered again one by one: the camera cannot pause for all of them
 
     def held(self, pattern: Pattern, n: int) -> Shot:
-        """Return exposure ``n`` of an even white field through one pattern that is held all the time."""
+        """Return exposure ``n`` of a uniform white field through one pattern shown all the time."""
         if pattern == "dark":
             y = np.zeros(self._phi.shape[1:], np.float32)
         else:
@@ -90,13 +90,12 @@ class _Bench:
 
 
 class SimulatedCamera:
-    """An SCI camera that exists as an optical model only. Satisfies `sci_stream.ports.Camera`.
+    """An SCI camera simulated by an optical model. Implements `sci_stream.ports.Camera`.
 
-    The same options give the same frames, in every process. The scene starts over with each `start`, except after a
-    disconnection, when it goes on where it was. A snapshot is rendered by the `read` that waits for it, on the
-    calling thread, which may make that call longer than its timeout; where rendering is slower than
-    ``snapshot_rate_hz``, snapshots come late, back to back, and are counted as ``late`` (``loop_snapshots`` makes
-    them ahead, ``faults.buffers`` makes late ones go missing as on real hardware).
+    Equal options give equal frames, in every process. The scene restarts with each `start`, except after a disconnect,
+    when it continues. A snapshot is rendered by the `read` that waits for it, on the calling thread, which may exceed
+    the timeout; if rendering is slower than ``snapshot_rate_hz``, snapshots are late, back to back, and are counted as
+    ``late`` (``loop_snapshots`` renders them in advance, ``faults.buffers`` drops late ones as real hardware does).
 
     Parameters
     ----------
@@ -126,7 +125,7 @@ class SimulatedCamera:
         self._shown: Pattern | None = None
 
     def open(self) -> CameraCapabilities:
-        """Build the scene, the masks and the sensor, and say what will be delivered.
+        """Create scene, masks and sensor, and return the capabilities.
 
         Raises
         ------
@@ -183,16 +182,16 @@ class SimulatedCamera:
         return self._capabilities()
 
     def calibration(self) -> Calibration:
-        """Return the true calibration: no rig ever knows its masks this well."""
+        """Return the true calibration, more accurate than any measured one."""
         return self._opened().calibration
 
     @property
     def field_brightness(self) -> float:
-        """Brightness of the field that `show` puts in front of the camera, see `sci_stream.ports.PatternCamera`."""
+        """Brightness of the field in front of the camera during `show`, see `sci_stream.ports.PatternCamera`."""
         return self._options.calibration_light
 
     def show(self, pattern: Pattern | None) -> None:
-        """Hold one pattern in front of an even field; see `sci_stream.ports.PatternCamera.show`."""
+        """Show one pattern in front of a uniform field; see `sci_stream.ports.PatternCamera.show`."""
         self._opened()
         if isinstance(pattern, int) and not 0 <= pattern < self._options.n_frames:
             raise ValueError(f"patterns are numbered from 0 to {self._options.n_frames - 1}, got {pattern}")
@@ -200,7 +199,7 @@ class SimulatedCamera:
         self._shot = None
 
     def start(self) -> None:
-        """Begin exposing. Frame ids and the camera's clock start over."""
+        """Start exposing. Frame ids and the camera clock restart."""
         self._opened()
         if self._lost:
             raise self._faults.lost()
@@ -215,13 +214,13 @@ class SimulatedCamera:
         self._skip_dropped()
 
     def trigger(self) -> None:
-        """Ask for one snapshot; from any thread. Calls that come early wait their turn."""
+        """Request one snapshot; from any thread. Requests queue up."""
         if self._triggers is None:
-            raise CameraError(f"Camera {self._serial} runs freely", hint="Set trigger = 'software'.")
+            raise CameraError(f"Camera {self._serial} has no trigger", hint="Set trigger = 'software'.")
         self._triggers.release()
 
     def read(self, timeout_s: float) -> CameraFrame | None:
-        """Return the next frame, or None if none came within the time; see `sci_stream.ports.Camera.read`."""
+        """Return the next frame, or None after the timeout; see `sci_stream.ports.Camera.read`."""
         if self._lost:
             raise self._faults.lost()
         if not self._running:
@@ -235,7 +234,7 @@ class SimulatedCamera:
         self._skip_overwritten()
         if self.exhausted or not self._wait_for_trigger(timeout_s):
             return None
-        if self._shot is None:  # made while waiting, not after: it is there when it is due
+        if self._shot is None:  # rendered while waiting, so that it is ready when due
             bench = self._opened()
             self._shot = bench.shot(self._index) if self._shown is None else bench.held(self._shown, self._index)
         delay_s = self._faults.delay_s(self._index)
@@ -245,12 +244,12 @@ class SimulatedCamera:
 
     @property
     def exhausted(self) -> bool:
-        """True once the last of a limited number of ``snapshots`` is delivered."""
+        """True once the last of a limited number of ``snapshots`` has been delivered."""
         total = self._options.snapshots if self._shown is None else 0
         return 0 < total <= self._index and self._repeat is None
 
     def counters(self) -> Mapping[str, int]:
-        """Return the counts since `open`.
+        """Return the counters since `open`.
 
         ``delivered``, ``dropped`` and ``duplicated`` frames, ``overwritten`` ones in the buffers of a late reader,
         ``late`` ones delivered more than a period after they were due, ``stalls``, ``disconnects``.
@@ -263,7 +262,7 @@ class SimulatedCamera:
         self._shot = self._repeat = None
 
     def close(self) -> None:
-        """Let go of scene and masks; `open` may follow."""
+        """Release scene and masks; `open` may follow."""
         self.stop()
         self._bench = None
         if self._options is not self._given:
@@ -288,7 +287,7 @@ class SimulatedCamera:
         return self._triggers is None or self._triggered
 
     def _deliver(self, counts: Array, truth: Array | None) -> CameraFrame:
-        """Hand over the snapshot that is due and move on to the next."""
+        """Deliver the snapshot that is due and advance to the next."""
         ids = self._options.faults.frame_ids
         span = None if ids.last is None else ids.last - ids.first + 1
         frame = CameraFrame(
@@ -314,13 +313,13 @@ class SimulatedCamera:
         return frame
 
     def _skip_dropped(self) -> None:
-        """Pass over the snapshots that get lost on the way, so that `exhausted` is true right after the last one."""
+        """Skip dropped snapshots at once, so that `exhausted` is true right after the last delivered one."""
         while not self.exhausted and self._faults.drops(self._index):
             self._counts["dropped"] += 1
             self._index += 1
 
     def _skip_overwritten(self) -> None:
-        """Lose what a reader that comes too late would find overwritten in the buffers."""
+        """Drop snapshots that a late reader would find overwritten in the buffers."""
         buffers, period_ns = self._options.faults.buffers, self._pacer.period_ns
         if not buffers or period_ns is None:
             return

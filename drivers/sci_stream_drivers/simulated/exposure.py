@@ -1,4 +1,4 @@
-"""The coded exposure: B scene images behind B masks, summed on the sensor."""
+"""The coded exposure: B scene images through B masks, summed on the sensor."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from sci_stream.model import BayerPhase
 from sci_stream_drivers.simulated.scenes import Scene
 from sci_stream_drivers.simulated.textures import Image
 
+# ITU-R BT.709 weights of linear R, G, B: a monochrome sensor with the sensitivity of the eye.
 _LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)
-"""ITU-R BT.709 weights of linear R, G, B: what a monochrome sensor of the eye's sensitivity sees."""
 
 
 class Exposure:
-    r"""Takes y = Σ_b φ_b ⊙ x_b (Eq. 1 of the paper, without noise) of a scene.
+    r"""Measure y = Σ_b φ_b ⊙ x_b (Eq. 1 of the paper, without noise) of a scene.
 
     Snapshot n covers the scene times nB … (n + 1)B, without a pause between snapshots; frame x_b is the mean of the
-    scene over one unit of it, through the sensor's colour filters.
+    scene over one unit of time, through the colour filters of the sensor.
 
     Parameters
     ----------
     scene
-        What is filmed; one unit of its time is one sub-frame.
+        The scene; one unit of its time is one sub-frame.
     phi
         (B, H, W) transmissions.
     bayer

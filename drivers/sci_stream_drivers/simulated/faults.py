@@ -1,4 +1,4 @@
-"""What real cameras do at the worst time, decided from the seed so that a failure can be repeated."""
+"""Faults of real cameras, determined by the seed so that a failure can be repeated."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import numpy as np
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream_drivers.simulated.options import FaultOptions
 
+# Every random part has a stream of its own, so that switching one on does not change the others.
 _FAULT_STREAM = 3
 
 
 class Faults:
-    """Decides, for each snapshot, what goes wrong with it, and keeps whether the camera is there at all.
+    """Decide the faults of each snapshot, and track whether the camera is connected.
 
     Parameters
     ----------
     options
-        What is to go wrong.
+        Rates and times of faults.
     seed
-        Of the camera.
+        Seed of the camera.
     name
-        How messages call the camera.
+        Name of the camera in messages.
     """
 
     def __init__(self, options: FaultOptions, seed: int, name: str) -> None:
@@ -33,24 +34,24 @@ class Faults:
         self.disconnects = 0
 
     def drops(self, index: int) -> bool:
-        """Tell whether snapshot ``index`` is lost between sensor and host."""
+        """Return whether snapshot ``index`` is lost between sensor and host."""
         return self._draw(index, 0) < self._options.drop_probability
 
     def duplicates(self, index: int) -> bool:
-        """Tell whether snapshot ``index`` is delivered twice."""
+        """Return whether snapshot ``index`` is delivered twice."""
         return self._draw(index, 1) < self._options.duplicate_probability
 
     def delay_s(self, index: int) -> float:
-        """Return how much later than due snapshot ``index`` arrives."""
+        """Return the delay of snapshot ``index`` after its due time."""
         return self._draw(index, 2) * self._options.jitter_s
 
     def stall_s(self, delivered: int) -> float:
-        """Return how long the camera halts after its ``delivered``-th frame."""
+        """Return how long the camera stalls after its ``delivered``-th frame."""
         every = self._options.stall_every
         return self._options.stall_s if every and delivered % every == 0 else 0.0
 
     def unplug_if_due(self, delivered: int) -> None:
-        """Raise `CameraLost`, once, where the camera is to be lost after ``delivered`` frames."""
+        """Raise `CameraLost`, once, if the camera is to be lost after ``delivered`` frames."""
         after = self._options.disconnect_after
         if after and delivered >= after and self.disconnects < self._options.disconnects:
             self.disconnects += 1
@@ -58,13 +59,13 @@ class Faults:
             raise self.lost()
 
     def lost(self) -> CameraLost:
-        """Return the error that reading a camera raises that is gone."""
+        """Return the error for reading a lost camera."""
         return CameraLost(
-            f"{self._name} was disconnected", hint="Close and open it again; it returns as its options say."
+            f"{self._name} was disconnected", hint="Close and reopen it; faults.return_after_s sets when it returns."
         )
 
     def check_present(self) -> None:
-        """Raise `CameraError` while a lost camera has not returned."""
+        """Raise `CameraError` until a lost camera has returned."""
         remaining_s = self._back_at_s - time.monotonic()
         if remaining_s > 0:
             raise CameraError(
@@ -79,6 +80,6 @@ class Faults:
             self._options.jitter_s,
         )
         if not probabilities[which]:
-            return 1.0  # not drawn: the usual case costs nothing
+            return 1.0  # without drawing: the usual case costs nothing
         rng = np.random.Generator(np.random.SFC64([self._seed, _FAULT_STREAM, which, index]))
         return float(rng.random())

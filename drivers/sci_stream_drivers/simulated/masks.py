@@ -1,4 +1,4 @@
-"""The mask stack φ as a calibration of the simulated optics would find it."""
+"""The mask stack φ as a calibration of the simulated optics would measure it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import numpy.typing as npt
 from sci_stream_drivers.simulated.options import SimulatedOptions
 
 _MASK_STREAM = 1
+# φ is rounded to 1/4096, exact in float32, so that the calibration's hash does not depend on a platform's rounding.
 _LEVELS = 4096
-"""φ is rounded to 1/4096: exact in float32, so that the calibration's hash does not hang on a platform's rounding."""
 
 
 class MaskOptics:
-    """The masks in front of the sensor, which may stand a little aside from where they were calibrated.
+    """The masks in front of the sensor, which may be displaced from their calibrated position.
 
-    A random binary pattern, with what closed elements let through, is blurred by the relay optics' point spread
-    function (Gaussian) and weakened by their uneven transmission. ``shifting`` moves one pattern by a pixel a frame
-    along the columns, as in CACTI; ``random`` draws each independently.
+    A random binary pattern, including the transmission of closed elements, is blurred by the point spread function
+    (Gaussian) of the relay optics and attenuated by their uneven transmission. ``shifting`` moves one pattern by a
+    pixel per frame along the columns, as in CACTI; ``random`` draws each pattern independently.
 
-    When the pattern's image is displaced by (x, y) pixels, the point spread function is sampled that much off its
-    centre (without blur: each pixel sees the share of the elements that overlap it), while the optics' unevenness
-    stays where it is.
+    For a displacement by (x, y) pixels the point spread function is sampled off its centre by as much (without blur:
+    each pixel is weighted by the overlap of the elements with it), while the unevenness of the optics does not move.
 
     Parameters
     ----------
     options
-        Of the camera.
+        Options of the camera.
     """
 
     def __init__(self, options: SimulatedOptions) -> None:
@@ -44,8 +43,8 @@ class MaskOptics:
         Parameters
         ----------
         shift_px
-            (x, y) by which the patterns' image stands to the right of and below its place, at most the options'
-            ``mask_travel_px`` each.
+            (x, y) displacement of the patterns to the right and downwards, at most ``mask_travel_px`` of the options
+            each.
         """
         B, H = self._options.n_frames, self._options.height_px
         moved = np.stack([self._image(pattern, shift_px) for pattern in self._transmission])
@@ -55,11 +54,11 @@ class MaskOptics:
         return (np.rint(moved * _LEVELS) / _LEVELS).astype(np.float32)
 
     def open(self) -> npt.NDArray[np.float32]:
-        """Return what passes when every element is open, (H, W) float32 in [0, 1], a new array."""
+        """Return the transmission with every element open, (H, W) float32 in [0, 1], a new array."""
         return self._gain.astype(np.float32)
 
     def _draw(self) -> npt.NDArray[np.bool_]:
-        """Draw the patterns, (1 or B, …): larger than the field by its travel, so that nothing wraps at the border."""
+        """Draw the patterns, (1 or B, …): larger than the field by the mask travel, so that nothing wraps."""
         o, margin = self._options, self._blur_margin
         rng = np.random.Generator(np.random.PCG64([o.seed, _MASK_STREAM]))
         shape = (o.height_px + 2 * margin, o.width_px + 2 * margin)
@@ -69,7 +68,7 @@ class MaskOptics:
             patterns = rng.random((o.n_frames, *shape)) < o.mask_density
         if not self._travel:
             return patterns
-        # What a displacement brings into view is drawn apart: the masks at rest are those of a rig that stands still.
+        # Draw the margin separately: masks without displacement are equal with and without mask travel.
         t = self._travel
         rng = np.random.Generator(np.random.PCG64([o.seed, _MASK_STREAM, 1]))
         around = rng.random((patterns.shape[0], patterns.shape[1] + 2 * t, patterns.shape[2] + 2 * t)) < o.mask_density
@@ -77,17 +76,17 @@ class MaskOptics:
         return around
 
     def _image(self, pattern: npt.NDArray[np.float64], shift_px: tuple[float, float]) -> npt.NDArray[np.float64]:
-        """Image one pattern onto the sensor, displaced."""
+        """Image one displaced pattern onto the sensor."""
         x, y = shift_px
         if max(abs(x), abs(y)) > self._travel:
-            raise ValueError(f"the masks were made to move by {self._travel} px at most, not by ({x:g}, {y:g})")
+            raise ValueError(f"the masks are limited to a displacement of {self._travel} px, got ({x:g}, {y:g})")
         rows, columns = self._kernel(y), self._kernel(x)
         height, width = pattern.shape[0] - len(rows) + 1, pattern.shape[1] - len(columns) + 1
         across = sum(k * pattern[i : i + height] for i, k in enumerate(rows) if k)
         return np.asarray(sum(k * across[:, i : i + width] for i, k in enumerate(columns) if k))
 
     def _kernel(self, shift_px: float) -> npt.NDArray[np.float64]:
-        """Return the weights of the elements around a pixel, along one axis; they sum to 1."""
+        """Return the weights of the elements around a pixel along one axis, of sum 1."""
         margin, reach = self._blur_margin, self._blur_margin + self._travel
         distances = np.arange(-reach, reach + 1) + shift_px
         if self._options.mask_blur_px == 0:
@@ -99,7 +98,7 @@ class MaskOptics:
 
 
 def make_masks(options: SimulatedOptions) -> npt.NDArray[np.float32]:
-    """Return the masks as a calibration would find them, (B, H, W) float32 in [0, 1], a new array."""
+    """Return the masks as a calibration would measure them, (B, H, W) float32 in [0, 1], a new array."""
     return MaskOptics(options).stack()
 
 

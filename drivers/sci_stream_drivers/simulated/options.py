@@ -1,4 +1,4 @@
-"""What can be set on the simulated camera: the ``[camera.options]`` of a rig."""
+"""Options of the simulated camera: ``[camera.options]`` of a rig."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from sci_stream.model import BayerPhase, FrameIds
 from sci_stream_drivers.fields import BayerOption
 
 SCENES = ("fast", "slow", "static", "cut")
-"""Names of the procedural scenes; anything else is a path."""
+"""Names of the procedural scenes; any other value is a path."""
 
 
 class FaultOptions(BaseModel):
-    """How the camera misbehaves. Everything off by default; what happens when follows from the seed alone."""
+    """Faults of the camera. All off by default; their times are determined by the seed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     drop_probability: float = Field(
-        default=0.0, ge=0, le=0.99, description="Chance that a frame is exposed and numbered but never delivered."
+        default=0.0, ge=0, le=0.99, description="Probability that a frame is numbered but never delivered."
     )
     duplicate_probability: float = Field(
-        default=0.0, ge=0, le=1, description="Chance that a frame is delivered twice under the same id."
+        default=0.0, ge=0, le=1, description="Probability that a frame is delivered twice with the same id."
     )
-    id_first: int = Field(default=0, ge=0, description="Id of the first frame after a start, and after a wrap-around.")
+    id_first: int = Field(default=0, ge=0, description="Id of the first frame after a start or wrap-around.")
     id_last: int | None = Field(
         default=None,
         ge=1,
@@ -35,22 +35,22 @@ class FaultOptions(BaseModel):
         default=0.0,
         ge=0,
         le=10,
-        description="Frames arrive up to this much later than due, s; their stamps stay exact.",
+        description="Frames are delayed by up to this time, s; their timestamps stay exact.",
     )
-    stall_every: int = Field(default=0, ge=0, description="Stall after every so many delivered frames; 0: never.")
-    stall_s: float = Field(default=0.0, ge=0, le=600, description="How long a stall lasts, s.")
+    stall_every: int = Field(default=0, ge=0, description="Stall after every N delivered frames; 0: never.")
+    stall_s: float = Field(default=0.0, ge=0, le=600, description="Duration of a stall, s.")
     buffers: int = Field(
         default=0,
         ge=0,
-        description="Frames the transport layer holds for a late reader; older ones are overwritten and their ids "
-        "missing. 0: it holds every frame.",
+        description="Frames buffered for a late reader; older ones are overwritten and their ids missing. 0: "
+        "unlimited.",
     )
     disconnect_after: int = Field(
-        default=0, ge=0, description="Lose the camera after so many frames delivered since it was opened; 0: never."
+        default=0, ge=0, description="Lose the camera after N frames delivered since it was opened; 0: never."
     )
-    disconnects: int = Field(default=1, ge=1, description="How often it is lost in all.")
+    disconnects: int = Field(default=1, ge=1, description="Number of times it is lost.")
     return_after_s: float = Field(
-        default=0.0, ge=0, le=3600, description="How long a lost camera cannot be opened again, s."
+        default=0.0, ge=0, le=3600, description="Time until a lost camera can be reopened, s."
     )
 
     @model_validator(mode="after")
@@ -131,7 +131,7 @@ class SimulatedOptions(BaseModel):
         default=0.4,
         gt=0,
         le=10,
-        description="Brightness of the even white field in front of the camera while it shows a single pattern for "
+        description="Brightness of the uniform white field in front of the camera while it shows a single pattern for "
         "calibration, 1 = white; the all-open mask must not saturate.",
     )
     exposure: float = Field(
@@ -143,26 +143,26 @@ class SimulatedOptions(BaseModel):
     )
     full_well_e: float = Field(default=10_500.0, gt=10, description="Electrons at the top of the range.")
     read_noise_e: float = Field(default=2.5, ge=0, description="Standard deviation of the read noise, electrons.")
-    noise: bool = Field(default=True, description="Shot and read noise; quantisation and clipping are always there.")
-    seed: int = Field(default=0, ge=0, description="Everything random follows from it; the serial number names it.")
+    noise: bool = Field(default=True, description="Shot and read noise; quantisation and clipping are always applied.")
+    seed: int = Field(default=0, ge=0, description="Seed of everything random; part of the serial number.")
 
     snapshot_rate_hz: float = Field(
-        default=10.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they can be made."
+        default=10.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they can be rendered."
     )
     trigger: Literal["free", "software"] = Field(
         default="free",
-        description="free: paced by snapshot_rate_hz; software: one snapshot for each call of trigger().",
+        description="free: at snapshot_rate_hz; software: one snapshot per call of trigger().",
     )
-    snapshots: int = Field(default=0, ge=0, description="Snapshots after which the camera is exhausted; 0: endless.")
+    snapshots: int = Field(default=0, ge=0, description="Snapshots until the camera is exhausted; 0: endless.")
     loop_snapshots: int = Field(
         default=0,
         ge=0,
         le=100_000,
-        description="Make so many snapshots on opening and deliver them over and over, for rates beyond what can be "
+        description="Render N snapshots on opening and deliver them in a loop, for rates that cannot be "
         "rendered live (the seam is a scene cut); 0: render live.",
     )
-    truth: bool = Field(default=False, description="Hand over the true video with each snapshot.")
-    faults: FaultOptions = Field(default_factory=FaultOptions, description="Misbehaviour on request.")
+    truth: bool = Field(default=False, description="Deliver the true video with each snapshot.")
+    faults: FaultOptions = Field(default_factory=FaultOptions, description="Faults on request.")
 
     @field_validator("scene")
     @classmethod
@@ -193,12 +193,12 @@ class SimulatedOptions(BaseModel):
 
     @property
     def mask_travel_px(self) -> float:
-        """How far the masks may come to stand from where they were calibrated, along either axis, pixels."""
+        """Largest displacement of the masks along either axis, pixels."""
         drifts = any(self.mask_drift_px_per_snapshot)
         return max(map(abs, self.mask_shift_px)) + (self.mask_drift_limit_px if drifts else 0.0)
 
     def mask_position_px(self, snapshot: int) -> tuple[float, float]:
-        """Return where the masks stand at a snapshot, (x, y) from where they were calibrated, pixels."""
+        """Return the displacement of the masks at a snapshot, (x, y), pixels."""
         limit = self.mask_drift_limit_px
         x, y = (
             start + min(max(drift * snapshot, -limit), limit)
@@ -213,5 +213,5 @@ class SimulatedOptions(BaseModel):
 
     @property
     def black_dn(self) -> float:
-        """Black level, DN, with its default resolved."""
+        """Black level, DN, with the default resolved."""
         return self.black_level_dn if self.black_level_dn is not None else 2.0 ** (self.bit_depth - 6)

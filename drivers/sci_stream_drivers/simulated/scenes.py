@@ -1,4 +1,4 @@
-"""Moving scenes: what the simulated camera films."""
+"""Moving scenes for the simulated camera."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Trajectory = Callable[[float], tuple[float, float]]
 
 
 class Scene(Protocol):
-    """Something to film. One unit of its time is one sub-frame of the camera."""
+    """A scene. One unit of its time is one sub-frame of the camera."""
 
     def render(self, t: float) -> Image:
         """Return the (H, W, 3) linear-light RGB image, float32, 0–1, at time ``t`` ≥ 0.
 
-        It follows from ``t`` alone. It belongs to the scene: read it before the next call, and do not write to it.
+        It depends on ``t`` only. The scene owns the array: read it before the next call, and do not modify it.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Sprite:
-    """A round body moving along a path and turning evenly.
+    """A round object that moves along a path and rotates at constant speed.
 
-    ``picture`` (size, size, 3) is premultiplied by ``cover`` (size, size), which is 1 where the body is opaque.
+    ``picture`` (size, size, 3) is premultiplied by ``cover`` (size, size), which is 1 where the object is opaque.
     """
 
     picture: Image
@@ -45,7 +45,7 @@ class Sprite:
     """Rotation per unit of time."""
 
     def draw(self, canvas: Image, t: float) -> None:
-        """Composite the body at time ``t`` over ``canvas`` (H, W, 3), at sub-pixel position."""
+        """Composite the object at time ``t`` onto ``canvas`` (H, W, 3), at sub-pixel position."""
         size = len(self.picture)
         x, y = self.path(t)
         left, top = max(math.floor(x - size / 2), 0), max(math.floor(y - size / 2), 0)
@@ -64,25 +64,27 @@ class Sprite:
         extent = (right - left, bottom - top)
         uncovered = cv2.warpAffine(1.0 - self.cover, to_canvas, extent, borderValue=1.0)
         region = canvas[top:bottom, left:right]
-        region *= cv2.cvtColor(uncovered, cv2.COLOR_GRAY2RGB)  # of the same layout, NumPy is ten times faster
+        region *= cv2.cvtColor(
+            uncovered, cv2.COLOR_GRAY2RGB
+        )  # in the same layout, ten times faster than NumPy broadcasting
         region += cv2.warpAffine(self.picture, to_canvas, extent)
 
 
 class World:
-    """A panning landscape, bodies in front of it and a strip running below.
+    """A panning landscape, objects in front of it and a strip running below.
 
     Parameters
     ----------
     backdrop
         (N, N, 3) tileable texture.
     pan_px
-        (x, y) by which the view moves over it per unit of time.
+        (x, y) velocity of the view over it, per unit of time.
     sprites
-        Drawn in this order.
+        Objects, drawn in this order.
     strip
-        (h, length, 3) picture laid end to end along the bottom.
+        (h, length, 3) image repeated along the bottom.
     strip_px
-        By how much it runs to the left per unit of time.
+        Velocity of the strip to the left, per unit of time.
     shape
         (H, W) of the view.
     """
@@ -99,7 +101,7 @@ class World:
     ) -> None:
         height, width = shape
         self._period = len(backdrop)
-        # One view and a pixel for interpolation beyond the period: panning never meets the border.
+        # Tile one view and a pixel for interpolation beyond the period: panning never reaches the border.
         self._backdrop = np.pad(backdrop, ((0, height + 2), (0, width + 2), (0, 0)), mode="wrap")
         self._strip_period = strip.shape[1]
         self._strip = np.pad(strip, ((0, 0), (0, width + 2), (0, 0)), mode="wrap")
@@ -126,7 +128,7 @@ class World:
 
 
 class CutScene:
-    """Two scenes in turn: the camera is pointed elsewhere from one instant to the next."""
+    """Two scenes in turn, with cuts between them."""
 
     def __init__(self, scenes: Sequence[Scene], every: float) -> None:
         self._scenes = tuple(scenes)
@@ -138,17 +140,17 @@ class CutScene:
 
 
 def _window(texture: Image, x: float, y: float, size: tuple[int, int]) -> Image:
-    """Return the (height, width) of ``size`` whose top left pixel lies at (x, y) of ``texture``, interpolated."""
+    """Return the (height, width) of ``size`` with its top left pixel at (x, y) of ``texture``, interpolated."""
     centre = (x + (size[0] - 1) / 2, y + (size[1] - 1) / 2)
     return np.asarray(cv2.getRectSubPix(texture, size, centre), np.float32)
 
 
 def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: float, span: float) -> Trajectory:
-    """Return the path of a ball that hops along between x = 0 and ``span`` and back, ``hop`` pixels high.
+    """Return the path of a ball that bounces along between x = 0 and ``span`` and back, ``hop`` pixels high.
 
     ``velocity`` in pixels per unit of time, sideways; ``start`` is (x, phase of the hop from 0 to 1).
     """
-    # At the top of a hop a body that falls from rest moves slowest: a parabola in each half period.
+    # A parabola in each half period, with its vertex at the top of the hop.
     period = 2.2 * hop / abs(velocity) if velocity else math.inf
 
     def path(t: float) -> tuple[float, float]:
@@ -160,7 +162,7 @@ def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: flo
 
 
 def standing(x: float, y: float) -> Trajectory:
-    """Return the path of a body that stays where it is."""
+    """Return the path of an object at rest."""
     return lambda _: (x, y)
 
 
@@ -169,24 +171,24 @@ MEADOW: tuple[Colour, ...] = ((110, 138, 96), (146, 166, 112), (186, 192, 140), 
 SIGNAL: tuple[Colour, ...] = ((200, 70, 60), (215, 208, 190), (70, 115, 185), (220, 180, 80))
 PASTEL: tuple[Colour, ...] = ((215, 145, 80), (215, 210, 195), (85, 155, 140), (220, 195, 110))
 
+# The patches of a colour chart: the live image shows at a glance whether colours are right.
 PATCHES: tuple[Colour, ...] = (
     (175, 54, 60), (231, 199, 31), (70, 148, 73), (8, 133, 161), (56, 61, 150), (187, 86, 149),
     (214, 126, 44), (157, 188, 64), (98, 122, 157), (115, 82, 68), (122, 122, 121), (82, 82, 81),
 )  # fmt: skip
-"""The patches of a colour chart, so that a look at the live picture shows whether its colours are right."""
 PAPER: Colour = (160, 160, 160)
 
+# Start (fraction of the width), phase of the hop, radius (of the smaller side), velocity (pixels per unit of time at
+# 256 pixels) of each ball.
 _BALLS = ((0.70, 0.1, 0.11, 1.2), (0.95, 0.5, 0.09, -1.5), (0.85, 0.8, 0.12, 0.8))
-"""Where each starts (fraction of the width), phase of its hop, radius (of the smaller side), velocity (pixels per
-unit of time at 256 pixels)."""
 
 
 def make_world(shape: tuple[int, int], speed: float, seed: int, variant: int = 0) -> World:
-    """Return a world of this (H, W): soft landscape, a lettered wheel, three balls, a strip of colour patches.
+    """Return a world of size (H, W): soft landscape, a lettered wheel, three balls, a strip of colour patches.
 
-    Bright paints of moderate contrast on forms of a few pixels and more, as on a test bench: what half the resolution
-    of a mosaic's planes can hold. At ``speed`` 1 and 256 pixels the wheel's rim moves 2.8 pixels per sub-frame, the
-    balls about 1.2, the strip 0.8, the backdrop 0.5; on larger sensors as much more as they see it finer.
+    Bright colours of moderate contrast on shapes of several pixels, as on a test bench: resolvable at half the
+    resolution of a mosaic's planes. At ``speed`` 1 and 256 pixels the wheel's rim moves 2.8 pixels per sub-frame, the
+    balls about 1.2, the strip 0.8, the backdrop 0.5; proportionally more on larger sensors.
     """
     rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, variant]))
     height, width = shape
@@ -214,7 +216,7 @@ def make_world(shape: tuple[int, int], speed: float, seed: int, variant: int = 0
 
 
 def make_scene(options: SimulatedOptions) -> Scene:
-    """Return the scene that the options name. Raises `FileFormatError` for a file that cannot be read."""
+    """Return the scene of the options. Raises `FileFormatError` for a file that cannot be read."""
     shape = (options.height_px, options.width_px)
     if options.scene not in SCENES:
         return VideoScene(options.scene, shape, options.speed)

@@ -1,4 +1,4 @@
-"""From light to digital numbers."""
+"""The sensor: from light to digital numbers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sci_stream.model import Array
 from sci_stream_drivers.simulated.options import SimulatedOptions
 
 _NOISE_STREAM = 2
+# Above this many electrons a Gaussian of equal variance replaces Poisson's law: the skewness is under 0.16, and drawing
+# is ten times faster.
 _POISSON_BELOW_E = 40.0
-"""Above so many electrons a Gaussian of the same variance stands in for Poisson's law: the skewness is under 0.16 and
-drawing is ten times cheaper."""
 
 
 class Sensor:
@@ -21,15 +21,15 @@ class Sensor:
 
     .. math:: counts = clip(round(black + (Poisson(g·F·y) + N(0, σ_r²)) / g), 0, 2^bits − 1)
 
-    with F = `full_scale_dn` and g = `gain_e_per_dn` such that the full well is met at the top of the range. F is
-    chosen so that a white scene takes the most open pixel to the fraction ``exposure`` of the range above black.
+    with F = `full_scale_dn` and g = `gain_e_per_dn` such that the full well is at the top of the range. F is chosen so
+    that a white scene takes the most open pixel to the fraction ``exposure`` of the range above black.
 
     Parameters
     ----------
     options
-        Of the camera.
+        Options of the camera.
     phi
-        (B, H, W) transmissions, which decide how bright the brightest pixel gets.
+        (B, H, W) transmissions, which determine the brightest pixel.
     """
 
     def __init__(self, options: SimulatedOptions, phi: npt.NDArray[np.float32]) -> None:
@@ -40,7 +40,7 @@ class Sensor:
         self._read_noise_e = options.read_noise_e
         self._noise = options.noise
         self.read_noise_dn = math.hypot(self._read_noise_e / self.gain_e_per_dn if self._noise else 0.0, 12**-0.5)
-        """Standard deviation of counts without light: what is read, and what rounding adds."""
+        """Standard deviation of counts without light: read noise and rounding."""
         self._seed = options.seed
         self._dtype = np.uint8 if options.bit_depth == 8 else np.uint16
 
@@ -52,7 +52,7 @@ class Sensor:
         y
             (H, W) Σ_b φ_b ⊙ x_b, ≥ 0. Not modified.
         index
-            Number of the exposure; the noise follows from it and the seed alone.
+            Number of the exposure; with the seed it determines the noise.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Procedural images to compose scenes from: linear-light RGB, float32, 0–1, computed once."""
+"""Procedural images for scenes: linear-light RGB, float32, 0–1, computed once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Image = npt.NDArray[np.float32]
 Colour = tuple[int, int, int]
 """sRGB, 0–255."""
 
+# Shapes are drawn larger by this factor and averaged down, for anti-aliased edges.
 _SUPERSAMPLING = 4
-"""Shapes are drawn so much larger and averaged down: anti-aliased edges."""
 
+# Standard deviation of the point spread function. With a sharper one a Bayer mosaic has false colours at every edge.
 _LENS_BLUR_PX = 1.0
-"""Standard deviation of the image of a point. Sharper, a Bayer mosaic sees colours in every edge that are not there."""
 
 _INK: Colour = (38, 40, 48)
 _CREAM: Colour = (225, 218, 200)
 
+# Linear light of each 8-bit sRGB code (IEC 61966-2-1).
 _SRGB = np.arange(256) / 255.0
 SRGB_TO_LINEAR: Image = np.where(_SRGB <= 0.04045, _SRGB / 12.92, ((_SRGB + 0.055) / 1.055) ** 2.4).astype(np.float32)
-"""Linear light of each 8-bit sRGB code (IEC 61966-2-1)."""
 
 
 def linear(colour: Colour) -> Image:
@@ -34,9 +34,9 @@ def linear(colour: Colour) -> Image:
 
 
 def spectral_noise(size: int, slope: float, rng: np.random.Generator) -> Image:
-    """Return (size, size) noise with amplitude spectrum 1/f^slope, tileable, spread over 0–1.
+    """Return (size, size) noise with amplitude spectrum 1/f^slope, tileable, distributed over 0–1.
 
-    Natural images have slopes about 1; larger ones are smoother.
+    Natural images have a slope of about 1; larger ones are smoother.
     """
     f = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     f[0, 0] = 1.0
@@ -44,12 +44,12 @@ def spectral_noise(size: int, slope: float, rng: np.random.Generator) -> Image:
     spectrum[0, 0] = 0.0
     field = np.fft.irfft2(spectrum, s=(size, size))
     field /= field.std()
-    # A logistic of the Gaussian field is nearly uniform: all of a palette is used.
+    # A logistic function of the Gaussian field is nearly uniform: every colour of a palette is used.
     return np.asarray(1.0 / (1.0 + np.exp(-1.7 * field)), np.float32)
 
 
 def landscape(size: int, palette: Sequence[Colour], rng: np.random.Generator) -> Image:
-    """Return a tileable (size, size, 3) texture as behind a lens focused in front of it: soft coloured forms, folds."""
+    """Return a tileable (size, size, 3) texture of soft coloured shapes and folds, out of focus."""
     height = spectral_noise(size, 2.4, rng)
     folds = 1.0 - np.abs(2.0 * spectral_noise(size, 2.2, rng) - 1.0)
     detail = spectral_noise(size, 1.6, rng)
@@ -69,7 +69,7 @@ def _antialiased(size: int, drawing: npt.NDArray[np.uint8]) -> Image:
 
 
 def _disk(size: int, colour: Image) -> tuple[Image, Image]:
-    """Cut a disk out of (size, size, 3): the picture premultiplied by its cover, and the cover (size, size)."""
+    """Cut a disk out of (size, size, 3): the image premultiplied by its cover, and the cover (size, size)."""
     large = size * _SUPERSAMPLING
     mask = np.zeros((large, large), np.uint8)
     cv2.circle(mask, (large // 2, large // 2), large // 2 - 3 * _SUPERSAMPLING, 255, -1)
@@ -78,7 +78,7 @@ def _disk(size: int, colour: Image) -> tuple[Image, Image]:
 
 
 def soften(image: Image, border: int = cv2.BORDER_CONSTANT) -> Image:
-    """Blur as the lens and the low-pass filter in front of a colour sensor do."""
+    """Blur like the lens and the low-pass filter of a colour sensor."""
     return np.asarray(cv2.GaussianBlur(image, (0, 0), _LENS_BLUR_PX, borderType=border), np.float32)
 
 
@@ -89,7 +89,7 @@ def _rotate(image: npt.NDArray[np.uint8], degrees: float) -> npt.NDArray[np.uint
 
 
 def wheel(size: int, text: str, paint: Sequence[Colour]) -> tuple[Image, Image]:
-    """Return picture and cover of a wheel with a letter in each coloured sector: rotation is easy to judge."""
+    """Return image and cover of a wheel with a letter in each coloured sector, which shows its rotation."""
     large = size * _SUPERSAMPLING
     middle = (large // 2, large // 2)
     drawing = np.zeros((large, large, 3), np.uint8)
@@ -124,7 +124,7 @@ def _letter(letter: str, large: int, x: int, y: int, height: int) -> npt.NDArray
 
 
 def ball(size: int, paint: Sequence[Colour], rng: np.random.Generator) -> tuple[Image, Image]:
-    """Return picture and cover of a striped, grained ball, darker towards its rim so that it looks round."""
+    """Return image and cover of a striped, grained ball, darker towards its rim so that it looks round."""
     large = size * _SUPERSAMPLING
     middle = (large // 2, large // 2)
     drawing = np.zeros((large, large, 3), np.uint8)
@@ -141,7 +141,7 @@ def ball(size: int, paint: Sequence[Colour], rng: np.random.Generator) -> tuple[
 
 
 def chart(height: int, patches: Sequence[Colour], paper: Colour) -> Image:
-    """Return a strip of colour patches on paper that can be laid end to end, (height, length, 3)."""
+    """Return a strip of colour patches on paper that can be repeated seamlessly, (height, length, 3)."""
     large = height * _SUPERSAMPLING
     drawing = np.empty((large, len(patches) * large, 3), np.uint8)
     drawing[:] = paper

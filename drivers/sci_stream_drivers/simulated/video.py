@@ -1,4 +1,4 @@
-"""Scenes from files: a video, a folder of images, or a glob of them."""
+"""Scenes from files: a video, a folder of images, or a glob pattern."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sci_stream.errors import FileFormatError
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
+# Decoded images kept in memory: a clip that fits is decoded only once.
 _KEPT_BYTES = 256 * 2**20
-"""Decoded pictures kept in memory, so that a clip that fits is decoded once however often it loops."""
 
 Picture = npt.NDArray[np.uint8]
 
 
 class VideoScene:
-    """Plays pictures in a loop, one per unit of time, cut to the sensor's aspect and resized to it.
+    """Play images in a loop, one per unit of time, cropped to the sensor's aspect ratio and resized to it.
 
-    Between two pictures the scene is their linear blend, which is what a long exposure shows but is no motion: give
-    the footage of a fast camera where motion matters. Pictures are taken as sRGB and turned into linear light.
+    Between two images the scene is their linear blend, which resembles a long exposure but not motion: use footage of a
+    high-speed camera where motion matters. Images are converted from sRGB to linear light.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ class VideoScene:
     shape
         (H, W) of the sensor.
     speed
-        Pictures per unit of time.
+        Images per unit of time.
 
     Raises
     ------
     FileFormatError
-        If there is nothing there, or nothing that can be decoded.
+        If nothing is found, or nothing can be decoded.
     """
 
     def __init__(self, source: str, shape: tuple[int, int], speed: float) -> None:
@@ -66,7 +66,7 @@ class VideoScene:
         return image
 
     def _picture(self, i: int) -> Picture:
-        """Return picture ``i``, counted on through every loop."""
+        """Return image ``i``, counted across loops."""
         while True:
             if self._length is not None:
                 i %= self._length
@@ -84,12 +84,12 @@ class VideoScene:
         self._window.clear()
 
     def _advance(self) -> None:
-        """Decode the next picture, or find out how many there are."""
+        """Decode the next image, or determine the number of images at the end."""
         raw = next(self._stream, None)
         if raw is None:
             if self._position == 0:
                 raise FileFormatError(
-                    f"{self._source} holds no picture that can be decoded",
+                    f"{self._source} contains no image that can be decoded",
                     expected="a video or images that OpenCV reads",
                 )
             self._length = self._position
@@ -108,7 +108,7 @@ def _light(picture: Picture) -> Image:
 
 
 def _fit(picture: Picture, shape: tuple[int, int]) -> Picture:
-    """Cut the middle of a BGR picture to the aspect of ``shape`` and resize it; return RGB."""
+    """Crop a BGR image to the aspect ratio of ``shape`` and resize it; return RGB."""
     height, width = picture.shape[:2]
     scale = max(shape[0] / height, shape[1] / width)
     rows, columns = min(height, round(shape[0] / scale)), min(width, round(shape[1] / scale))
@@ -120,7 +120,7 @@ def _fit(picture: Picture, shape: tuple[int, int]) -> Picture:
 
 
 def _pictures(source: str) -> Iterator[Picture]:
-    """Yield the pictures of a video, a folder or a glob in order, BGR; the caller starts over by calling again."""
+    """Yield the images of a video, a folder or a glob pattern in order, BGR; call again to restart."""
     path = Path(source).expanduser()
     if path.is_file() and path.suffix.lower() not in _IMAGES:
         return _video(path)
@@ -140,7 +140,7 @@ def _pictures(source: str) -> Iterator[Picture]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Order 2.png before 10.png."""
+    """Sort key that places 2.png before 10.png."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 

@@ -116,33 +116,3 @@ def reconstruct_figures(status: Mapping[str, Any], wire_errors: Counter[str]) ->
         "wire_errors": dict(wire_errors),
         **({"device_memory_bytes": memory} if memory else {}),
     }
-
-
-def sink_figures(status: Mapping[str, Any], wire_errors: Counter[str]) -> dict[str, Value]:
-    """Return the sink's figures from the status that the live page shows."""
-    figures: dict[str, Value] = {
-        "wire_errors": dict(wire_errors),
-        "nodes": dict(Counter(f"{node['kind']} {node['state']}" for node in status["nodes"])),
-    }
-    ledger = status.get("ledger")
-    if ledger is not None:
-        dropped = {f"dropped: {reason}": float(count) for reason, count in ledger["dropped"].items()}
-        settled = {name: float(ledger[name]) for name in ("reconstructed", "raw_only")}
-        figures |= {
-            "snapshots": settled | dropped,
-            "ledger_acquired": ledger["acquired"],
-            "ledger_in_flight": ledger["in_flight"],
-            "duplicates": ledger["duplicates"],
-        }
-    recording = status.get("recording", {})
-    if recording.get("enabled"):
-        figures |= {
-            "disk_free_bytes": recording["free_bytes"],
-            "recorded_bytes": recording["bytes"],
-            "recorded_bytes_per_second": recording["mb_per_s"] * 1e6,
-            "recorder_state": {str(recording["state"]): 1.0},
-        }
-    shift_px = (status.get("calibration") or {}).get("shift_px")
-    if shift_px is not None:
-        figures["calibration_shift_px"] = dict(zip(("x", "y"), shift_px, strict=True))
-    return figures

@@ -14,6 +14,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
+from sci_stream.model import JsonObject
 from sci_stream.parameters import SET_KEY, Parameter, Value, checked_changes, declarations
 from sci_stream.transport.results_server import Peer
 from sci_stream.web.preview import WebPreview
@@ -39,8 +40,8 @@ class SettingChange:
     old: Value | None = None
     new: Value | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the change as plain values, for journal, recording and summary."""
+    def to_json(self) -> JsonObject:
+        """Return the change as JSON, for journal, recording and summary."""
         return asdict(self)
 
 
@@ -228,8 +229,8 @@ class ControlBroker:
 
     # --- parameters and actions
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return parameters and actions by node, as plain values."""
+    def describe(self) -> list[JsonObject]:
+        """Return parameters and actions by node, as JSON for the page."""
         return [
             {"node": node, "kind": kind, "parameters": [entry.as_dict() for entry in parameters], "actions": actions}
             for node, kind, parameters, actions in self._declared()

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sci_stream.errors import SciStreamError, StorageError
 from sci_stream.imaging.rendering import render
@@ -35,6 +34,17 @@ class MovieOptions:
     tone: ToneSettings = field(default_factory=ToneSettings)
     queue: int = 8
     floor_free_bytes: int = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MovieStatus:
+    """State of a live movie: its ``reason`` for ending early, if any, and the number of ``snapshots`` it shows."""
+
+    file: str
+    encoder: str
+    snapshots: int
+    left_out: int
+    reason: str
 
 
 class Movie:
@@ -77,16 +87,10 @@ class Movie:
             self._changed.notify()
         self._thread.join()
 
-    def status(self) -> dict[str, Any]:
-        """Return the state as plain values; callable from any thread."""
+    def status(self) -> MovieStatus:
+        """Return the state; callable from any thread."""
         with self._changed:
-            return {
-                "file": str(self.path),
-                "encoder": self._file.encoder,
-                "snapshots": self._filmed,
-                "left_out": self._left_out,
-                "reason": self._reason,
-            }
+            return MovieStatus(str(self.path), self._file.encoder, self._filmed, self._left_out, self._reason)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # not permitted everywhere, and only a courtesy

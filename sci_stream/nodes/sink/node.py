@@ -6,9 +6,7 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import zmq
 
@@ -18,18 +16,17 @@ from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.connection_security import setup_security
-from sci_stream.nodes.runtime.health_reporter import HealthReporter, sink_figures
+from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
-from sci_stream.nodes.sink.intake import Intake
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
 from sci_stream.nodes.sink.options import movie_options, preview_options
-from sci_stream.nodes.sink.recorder import RecorderState
-from sci_stream.nodes.sink.series_session import SeriesSession
-from sci_stream.nodes.sink.status import describe_nodes, flat, solvers
+from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
+from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_figures, solvers
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import Peer, ResultsServer
+from sci_stream.transport.sink_client import key_of
 from sci_stream.transport.sockets import Wakeup
 from sci_stream.wire import (
     Accepted,
@@ -78,17 +75,23 @@ class SinkNode:
             dress=self._doors.serve,
         )
         self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._doors.serve)
-        self._watched = HealthReporter(rig, "sink", "sink")
+        self._health = HealthReporter(rig, "sink", "sink")
         movie_options(rig)  # report missing dependencies now, not at the start of a series
         self._series: SeriesSession | None = None
-        self._intake = Intake(self._server, self._watched, self._wakeup.wake, self._show)
+        self._callbacks = Callbacks(
+            wake=self._wakeup.wake,
+            show=self._show,
+            observe=lambda seconds, stage: self._health.figures.observe("latency_seconds", seconds, stage),
+            clock_of=self._server.clock_of,
+            solvers=lambda: solvers(self._server.peers.values()),
+        )
         options = preview_options(rig) if rig.preview.enabled else None
         self._operators = OperatorCommands(
             self._server, options, lambda: self._series, self._wakeup.wake, self._show_status_soon
         )
         self._preview = self._operators.preview
         if self._preview is not None:
-            self._watched.page_refused = self._preview.refused
+            self._health.page_refused = self._preview.refused
             if rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
                 log.error("[preview] token has expired (token_expires): the live page is not accessible")
         self._preview_url = ""
@@ -97,7 +100,7 @@ class SinkNode:
         self._starting: tuple[bytes, SeriesInfo] | None = None
         self._early: deque[tuple[bytes, Message]] = deque(maxlen=_EARLY_AT_MOST)
         self._status_s = float("-inf")
-        self._last_status: dict[str, Any] = {}
+        self._last_status: SeriesStatus | None = None
         self._failure: SciStreamError | None = None
 
     def run(self) -> None:
@@ -120,7 +123,7 @@ class SinkNode:
         stopping_s: float | None = None
         try:
             while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
-                full = self._intake.full
+                full = self._series is not None and self._series.full
                 if full:
                     poller.unregister(self._server.socket)
                 poller.poll(_POLL_MS)
@@ -146,30 +149,31 @@ class SinkNode:
             self._preview.close()
         self._server.close()
         self._taps.close()
-        self._watched.close()
+        self._health.close()
         self._doors.close()
         self._context.destroy(linger=500)
         self._wakeup.close()
 
     def _turn(self, now_s: float) -> None:
         self._operators.answer(now_s)
-        self._intake.turn()
-        if not self._intake.full:
+        if self._series is not None:
+            self._acknowledge_safe(self._series)
+        if self._series is None or not self._series.full:
             for identity, message in self._server.receive(now_s):
-                self._obey(identity, message, now_s)
+                self._handle(identity, message, now_s)
         for peer in self._server.tick(now_s):
             self._lost(peer)
         if self._series is not None:
-            self._show(self._series, self._series.reorder.expire(now_s))
+            self._series.show_expired(now_s)
             if self._series.may_end():
-                self._end_series(self._series.book.end_reason)
+                self._end_series(self._series.statistics.end_reason)
         if now_s - self._status_s >= _STATUS_S:
             self._status_s = now_s
-            self._tell_status(now_s)
+            self._publish_status(now_s)
 
     # --- messages
 
-    def _obey(self, identity: bytes, message: Message, now_s: float) -> None:
+    def _handle(self, identity: bytes, message: Message, now_s: float) -> None:
         match message:
             case Calibration():
                 self._calibrations[message.hash] = message
@@ -180,34 +184,38 @@ class SinkNode:
             case SeriesInfo():
                 self._begin(identity, message, now_s)
             case Snapshot() | Reconstruction():
-                self._for_series(message.id.series, identity, message, now_s)
+                self._pass_to_series(message.id.series, identity, message, now_s)
             case Dropped() | SeriesEnd():
-                self._for_series(message.series, identity, message, now_s)
+                self._pass_to_series(message.series, identity, message, now_s)
             case ControlResult() if self._operators.take(identity, message):
                 pass
             case _:
                 self._server.wire_errors["unexpected_kind"] += 1
 
-    def _for_series(
+    def _pass_to_series(
         self, name: str, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd, now_s: float
     ) -> None:
         series = self._series
         if name in self._ended:
             # The series has ended already: the sender need not keep the message.
-            self._intake.accept(identity, message)
+            self._acknowledge(identity, message)
             return
         if series is None or series.name != name:
             self._early.append((identity, message))
             return
-        match message:
-            case Reconstruction():
-                self._intake.take_reconstruction(series, identity, message, now_s)
-            case Snapshot():
-                self._intake.take_raw(series, identity, message)
-            case Dropped():
-                self._intake.take_dropped(series, identity, message, now_s)
-            case SeriesEnd():
-                series.end(identity, message)
+        if isinstance(message, SeriesEnd):
+            series.end(identity, message)
+        elif series.receive(identity, message, now_s) is Receipt.ACKNOWLEDGED:
+            self._acknowledge(identity, message)
+
+    def _acknowledge(self, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd) -> None:
+        kind, series, seq = key_of(message)
+        self._server.reply(identity, Accepted(series=series, seq=seq, of=kind))
+
+    def _acknowledge_safe(self, series: SeriesSession) -> None:
+        """Acknowledge what the recorder has written since."""
+        for identity, accepted in series.take_acknowledgements():
+            self._server.reply(identity, accepted)
 
     def _begin(self, identity: bytes, info: SeriesInfo, now_s: float) -> None:
         calibration = self._calibrations.get(info.calibration_hash)
@@ -219,7 +227,7 @@ class SinkNode:
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
-            self._series = SeriesSession(info, calibration, self._rig)
+            self._series = SeriesSession(info, calibration, self._rig, self._callbacks)
             self._operators.carry_changes(self._series)
             if self._preview is not None:
                 self._preview.series_started(info)
@@ -228,36 +236,35 @@ class SinkNode:
         self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
         early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)
         for sender, message in early:
-            self._obey(sender, message, now_s)
+            self._handle(sender, message, now_s)
 
     def _end_series(self, reason: str) -> None:
         """End the series: close the recording with its ledger, write the summary, confirm to the acquire node."""
         series, self._series = self._series, None
         assert series is not None
-        series.book.end_reason = reason
-        self._show(series, series.reorder.flush())
+        series.statistics.end_reason = reason
         recording = series.close()
-        self._intake.settle()
+        self._acknowledge_safe(series)
         if self._summary is not None:
-            summary = series.book.summary(versions(), self._wire_errors, recording)
+            summary = series.statistics.summary(versions(), self._wire_errors, recording.to_json())
             self._summary.write_text(json.dumps(summary, indent=2) + "\n")
         try:
-            series.book.ledger.check()
+            series.ledger.check()
         except LedgerError as error:
             log.error("series %s: %s", series.name, error)
             self._failure = self._failure or error
-        if recording.get("state") in {RecorderState.STOPPED, RecorderState.FAILED}:
+        if recording.recorder is not None and recording.incomplete_because:
             self._failure = self._failure or StorageError(
-                f"The recording {recording['file']} is not complete",
-                got=recording["reason"],
+                f"The recording {recording.recorder.file} is not complete",
+                got=recording.incomplete_because,
                 hint="Flushed data are readable; the ledger counts the rest as not_recorded.",
             )
         self._ended.append(series.name)
         self._last_status = series.status(time.monotonic())
-        self._tell_status(time.monotonic())
+        self._publish_status(time.monotonic())
         if series.ended_by is not None:
             self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
-        log.info("series %s ended: %s", series.name, series.book.ledger.as_dict())
+        log.info("series %s ended: %s", series.name, series.ledger.counts().to_json())
 
     def _acquire_is_there(self) -> bool:
         return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
@@ -269,17 +276,15 @@ class SinkNode:
 
     # --- display
 
-    def _show(self, series: SeriesSession, reconstructions: list[Reconstruction]) -> None:
-        for reconstruction in reconstructions:
-            series.film(reconstruction)
-            self._taps.publish(reconstruction)
-            if self._preview is not None:
-                self._preview.publish(reconstruction)
+    def _show(self, reconstruction: Reconstruction) -> None:
+        self._taps.publish(reconstruction)
+        if self._preview is not None:
+            self._preview.publish(reconstruction)
 
     def _show_status_soon(self) -> None:
         self._status_s = float("-inf")
 
-    def _tell_status(self, now_s: float) -> None:
+    def _publish_status(self, now_s: float) -> None:
         series = self._series
         for peer in self._server.peers.values():
             if series is not None and peer.status.get("series") == series.name:
@@ -287,26 +292,26 @@ class SinkNode:
         if series is not None:
             series.learn_solvers(solvers(self._server.peers.values()))
             series.checkpoint()
-        state = "running" if series is not None else ("ended" if self._ended else "waiting")
-        status = {
-            "state": state,
-            "rig": self._rig.rig.name,
-            "nodes": describe_nodes(self._server.peers.values()),
-            "controls": self._operators.describe(),
-            "wire_errors": dict(self._wire_errors),
-            **(series.status(now_s) if series is not None else self._last_status),
-        }
+        status = SinkStatus(
+            state="running" if series is not None else ("ended" if self._ended else "waiting"),
+            rig=self._rig.rig.name,
+            nodes=node_statuses(self._server.peers.values()),
+            series=self._last_status if series is None else series.status(now_s),
+            controls=self._operators.describe(),
+            wire_errors=dict(self._wire_errors),
+        )
+        document = status.to_json()
         if self._preview is not None:
-            self._preview.set_status(status)
-        self._taps.publish(Heartbeat(node="sink", status={**flat(status), "preview": self._preview_url}))
-        if self._watched.due(now_s):
-            figures = sink_figures(status, self._wire_errors)
-            self._watched.report(
+            self._preview.set_status(document)
+        self._taps.publish(Heartbeat(node="sink", status={**status.heartbeat_figures(), "preview": self._preview_url}))
+        if self._health.due(now_s):
+            recorder = None if status.series is None else status.series.recording.recorder
+            self._health.report(
                 self._not_ready(status),
-                {**status, "preview": self._preview_url},
-                figures,
-                progress=int(status.get("recording", {}).get("rows", 0)),
-                idle=not self._intake.full and not status.get("recording", {}).get("queue_items", 0),
+                {**document, "preview": self._preview_url},
+                sink_figures(status),
+                progress=0 if recorder is None else recorder.rows,
+                idle=recorder is None or recorder.queue_items == 0,
             )
 
     @property
@@ -314,9 +319,9 @@ class SinkNode:
         """Refused messages by reason, at both addresses."""
         return self._server.wire_errors + self._taps.wire_errors
 
-    def _not_ready(self, status: Mapping[str, Any]) -> str:
+    def _not_ready(self, status: SinkStatus) -> str:
         """Return why results cannot be received or stored, ``""`` if they can."""
-        recording = status.get("recording", {})
-        if recording.get("state") in {RecorderState.STOPPED, RecorderState.FAILED}:
-            return f"recording stopped: {recording['reason']}"
+        incomplete_because = "" if status.series is None else status.series.recording.incomplete_because
+        if incomplete_because:
+            return f"recording stopped: {incomplete_because}"
         return "" if self._acquire_is_there() else "no acquire node connected"

@@ -10,6 +10,7 @@ from typing import Any
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, SciStreamError
+from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.control_broker import ControlBroker, SettingChange, SinkControls
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.transport.results_server import ResultsServer
@@ -88,7 +89,7 @@ class OperatorCommands:
         """Handle a node's answer; return whether it was expected."""
         return self._desk.take(identity, result)
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[JsonObject]:
         """Return parameters and actions."""
         return self._desk.describe()
 

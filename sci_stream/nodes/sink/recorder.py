@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sci_stream.errors import StorageError
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.series_recording import (
     Item,
     OnDurable,
@@ -40,6 +40,28 @@ class Admission(enum.StrEnum):
     """Not recording; `Recorder.status` has the reason. The callback will not be called."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecorderStatus:
+    """State of a recorder.
+
+    ``state`` is a `RecorderState`, or ``closing`` and ``off`` once the operator has stopped it. ``whole`` is the
+    virtual dataset over all segments, once written. ``rows`` and ``bytes`` count all segments.
+    """
+
+    state: str = str(RecorderState.IDLE)
+    reason: str = ""
+    warning: str = ""
+    file: str | None = None
+    whole: str | None = None
+    segment: int = 0
+    rows: int = 0
+    bytes: int = 0
+    mb_per_s: float = 0.0
+    queue_items: int = 0
+    queue_bytes: int = 0
+    free_bytes: int | None = None
+
+
 class Recorder:
     """A `Sink` that records; its ``submit_…`` methods never block and may be called from one thread at a time.
 
@@ -60,7 +82,7 @@ class Recorder:
         self._recording: SeriesRecording | None = None
         self._thread: threading.Thread | None = None
         self._ending = False
-        self._final_ledger: Mapping[str, Any] | None = None
+        self._final_ledger: JsonObject | None = None
         self._end_error: StorageError | None = None
 
     def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
@@ -112,14 +134,14 @@ class Recorder:
         self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None
     ) -> Admission:
         """Queue the outcome of a snapshot without video (``raw_only``, ``dropped``)."""
-        event = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
+        event: JsonObject = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
         return self._submit(Item(0, lambda writer: writer.write_outcome(seq, outcome, reason), on_durable, event))
 
-    def submit_ledger(self, ledger: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> Admission:
+    def submit_ledger(self, ledger: JsonObject, notes: JsonObject | None = None) -> Admission:
         """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""
         return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
 
-    def submit_event(self, event: str, fields: Mapping[str, Any]) -> Admission:
+    def submit_event(self, event: str, fields: JsonObject) -> Admission:
         """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
         return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
 
@@ -158,7 +180,7 @@ class Recorder:
             reason = self._recording.reason if self._recording is not None else ""
             raise StorageError(f"Recorder is {self._state}", got=reason or "no series is being recorded")
 
-    def series_ended(self, ledger: Mapping[str, Any] | None) -> None:
+    def series_ended(self, ledger: JsonObject | None) -> None:
         """Write the queue, store the final ledger in file and journal, and close both.
 
         Raises
@@ -177,29 +199,31 @@ class Recorder:
         if self._end_error is not None:
             raise self._end_error
 
-    def close(self, ledger: Mapping[str, Any] | None = None) -> None:
+    def close(self, ledger: JsonObject | None = None) -> None:
         """End the series, if one is being recorded; without a ledger the file is not marked clean."""
         self.series_ended(ledger)
 
-    def status(self) -> dict[str, Any]:
-        """Return the state as plain values; callable from any thread."""
+    def status(self) -> RecorderStatus:
+        """Return the state; callable from any thread."""
         with self._changed:
             recording = self._recording
-            writer = None if recording is None else recording.writer
-            return {
-                "state": str(self._state),
-                "reason": "" if recording is None else recording.reason,
-                "warning": "" if recording is None else recording.warning,
-                "file": None if writer is None else str(writer.path),
-                "whole": None if recording is None or recording.whole is None else str(recording.whole),
-                "segment": 0 if writer is None else writer.segment,
-                "rows": 0 if recording is None else recording.rows_written,
-                "bytes": 0 if recording is None else recording.bytes_written,
-                "mb_per_s": 0.0 if recording is None else recording.mb_per_s,
-                "queue_items": len(self._queue),
-                "queue_bytes": self._queue_bytes,
-                "free_bytes": None if writer is None else self._free(writer.path),
-            }
+            if recording is None:
+                return RecorderStatus()
+            writer = recording.writer
+            return RecorderStatus(
+                state=str(recording.state),
+                reason=recording.reason,
+                warning=recording.warning,
+                file=str(writer.path),
+                whole=None if recording.whole is None else str(recording.whole),
+                segment=writer.segment,
+                rows=recording.rows_written,
+                bytes=recording.bytes_written,
+                mb_per_s=recording.mb_per_s,
+                queue_items=len(self._queue),
+                queue_bytes=self._queue_bytes,
+                free_bytes=self._free(writer.path),
+            )
 
     @property
     def _state(self) -> RecorderState:

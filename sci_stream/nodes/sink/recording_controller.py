@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, StorageError
-from sci_stream.model import SeriesInfo
-from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, RecorderState
+from sci_stream.model import JsonObject, SeriesInfo
+from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, RecorderState, RecorderStatus
 from sci_stream.optics.calibration import Calibration
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSwitch:
+    """The operator started (``on``) or stopped the recording of ``file``."""
+
+    on: bool
+    file: str
+    time_ns: int
 
 
 class RecordingController:
@@ -32,10 +41,10 @@ class RecordingController:
         self._calibration = calibration
         self._options = options
         self._closing: tuple[Recorder, threading.Thread] | None = None
-        self._told: dict[str, Any] = {"enabled": False}
+        self._last_status: RecorderStatus | None = None
         self.recorder: Recorder | None = None
-        self.switched: list[dict[str, Any]] = []
-        """Times at which the operator started and stopped it, for the summary."""
+        self.switched: list[RecordingSwitch] = []
+        """What the operator did, for the summary."""
 
     @property
     def is_on(self) -> bool:
@@ -61,9 +70,9 @@ class RecordingController:
         if self.recorder is not None:  # it stopped by itself, e.g. on a full disk, and may have room again
             self.recorder.close()
         self.recorder = recorder
-        return str(recorder.status()["file"])
+        return str(recorder.status().file)
 
-    def stop(self, ledger: Mapping[str, Any]) -> str:
+    def stop(self, ledger: JsonObject) -> str:
         """Close the file once all accepted items are written, without waiting; return its name.
 
         ``ledger`` is the current ledger, stored in the file.
@@ -76,20 +85,20 @@ class RecordingController:
         recorder = self.recorder
         if recorder is None:
             raise InputError("Not recording")
-        file = str(recorder.status()["file"])
+        file = str(recorder.status().file)
         self.recorder = None
-        thread = threading.Thread(target=self._end, args=(recorder, dict(ledger)), name="recorder-end", daemon=True)
+        thread = threading.Thread(target=self._end, args=(recorder, ledger), name="recorder-end", daemon=True)
         self._closing = (recorder, thread)
         thread.start()
         return file
 
     def note(self, *, on: bool, file: str) -> None:
         """Record that the operator did this."""
-        self.switched.append({"on": on, "file": file, "time_ns": unix_ns()})
+        self.switched.append(RecordingSwitch(on, file, unix_ns()))
         log.info("recording %s from the page: %s", "started" if on else "stopped", file)
 
-    def close(self, ledger: Mapping[str, Any] | None) -> dict[str, Any]:
-        """End the recording with the series; return its status.
+    def close(self, ledger: JsonObject | None) -> None:
+        """End the recording with the series.
 
         ``ledger`` is the final ledger; None after an error, so that the file is not marked clean.
         """
@@ -97,29 +106,27 @@ class RecordingController:
             self._closing[1].join()
         if self.recorder is not None:
             self._end(self.recorder, ledger)
-        return self.status()
 
     @staticmethod
-    def _end(recorder: Recorder, ledger: Mapping[str, Any] | None) -> None:
+    def _end(recorder: Recorder, ledger: JsonObject | None) -> None:
         try:
             recorder.series_ended(ledger)
         except StorageError as error:
             log.error("cannot finish the recording: %s", error)
 
-    def status(self) -> dict[str, Any]:
-        """Return the status for page and summary."""
-        recorder = self.recorder
-        if recorder is not None:
-            self._told = {"enabled": True, **recorder.status()}
+    def status(self) -> RecorderStatus | None:
+        """Return the status of the recorder, or of the last one; None if nothing has been recorded."""
+        if self.recorder is not None:
+            self._last_status = self.recorder.status()
         elif self._closing is not None:
-            ending, thread = self._closing
-            report = {"enabled": True, **ending.status()}
+            recorder, thread = self._closing
+            status = recorder.status()
             # Keep showing a failed file; one stopped on request is off.
-            if report["state"] in {RecorderState.RECORDING, RecorderState.IDLE}:
-                report["state"] = "closing" if thread.is_alive() else "off"
-            self._told = report
-        return {**self._told, "switched": list(self.switched)} if self.switched else self._told
+            if status.state in {RecorderState.RECORDING, RecorderState.IDLE}:
+                status = replace(status, state="closing" if thread.is_alive() else "off")
+            self._last_status = status
+        return self._last_status
 
     @staticmethod
     def _is_open(recorder: Recorder) -> bool:
-        return bool(recorder.status()["state"] == RecorderState.RECORDING)
+        return recorder.status().state == RecorderState.RECORDING

@@ -5,14 +5,13 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sci_stream.delivery.throughput import Rate
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.model import SeriesInfo
+from sci_stream.model import JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.journal import Journal
 from sci_stream.storage.recording import Compression, RecordingWriter, recording_path
@@ -78,11 +77,11 @@ class Item:
     n_bytes: int
     write: Callable[[RecordingWriter], bool] | None = None
     on_durable: OnDurable | None = None
-    event: Mapping[str, Any] | None = None
+    event: JsonObject | None = None
     """Its journal entry."""
-    ledger: Mapping[str, Any] | None = None
+    ledger: JsonObject | None = None
     """The current ledger, for a ledger item."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: JsonObject = field(default_factory=dict)
     """Notes stored with the ledger."""
 
 
@@ -125,7 +124,7 @@ class SeriesRecording:
         self._rate = Rate()
         self._began_s = time.monotonic()
         self._rate.update(self._began_s, 0)
-        self.ledger: Mapping[str, Any] | None = None
+        self.ledger: JsonObject | None = None
         self.whole: Path | None = None
         self._closed_bytes = 0
         self._closed_rows = 0
@@ -265,7 +264,7 @@ class SeriesRecording:
         except StorageError as error:  # keep it and retry with the next batch
             _LOG.error("%s", error)
 
-    def finish(self, ledger: Mapping[str, Any] | None) -> StorageError | None:
+    def finish(self, ledger: JsonObject | None) -> StorageError | None:
         """Close recording and journal with the final ledger; return a new error, if any."""
         error: StorageError | None = None
         try:

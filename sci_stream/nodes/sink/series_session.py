@@ -1,154 +1,313 @@
-"""The session of a running series at the sink: statistics, recording and pending acknowledgements."""
+"""The session of a running series at the sink: receives its messages, records them, and acknowledges what is safe."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import logging
+import queue
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.ledger import DropReason, Outcome
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.control_broker import SettingChange
 from sci_stream.nodes.sink.live_movie import Movie
 from sci_stream.nodes.sink.options import movie_options, recorder_options
-from sci_stream.nodes.sink.recorder import Admission, Written
+from sci_stream.nodes.sink.recorder import Admission, OnDurable, Recorder, Written
 from sci_stream.nodes.sink.recording_controller import RecordingController
-from sci_stream.nodes.sink.statistics import SeriesStatistics
+from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
+from sci_stream.nodes.sink.status import Rates, RecordingStatus, SeriesStatus
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording import recording_path
 from sci_stream.storage.recording.segments import earlier_segments
-from sci_stream.wire import Dropped, SeriesEnd
+from sci_stream.wire import Acceptable, Accepted, Dropped, SeriesEnd
 
 log = logging.getLogger(__name__)
 
 _REORDER_PATIENCE_S = 2.0
+# The ledger document of a recording has a fixed size; the journal has every change.
 _CHANGES_IN_FILE = 48
-"""The ledger document in a recording has a fixed size."""
 _SOLVERS_IN_FILE = 32
-Key = tuple[str, int]
-"""(kind, seq) of a message to acknowledge."""
+
+Solvers = Mapping[str, Mapping[str, int | float | str]]
+"""Solver settings by id, as reconstruct nodes report them."""
+
+
+class Receipt(enum.Enum):
+    """What the sender of a message may do."""
+
+    ACKNOWLEDGED = "acknowledged"
+    """The message is safe, or a duplicate of one that is: the sender may forget it."""
+    DEFERRED = "deferred"
+    """The message is being recorded: `SeriesSession.take_acknowledgements` returns it once it is safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What a session needs from its node.
+
+    ``wake`` wakes the node's loop from the recorder's thread; ``show`` displays a reconstruction, in order;
+    ``observe`` takes a latency in s and its stage; ``clock_of`` returns the sink's clock minus a node's, ns, None if
+    unknown; ``solvers`` returns the solver settings of all connected nodes.
+    """
+
+    wake: Callable[[], None] = lambda: None
+    show: Callable[[Reconstruction], None] = lambda _reconstruction: None
+    observe: Callable[[float, str], None] = lambda _seconds, _stage: None
+    clock_of: Callable[[str], int | None] = lambda _node: None
+    solvers: Callable[[], Solvers] = dict
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A message that is not safe yet: who sent it, and what to do once the recorder has written it."""
+
+    senders: list[bytes]
+    submit: Callable[[Recorder, OnDurable], Admission]
+    """Submits it to the recorder."""
+    finish: Callable[[Written | None], object]
+    """Settles it in the ledger, with None if nothing was recorded."""
 
 
 class SeriesSession:
-    """State of one series at the sink, from start to end."""
+    """One series at the sink, from start to end. Used from the sink's loop.
 
-    def __init__(self, info: SeriesInfo, calibration: Calibration, rig: Rig) -> None:
+    Each message takes the same way: `receive` recognises duplicates, updates the statistics, displays, and submits to
+    the recorder; the recorder's thread reports that it is flushed; `take_acknowledgements` settles it in the ledger
+    and returns the acknowledgement.
+
+    Parameters
+    ----------
+    info, calibration
+        Of the series.
+    rig
+        What to record, and where.
+    callbacks
+        The node's part.
+    """
+
+    def __init__(
+        self, info: SeriesInfo, calibration: Calibration, rig: Rig, callbacks: Callbacks | None = None
+    ) -> None:
         self.name = info.series
-        self.book = SeriesStatistics(info)
+        self.statistics = SeriesStatistics(info)
+        self.ledger = self.statistics.ledger
+        self._callbacks = callbacks or Callbacks()
         nodes = max(1, rig.reconstruct.nodes)
-        self.reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
+        self._reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
             window=2 * nodes * rig.reconstruct.block_snapshots, patience_s=_REORDER_PATIENCE_S
         )
-        self.raw_safe = IntervalSet()
-        self.waiting_for: dict[Key, list[bytes]] = {}
+        self._raw_safe = IntervalSet()
+        self._pending: dict[tuple[Acceptable, int], _Pending] = {}
+        # Keys that found the recorder's queue full, in order; while there are any, the node receives nothing more.
+        self._deferred: deque[tuple[Acceptable, int]] = deque()
+        self._written: queue.SimpleQueue[tuple[tuple[Acceptable, int], Written | None]] = queue.SimpleQueue()
         self.ended_by: bytes | None = None
         self._warn_shift_px = rig.calibration.warn_shift_px
         self._records_raw = rig.record.raw
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
         self._movie: Movie | None = None
-        self._solvers: dict[str, Mapping[str, Any]] = {}
+        self._solvers: dict[str, Mapping[str, int | float | str]] = {}
         if rig.record.enabled:
             folder = recorder_options(rig).folder
-            self._resume(folder)
+            self._restore(folder)
             self.recording.start()
-            if (film := movie_options(rig)) is not None:
-                self._movie = Movie(recording_path(folder, info.series), film)
+            if (options := movie_options(rig)) is not None:
+                self._movie = Movie(recording_path(folder, info.series), options)
 
-    def _resume(self, folder: Path) -> None:
+    def _restore(self, folder: Path) -> None:
         """Restore the state from earlier segments of this series after a restart of the sink."""
         for recording in earlier_segments(recording_path(folder, self.name), self.name):
             with recording:
                 for seq in recording.settled_seqs:
                     outcome, reason = recording.outcome(seq) or ("", "")
-                    self.book.ledger.settle(seq, Outcome(outcome), reason)
+                    self.ledger.settle(seq, Outcome(outcome), reason)
                     if outcome == Outcome.RECONSTRUCTED:
                         report, node, redelivered = recording.report(seq)
-                        self.book.add_figures(seq, report, node, redelivered=redelivered)
+                        self.statistics.add_figures(seq, report, node, redelivered=redelivered)
                 for seq in recording.raw_seqs:
-                    self.raw_safe.add(seq)
+                    self._raw_safe.add(seq)
                 self.learn_solvers(recording.notes.get("solvers", {}))
 
-    # --- storing: each returns False if the queue is full; the callback reports whether it was stored
+    # --- messages
 
-    def record_reconstruction(self, reconstruction: Reconstruction, done: Callable[[bool], None]) -> bool:
-        """Store a reconstruction."""
-        recorder = self.recording.recorder
+    @property
+    def full(self) -> bool:
+        """Whether the recorder's queue is full: receive nothing more until it has room."""
+        return bool(self._deferred)
+
+    def receive(self, sender: bytes, message: Snapshot | Reconstruction | Dropped, now_s: float) -> Receipt:
+        """Take a message of the series.
+
+        Parameters
+        ----------
+        sender
+            Identity of the connection that the acknowledgement goes to.
+        now_s
+            Monotonic time, s.
+        """
+        match message:
+            case Reconstruction():
+                return self._receive_reconstruction(sender, message, now_s)
+            case Snapshot():
+                return self._receive_raw(sender, message)
+            case Dropped():
+                return self._receive_dropped(sender, message, now_s)
+
+    def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
+        """Settle what the recorder has written; return the acknowledgements by receiver."""
+        due: list[tuple[bytes, Accepted]] = []
+        while not self._written.empty():
+            key, written = self._written.get()
+            pending = self._pending.pop(key)
+            pending.finish(written)
+            due += [(sender, Accepted(series=self.name, seq=key[1], of=key[0])) for sender in pending.senders]
+        while self._deferred and self._submit(self._deferred[0]):
+            self._deferred.popleft()
+        return due
+
+    def _receive_reconstruction(self, sender: bytes, reconstruction: Reconstruction, now_s: float) -> Receipt:
+        seq = reconstruction.id.seq
+        key: tuple[Acceptable, int] = ("reconstruction", seq)
+        if self._is_pending(key, sender):
+            self.ledger.duplicates += 1
+            return Receipt.DEFERRED
+        if self.ledger.is_settled(seq):
+            self.ledger.duplicates += 1
+            return Receipt.ACKNOWLEDGED
+        if not self.knows_solver(reconstruction.report.solver):
+            self.learn_solvers(self._callbacks.solvers())
+        accepted = dataclasses.replace(
+            reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=unix_ns())
+        )
+        clock_of = self._callbacks.clock_of
+        stages = stage_seconds(accepted.times, clock_of("acquire"), clock_of(accepted.node))
+        self.statistics.add(accepted, stages, now_s)
+        for stage, seconds in stages.items():
+            self._callbacks.observe(seconds, stage)
+        self._show(self._reorder.push(seq, accepted, now_s))
+        return self._defer(
+            key,
+            sender,
+            lambda recorder, done: recorder.submit_reconstruction(accepted, done),
+            lambda written: self._settle_reconstruction(accepted, written),
+        )
+
+    def _receive_raw(self, sender: bytes, snapshot: Snapshot) -> Receipt:
+        seq = snapshot.id.seq
+        key: tuple[Acceptable, int] = ("snapshot", seq)
+        if self._is_pending(key, sender):
+            return Receipt.DEFERRED
+        if seq in self._raw_safe:
+            return Receipt.ACKNOWLEDGED
+
+        def finish(written: Written | None) -> None:
+            if written not in {None, Written.LOST}:
+                self._raw_safe.add(seq)
+
+        return self._defer(key, sender, lambda recorder, done: recorder.submit_raw(snapshot, done), finish)
+
+    def _receive_dropped(self, sender: bytes, dropped: Dropped, now_s: float) -> Receipt:
+        seq = dropped.seq
+        key: tuple[Acceptable, int] = ("dropped", seq)
+        if self._is_pending(key, sender):
+            return Receipt.DEFERRED
+        if self.ledger.is_settled(seq):
+            return Receipt.ACKNOWLEDGED
+        self._show(self._reorder.skip(seq, now_s))
+        outcome, reason = self._outcome_of(dropped)
+        return self._defer(
+            key,
+            sender,
+            lambda recorder, done: recorder.submit_outcome(seq, outcome.value, reason, done),
+            lambda _written: self.ledger.settle(seq, outcome, reason),
+        )
+
+    def _is_pending(self, key: tuple[Acceptable, int], sender: bytes) -> bool:
+        """Return whether this message is already being recorded; its sender will be acknowledged too."""
+        pending = self._pending.get(key)
+        if pending is not None and sender not in pending.senders:
+            pending.senders.append(sender)
+        return pending is not None
+
+    def _defer(
+        self,
+        key: tuple[Acceptable, int],
+        sender: bytes,
+        submit: Callable[[Recorder, OnDurable], Admission],
+        finish: Callable[[Written | None], object],
+    ) -> Receipt:
+        self._pending[key] = _Pending([sender], submit, finish)
+        # Behind others that wait for room, so that the recorder receives messages in order.
+        if self._deferred or not self._submit(key):
+            self._deferred.append(key)
+        return Receipt.DEFERRED
+
+    def _submit(self, key: tuple[Acceptable, int]) -> bool:
+        """Submit a pending message to the recorder; return False if its queue is full."""
+
+        def done(written: Written | None) -> None:  # also called from the recorder's thread
+            self._written.put((key, written))
+            self._callbacks.wake()
+
+        kind, _ = key
+        recorder = None if kind == "snapshot" and not self._records_raw else self.recording.recorder
         if recorder is None:
-            self.book.ledger.unrecorded += 1
-            done(True)
+            done(None)
             return True
-        return self._admitted(recorder.submit_reconstruction(reconstruction, _stored(done)), done)
-
-    def record_raw(self, snapshot: Snapshot, done: Callable[[bool], None]) -> bool:
-        """Store raw counts."""
-        recorder = self.recording.recorder
-        if recorder is None or not self._records_raw:
-            done(False)
-            return True
-        return self._admitted(recorder.submit_raw(snapshot, _stored(done)), done)
-
-    def record_outcome(self, seq: int, outcome: Outcome, reason: str, done: Callable[[bool], None]) -> bool:
-        """Store the outcome of a snapshot without video."""
-        recorder = self.recording.recorder
-        if recorder is None:
-            done(True)
-            return True
-        return self._admitted(recorder.submit_outcome(seq, outcome.value, reason, _stored(done)), done)
-
-    @staticmethod
-    def _admitted(admission: Admission, done: Callable[[bool], None]) -> bool:
-        if admission is Admission.STOPPED:
-            done(False)
+        admission = self._pending[key].submit(recorder, done)
+        if admission is Admission.STOPPED:  # the recorder does not call back
+            done(Written.LOST)
         return admission is not Admission.FULL
+
+    # --- display
+
+    def show_expired(self, now_s: float) -> None:
+        """Display reconstructions that have waited long enough for earlier ones."""
+        self._show(self._reorder.expire(now_s))
+
+    def _show(self, reconstructions: list[Reconstruction]) -> None:
+        for reconstruction in reconstructions:
+            if self._movie is not None:
+                self._movie.publish(reconstruction)
+            self._callbacks.show(reconstruction)
 
     # --- ledger
 
-    def expects_already(self, key: Key, identity: bytes) -> bool:
-        """Return whether this message is already being recorded; its sender will be acknowledged too."""
-        senders = self.waiting_for.get(key)
-        if senders is None:
-            return False
-        if key[0] == "reconstruction":
-            self.book.ledger.duplicates += 1
-        if identity not in senders:
-            senders.append(identity)
-        return True
-
-    def settle_reconstruction(self, reconstruction: Reconstruction, *, stored: bool) -> None:
-        """Settle a reconstruction in the ledger; an unstored one counts as raw only or not_recorded."""
+    def _settle_reconstruction(self, reconstruction: Reconstruction, written: Written | None) -> None:
+        """Settle a reconstruction in the ledger; one that could not be stored counts as raw only or not_recorded."""
         seq = reconstruction.id.seq
-        if stored:
-            self.book.ledger.settle(seq, Outcome.RECONSTRUCTED)
-            self.book.recorded(reconstruction)
-        elif seq in self.raw_safe:
-            self.book.ledger.settle(seq, Outcome.RAW_ONLY)
-        else:
-            self.book.ledger.settle(seq, Outcome.DROPPED, DropReason.NOT_RECORDED)
+        if written is Written.LOST:
+            if seq in self._raw_safe:
+                self.ledger.settle(seq, Outcome.RAW_ONLY)
+            else:
+                self.ledger.settle(seq, Outcome.DROPPED, DropReason.NOT_RECORDED)
+            return
+        if written is None:
+            self.ledger.unrecorded += 1
+        self.ledger.settle(seq, Outcome.RECONSTRUCTED)
+        recorded_s = (unix_ns() - reconstruction.times.accepted_ns) / 1e9
+        self.statistics.add_latency("record", recorded_s)
+        self._callbacks.observe(recorded_s, "record")
 
-    def settle_raw(self, seq: int, *, stored: bool) -> None:
-        """Record whether raw counts are safe."""
-        if stored:
-            self.raw_safe.add(seq)
-
-    def outcome_of(self, dropped: Dropped) -> tuple[Outcome, str]:
+    def _outcome_of(self, dropped: Dropped) -> tuple[Outcome, str]:
         """Return the outcome of a snapshot that was not reconstructed; raw only requires recorded raw counts."""
         if dropped.outcome == "dropped":
             return Outcome.DROPPED, dropped.reason
-        raw_on_its_way = ("snapshot", dropped.seq) in self.waiting_for
-        if dropped.seq in self.raw_safe or raw_on_its_way:
+        if dropped.seq in self._raw_safe or ("snapshot", dropped.seq) in self._pending:
             return Outcome.RAW_ONLY, ""
         if dropped.reason == DropReason.ACQUIRE_LOST:
             return Outcome.DROPPED, dropped.reason  # its data never reached the sink
-        return (
-            Outcome.DROPPED,
-            DropReason.NOT_RECORDED if self.recording.recorder is not None else DropReason.RECORDING_OFF,
-        )
+        return Outcome.DROPPED, DropReason.RECORDING_OFF if self.recording.recorder is None else DropReason.NOT_RECORDED
 
-    # --- recording on and off
+    # --- operator
 
     def switch_recording(self, on: bool) -> str:
         """Start or stop the recording during the series; return the file name.
@@ -158,41 +317,37 @@ class SeriesSession:
         InputError, StorageError
             If it is already in that state, or fails.
         """
-        file = self.recording.start() if on else self.recording.stop(self.book.ledger.as_dict())
+        file = self.recording.start() if on else self.recording.stop(self.ledger.counts().to_json())
         self.recording.note(on=on, file=file)
         return file
 
-    # --- operator changes
-
     def note_change(self, change: SettingChange) -> None:
         """Record an operator's change: in the journal at once, in the recording with its ledger."""
-        self.book.changes.append(change.as_dict())
+        self.statistics.changes.append(change)
         if self.recording.recorder is not None:
-            self.recording.recorder.submit_event("changed", change.as_dict())
+            self.recording.recorder.submit_event("changed", change.to_json())
             self.checkpoint()
 
     # --- the end
 
-    def end(self, identity: bytes, end: SeriesEnd) -> None:
+    def end(self, sender: bytes, end: SeriesEnd) -> None:
         """Handle the end of the series announced by the acquire node."""
-        self.ended_by = identity
-        self.book.ledger.end(end.acquired)
-        self.book.ledger.camera_missed = end.camera_dropped
-        self.book.end_reason = end.reason
+        self.ended_by = sender
+        self.ledger.end(end.acquired)
+        self.ledger.camera_missed = end.camera_dropped
+        self.statistics.end_reason = end.reason
 
     def may_end(self) -> bool:
         """Return whether the series has ended and nothing is left to record."""
-        return self.ended_by is not None and not self.waiting_for
+        return self.ended_by is not None and not self._pending
 
-    def close(self) -> dict[str, Any]:
-        """Close the recording with its ledger; return its status."""
-        result = self.recording.close(self.book.ledger.as_dict())
+    def close(self) -> RecordingStatus:
+        """Display what is left and close the recording with its ledger; return its status."""
+        self._show(self._reorder.flush())
+        self.recording.close(self.ledger.counts().to_json())
         if self._movie is not None:
             self._movie.close()
-        return result | self._movie_status()
-
-    def _movie_status(self) -> dict[str, Any]:
-        return {} if self._movie is None else {"movie": self._movie.status()}
+        return self._recording_status()
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""
@@ -200,72 +355,69 @@ class SeriesSession:
         if self._movie is not None:
             self._movie.close()
 
-    def film(self, reconstruction: Reconstruction) -> None:
-        """Add a reconstruction, in order of seq, to the live movie, if any."""
-        if self._movie is not None:
-            self._movie.publish(reconstruction)
+    # --- status
 
     def update_from_acquire(self, report: Mapping[str, int | float | str], now_s: float) -> None:
         """Update from the acquire node's status of the series."""
         acquired = int(report.get("acquired", 0))
-        self.book.ledger.announce(acquired)
-        self.book.acquired_rate.update(now_s, acquired)
-        self.book.ledger.camera_missed = int(report.get("camera_missed", 0))
+        self.ledger.announce(acquired)
+        self.statistics.acquired_rate.update(now_s, acquired)
+        self.ledger.camera_missed = int(report.get("camera_missed", 0))
 
     def knows_solver(self, name: str) -> bool:
         """Return whether these solver settings are known, or empty."""
         return not name or name in self._solvers
 
-    def learn_solvers(self, solvers: Mapping[str, Mapping[str, Any]]) -> None:
+    def learn_solvers(self, solvers: Solvers) -> None:
         """Store the solver settings of nodes by their ids."""
         self._solvers |= solvers
         while len(self._solvers) > _SOLVERS_IN_FILE:
-            left_out = next(iter(self._solvers))
-            del self._solvers[left_out]
-            log.warning("%s: too many different solver settings for the recording; discarding %s", self.name, left_out)
+            discarded = next(iter(self._solvers))
+            del self._solvers[discarded]
+            log.warning("%s: too many different solver settings for the recording; discarding %s", self.name, discarded)
 
     def checkpoint(self) -> None:
         """Write the current ledger and solver settings to the recording, where they survive a crash."""
         if self.recording.recorder is not None:
-            self.recording.recorder.submit_ledger(
-                self.book.ledger.as_dict(), {"solvers": self._solvers, **_changes_note(self.book.changes)}
-            )
+            notes = {"solvers": self._solvers, **_changes_note(self.statistics.changes)}
+            self.recording.recorder.submit_ledger(self.ledger.counts().to_json(), notes)
 
-    def status(self, now_s: float) -> dict[str, Any]:
+    def status(self, now_s: float) -> SeriesStatus:
         """Return the status of the series for the page."""
-        info, last = self.book.info, self.book.last
-        rate = self.book.rate.per_s(now_s)
-        return {
-            "series": self.name,
-            "rig": info.rig,
-            "policy": info.policy.value,
-            "camera": f"{info.camera_model} {info.camera_serial}".strip(),
-            "n_frames": info.n_frames,
-            "ledger": self.book.ledger.as_dict(),
-            "rates": {
-                "acquired_per_s": round(self.book.acquired_rate.per_s(now_s), 3),
-                "reconstructed_per_s": round(rate, 3),
-                "video_fps": round(rate * info.n_frames, 2),
-            },
-            "latency_ms": self.book.latency_ms(),
-            "psnr_db": last.report.psnr_db if last else None,
-            "iterations": last.report.iterations if last else None,
-            "start": last.report.start.value if last else None,
-            "calibration": self.book.health.figures(),
-            "calibration_alerts": self.book.health.alerts(self._warn_shift_px),
-            "redelivered": self.book.ledger.redelivered,
-            "duplicates": self.book.ledger.duplicates,
-            "bit_depth": info.bit_depth,
-            "recording": self.recording.status() | self._movie_status(),
-        }
+        statistics = self.statistics
+        info, last = statistics.info, statistics.last
+        rate = statistics.rate.per_s(now_s)
+        return SeriesStatus(
+            series=self.name,
+            rig=info.rig,
+            policy=info.policy.value,
+            camera=f"{info.camera_model} {info.camera_serial}".strip(),
+            n_frames=info.n_frames,
+            bit_depth=info.bit_depth,
+            ledger=self.ledger.counts(),
+            rates=Rates(
+                acquired_per_s=round(statistics.acquired_rate.per_s(now_s), 3),
+                reconstructed_per_s=round(rate, 3),
+                video_fps=round(rate * info.n_frames, 2),
+            ),
+            latency_ms=statistics.latency_ms(),
+            psnr_db=last.report.psnr_db if last else None,
+            iterations=last.report.iterations if last else None,
+            start=last.report.start.value if last else None,
+            calibration=statistics.health.figures(),
+            calibration_alerts=statistics.health.alerts(self._warn_shift_px),
+            recording=self._recording_status(),
+        )
+
+    def _recording_status(self) -> RecordingStatus:
+        movie = None if self._movie is None else self._movie.status()
+        return RecordingStatus(self.recording.status(), tuple(self.recording.switched), movie)
 
 
-def _changes_note(changes: list[dict[str, Any]]) -> dict[str, Any]:
+def _changes_note(changes: list[SettingChange]) -> JsonObject:
     """Return the recent changes that fit next to the ledger; the journal has all of them."""
-    left_out = len(changes) - _CHANGES_IN_FILE
-    more = {"changes_left_out": left_out} if left_out > 0 else {}
-    return {"changes": changes[-_CHANGES_IN_FILE:], **more} if changes else {}
-
-
-def _stored(done: Callable[[bool], None]) -> Callable[[Written], None]:
-    return lambda written: done(written is not Written.LOST)
+    if not changes:
+        return {}
+    recent = [change.to_json() for change in changes[-_CHANGES_IN_FILE:]]
+    left_out = len(changes) - len(recent)
+    return {"changes": recent, **({"changes_left_out": left_out} if left_out else {})}

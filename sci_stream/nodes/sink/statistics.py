@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from sci_stream.calibration.diagnosis import findings
-from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import Rate
-from sci_stream.model import CalibrationHealth, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
+from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
+from sci_stream.nodes.sink.control_broker import SettingChange
 
 _RECENT = 4096
 _LISTED = 1000
@@ -84,7 +84,7 @@ class SeriesStatistics:
         self.end_reason = ""
         self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
         self._psnr_db = _Mean()
-        self._psnr_listed: list[dict[str, float | int]] = []
+        self._psnr_listed: list[tuple[int, float]] = []
         self._iterations = _Mean()
         self._starts: Counter[str] = Counter()
         self._budget_limited = 0
@@ -93,10 +93,10 @@ class SeriesStatistics:
         self._by_node: Counter[str] = Counter()
         self.last: Reconstruction | None = None
         self.health = CalibrationStatistics()
-        self.changes: list[dict[str, Any]] = []
+        self.changes: list[SettingChange] = []
         """Operator changes; earlier ones that are still in force come first."""
 
-    def take(self, reconstruction: Reconstruction, stages: Mapping[str, float], now_s: float) -> None:
+    def add(self, reconstruction: Reconstruction, stages: Mapping[str, float], now_s: float) -> None:
         """Add an accepted reconstruction and its `stage_seconds`."""
         self.last = reconstruction
         self._taken += 1
@@ -106,7 +106,7 @@ class SeriesStatistics:
             reconstruction.id.seq, reconstruction.report, reconstruction.node, redelivered=reconstruction.redelivered
         )
         for stage, seconds in stages.items():
-            self._latency_ms[stage].append(seconds * 1e3)
+            self.add_latency(stage, seconds)
 
     def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
         """Add the solve report of a snapshot; also for one recorded before a restart of the sink."""
@@ -117,30 +117,30 @@ class SeriesStatistics:
         self._budget_limited += report.budget_limited
         self._by_node[node] += 1
         if report.health is not None:
-            self.health.take(report.health)
+            self.health.add(report.health)
         if report.psnr_db is not None:
             self._psnr_db.add(report.psnr_db)
             if len(self._psnr_listed) < _LISTED:
-                self._psnr_listed.append({"seq": seq, "psnr_db": round(report.psnr_db, 3)})
+                self._psnr_listed.append((seq, round(report.psnr_db, 3)))
 
-    def recorded(self, reconstruction: Reconstruction) -> None:
-        """Record that a reconstruction is stored."""
-        self._latency_ms["record"].append((unix_ns() - reconstruction.times.accepted_ns) / 1e6)
+    def add_latency(self, stage: str, seconds: float) -> None:
+        """Add the time that a snapshot spent in a stage."""
+        self._latency_ms[stage].append(seconds * 1e3)
 
     def latency_ms(self) -> dict[str, dict[str, float]]:
         """Return p50 and p99 by stage, in ms, over the most recent snapshots."""
         return {stage: _percentiles(values) for stage, values in self._latency_ms.items() if values}
 
-    def summary(self, versions: dict[str, str], wire_errors: Counter[str], recording: dict[str, Any]) -> dict[str, Any]:
+    def summary(self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject) -> JsonObject:
         """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""
-        psnr = None
+        health = self.health.figures()
+        psnr: JsonObject | None = None
         if self._psnr_db.n:
             psnr = {
                 "mean": round(self._psnr_db.mean or 0.0, 3),
                 "min": round(self._psnr_db.low, 3),
-                "per_snapshot": sorted(self._psnr_listed, key=lambda entry: entry["seq"]),
+                "per_snapshot": [{"seq": seq, "psnr_db": psnr_db} for seq, psnr_db in sorted(self._psnr_listed)],
             }
-        ledger = self.ledger.as_dict()
         return {
             "series": self.info.series,
             "rig": self.info.rig,
@@ -148,7 +148,7 @@ class SeriesStatistics:
             "camera": {"model": self.info.camera_model, "serial": self.info.camera_serial},
             "shape": [self.info.n_frames, self.info.height_px, self.info.width_px],
             "ended": self.end_reason,
-            "ledger": ledger,
+            "ledger": self.ledger.counts().to_json(),
             "latency_ms": self.latency_ms(),
             "psnr_db": psnr,
             "iterations": {
@@ -159,14 +159,44 @@ class SeriesStatistics:
             },
             "warm_starts": self._starts[Start.WARM.value],
             "starts": {name: count for name, count in sorted(self._starts.items()) if ": " in name},
-            "calibration": self.health.figures(),
+            "calibration": None if health is None else health.to_json(),
             "by_node": dict(sorted(self._by_node.items())),
             "device": ", ".join(sorted(self._devices)),
             "wire_errors": dict(wire_errors),
             "recording": recording,
-            "changes": self.changes,
+            "changes": [change.to_json() for change in self.changes],
             "versions": versions,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationFigures:
+    """Calibration health of a series: the latest evaluation, and the worst of all ``looks``. None: not measured."""
+
+    looks: int
+    shift_px: tuple[float, float] | None
+    shift_x_px: float | None
+    shift_y_px: float | None
+    largest_shift_px: float | None
+    match: float | None
+    least_match: float | None
+    contrast: float | None
+    below_black_fraction: float | None
+    brightness: float | None
+    brightness_drift: float | None
+    camera_gain: float | None
+    order: str | None
+    first_mask: int | None
+    corrected: bool
+    corrected_looks: int
+
+    def to_json(self) -> JsonObject:
+        """Return the figures as JSON."""
+        return asdict(self)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 class CalibrationStatistics:
@@ -180,7 +210,7 @@ class CalibrationStatistics:
         self._looks = 0
         self._corrected = 0
 
-    def take(self, health: CalibrationHealth) -> None:
+    def add(self, health: CalibrationHealth) -> None:
         """Add an evaluation."""
         self._last = health
         self._looks += 1
@@ -196,32 +226,29 @@ class CalibrationStatistics:
         """Return the problems found by the last evaluation, one sentence each."""
         return list(findings(self._last, warn_shift_px).values()) if self._last is not None else []
 
-    def figures(self) -> dict[str, Any] | None:
+    def figures(self) -> CalibrationFigures | None:
         """Return the figures, None before the first evaluation."""
         last = self._last
         if last is None:
             return None
-        figures = {
-            "shift_x_px": last.shift_x_px,
-            "shift_y_px": last.shift_y_px,
-            "largest_shift_px": self._largest_shift_px,
-            "match": last.match,
-            "least_match": self._least_match,
-            "contrast": last.contrast,
-            "below_black_fraction": last.below_black_fraction,
-            "brightness": last.brightness,
-            "brightness_drift": self._brightness_drift,
-            "camera_gain": last.gain,
-        }
-        return {
-            "looks": self._looks,
-            "shift_px": None if last.shift_px is None else [last.shift_x_px, last.shift_y_px],
-            **{name: None if value is None else round(value, 4) for name, value in figures.items()},
-            "order": last.order,
-            "first_mask": last.first_mask,
-            "corrected": last.corrected,
-            "corrected_looks": self._corrected,
-        }
+        return CalibrationFigures(
+            looks=self._looks,
+            shift_px=None if last.shift_x_px is None or last.shift_y_px is None else (last.shift_x_px, last.shift_y_px),
+            shift_x_px=_rounded(last.shift_x_px),
+            shift_y_px=_rounded(last.shift_y_px),
+            largest_shift_px=_rounded(self._largest_shift_px),
+            match=_rounded(last.match),
+            least_match=_rounded(self._least_match),
+            contrast=_rounded(last.contrast),
+            below_black_fraction=_rounded(last.below_black_fraction),
+            brightness=_rounded(last.brightness),
+            brightness_drift=_rounded(self._brightness_drift),
+            camera_gain=_rounded(last.gain),
+            order=last.order,
+            first_mask=last.first_mask,
+            corrected=last.corrected,
+            corrected_looks=self._corrected,
+        )
 
     @property
     def _brightness_drift(self) -> float | None:

@@ -1,44 +1,163 @@
-"""Status of the rig: complete for the live page, flattened for the status tap."""
+"""Status of the rig: typed in the sink; as JSON for the live page and health server, flattened for the status tap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
+from sci_stream.delivery.ledger import LedgerCounts
+from sci_stream.health.metrics import Value
+from sci_stream.model import JsonObject
+from sci_stream.nodes.sink.live_movie import MovieStatus
+from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus
+from sci_stream.nodes.sink.recording_controller import RecordingSwitch
+from sci_stream.nodes.sink.statistics import CalibrationFigures
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY
 from sci_stream.transport.results_server import Peer
 
 StatusValue = int | float | str
 
 
-def describe_nodes(peers: Iterable[Peer]) -> list[dict[str, Any]]:
-    """Return one entry per node: name, kind, device, state, and its last status."""
-    return [
-        {
-            **{key: value for key, value in peer.status.items() if not key.startswith(SET_KEY) and key != ACTIONS_KEY},
-            "name": peer.hello.node,
-            "kind": peer.hello.kind_of_node,
-            "device": peer.hello.device,
-            "state": "lost" if peer.lost else "up",
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A connected or lost node; ``report`` is its last heartbeat's status, without what can be set on it."""
+
+    name: str
+    kind: str
+    device: str
+    state: str
+    report: Mapping[str, StatusValue]
+
+    def to_json(self) -> JsonObject:
+        """Return the status as JSON; the node's own report is not nested."""
+        return {**self.report, "name": self.name, "kind": self.kind, "device": self.device, "state": self.state}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingStatus:
+    """The recording of a series: ``recorder`` is None if nothing was ever recorded."""
+
+    recorder: RecorderStatus | None = None
+    switched: tuple[RecordingSwitch, ...] = ()
+    movie: MovieStatus | None = None
+
+    @property
+    def incomplete_because(self) -> str:
+        """Why the recorder stopped before the end, ``""`` if it did not."""
+        recorder = self.recorder
+        ended_early = recorder is not None and recorder.state in {RecorderState.STOPPED, RecorderState.FAILED}
+        return recorder.reason if recorder is not None and ended_early else ""
+
+    def to_json(self) -> JsonObject:
+        """Return the status as JSON; ``enabled`` says whether anything was recorded."""
+        return {
+            "enabled": self.recorder is not None,
+            **({} if self.recorder is None else asdict(self.recorder)),
+            **({"switched": [asdict(switch) for switch in self.switched]} if self.switched else {}),
+            **({} if self.movie is None else {"movie": asdict(self.movie)}),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Recent rates: snapshots from the camera and reconstructed, and video frames, per s."""
+
+    acquired_per_s: float
+    reconstructed_per_s: float
+    video_fps: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesStatus:
+    """Status of a series.
+
+    ``latency_ms`` holds p50 and p99 by stage; ``psnr_db``, ``iterations`` and ``start`` are of the last snapshot.
+    """
+
+    series: str
+    rig: str
+    policy: str
+    camera: str
+    n_frames: int
+    bit_depth: int | None
+    ledger: LedgerCounts
+    rates: Rates
+    latency_ms: Mapping[str, Mapping[str, float]]
+    psnr_db: float | None
+    iterations: int | None
+    start: str | None
+    calibration: CalibrationFigures | None
+    calibration_alerts: list[str]
+    recording: RecordingStatus
+
+    def to_json(self) -> JsonObject:
+        """Return the status as JSON."""
+        return {**asdict(self), "recording": self.recording.to_json()}
+
+    def heartbeat_figures(self) -> dict[str, StatusValue]:
+        """Return the figures that fit a heartbeat: ``ledger.acquired``, ``rate.video_fps``, ``latency_ms.p50``, …."""
+        figures: dict[str, StatusValue] = {"series": self.series, "rig": self.rig, "policy": self.policy}
+        for name, value in asdict(self.ledger).items():
+            figures[f"ledger.{name}"] = sum(value.values()) if isinstance(value, dict) else int(value)
+        figures |= {f"rate.{name}": float(value) for name, value in asdict(self.rates).items()}
+        figures |= {f"latency_ms.{name}": float(value) for name, value in self.latency_ms.get("total", {}).items()}
+        if self.calibration is not None:
+            values = asdict(self.calibration)
+            figures |= {f"calibration.{name}": v for name, v in values.items() if isinstance(v, int | float | str)}
+        figures |= {"psnr_db": self.psnr_db} if self.psnr_db is not None else {}
+        figures |= {"iterations": float(self.iterations)} if self.iterations is not None else {}
+        return figures
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """Status of the whole rig as the sink knows it.
+
+    ``state`` is ``waiting`` before the first series, ``running``, or ``ended``; ``series`` is the running or the last
+    one; ``controls`` lists what can be set, by node.
+    """
+
+    state: str
+    rig: str
+    nodes: tuple[NodeStatus, ...]
+    series: SeriesStatus | None = None
+    controls: Sequence[JsonObject] = ()
+    wire_errors: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> JsonObject:
+        """Return the status as JSON; the series' status is not nested."""
+        return {
+            "state": self.state,
+            "rig": self.rig,
+            "nodes": [node.to_json() for node in self.nodes],
+            "controls": self.controls,
+            "wire_errors": dict(self.wire_errors),
+            **({} if self.series is None else self.series.to_json()),
+        }
+
+    def heartbeat_figures(self) -> dict[str, StatusValue]:
+        """Return the figures that fit a heartbeat."""
+        series = {} if self.series is None else self.series.heartbeat_figures()
+        return {"rig": self.rig, **series, "state": self.state}
+
+
+def node_statuses(peers: Iterable[Peer]) -> tuple[NodeStatus, ...]:
+    """Return the status of every node that has connected."""
+    return tuple(
+        NodeStatus(
+            name=peer.hello.node,
+            kind=peer.hello.kind_of_node,
+            device=peer.hello.device,
+            state="lost" if peer.lost else "up",
+            report={
+                name: value
+                for name, value in peer.status.items()
+                if not name.startswith(SET_KEY) and name != ACTIONS_KEY
+            },
+        )
         for peer in peers
-    ]
-
-
-def flat(status: Mapping[str, Any]) -> dict[str, StatusValue]:
-    """Return the figures that fit a heartbeat: ``ledger.acquired``, ``rate.video_fps``, ``latency_ms.p50``, …."""
-    out: dict[str, StatusValue] = {
-        key: status[key] for key in ("state", "series", "rig", "policy") if isinstance(status.get(key), str)
-    }
-    for key, value in status.get("ledger", {}).items():
-        out[f"ledger.{key}"] = sum(value.values()) if isinstance(value, dict) else int(value)
-    out |= {f"rate.{key}": float(value) for key, value in status.get("rates", {}).items()}
-    total = status.get("latency_ms", {}).get("total", {})
-    out |= {f"latency_ms.{key}": float(value) for key, value in total.items()}
-    calibration = status.get("calibration") or {}
-    out |= {f"calibration.{key}": value for key, value in calibration.items() if isinstance(value, int | float | str)}
-    out |= {key: float(status[key]) for key in ("psnr_db", "iterations") if status.get(key) is not None}
-    return out
+    )
 
 
 def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
@@ -51,3 +170,37 @@ def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
         if name := report.pop("id", None):
             found[str(name)] = report
     return found
+
+
+def sink_figures(status: SinkStatus) -> dict[str, Value]:
+    """Return the sink's metrics; see `sci_stream.health.metrics`."""
+    figures: dict[str, Value] = {
+        "wire_errors": dict(status.wire_errors),
+        "nodes": dict(Counter(f"{node.kind} {node.state}" for node in status.nodes)),
+    }
+    series = status.series
+    if series is None:
+        return figures
+    ledger, recorder = series.ledger, series.recording.recorder
+    figures |= {
+        "snapshots": {
+            "reconstructed": ledger.reconstructed,
+            "raw_only": ledger.raw_only,
+            **{f"dropped: {reason}": count for reason, count in ledger.dropped.items()},
+        },
+        "ledger_acquired": ledger.acquired,
+        "ledger_in_flight": ledger.in_flight,
+        "duplicates": ledger.duplicates,
+    }
+    if recorder is not None:
+        figures |= {
+            "disk_free_bytes": recorder.free_bytes or 0,
+            "recorded_bytes": recorder.bytes,
+            "recorded_bytes_per_second": recorder.mb_per_s * 1e6,
+            "recorder_state": {recorder.state: 1.0},
+        }
+    calibration = series.calibration
+    if calibration is not None and calibration.shift_px is not None:
+        x_px, y_px = calibration.shift_px
+        figures["calibration_shift_px"] = {"x": x_px, "y": y_px}
+    return figures

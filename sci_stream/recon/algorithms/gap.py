@@ -44,7 +44,6 @@ class Problem(NamedTuple):
     r_inv: torch.Tensor
     priors: tuple[Denoise, ...]
     relaxation: float
-    momentum: float
     observed: bool
     noise_ratio: torch.Tensor | None = None
     """As `noise_variance_ratio` returns it; None where y is to be explained exactly."""
@@ -64,14 +63,12 @@ class Problem(NamedTuple):
 class State(NamedTuple):
     """What an iteration leaves to the next: v and d, (…, B, H, W), d None before the first, and y_acc, (…, H, W).
 
-    And the mean of the estimates d so far, (…, B, H, W), where there is momentum, and x, (…, B, H, W), where it is
-    observed, else None; and how many iterations there were.
+    And x, (…, B, H, W), where it is observed, else None; and how many iterations there were.
     """
 
     v: torch.Tensor
     y_acc: torch.Tensor
     d: torch.Tensor | None
-    mean: torch.Tensor | None = None
     x: torch.Tensor | None = None
     turn: int = 0
 
@@ -82,32 +79,14 @@ Step = Callable[[State, float, Problem], State]
 
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
-    v, y_acc, _, mean, _, turn = state
-    y, phi, r_inv, _, relaxation, momentum, observed, noise_ratio, *_ = problem
+    v, y_acc, turn = state.v, state.y_acc, state.turn
+    y, phi, r_inv, _, relaxation, observed, noise_ratio, *_ = problem
     weight = None if noise_ratio is None else data_weight(noise_ratio, sigma)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
     if (correlated := problem.explained(turn)) is not None:
         x = explained(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
     d = problem.denoise(turn)(x, placed(sigma, problem.relative))
-    v = d
-    if momentum:
-        v = d if mean is None else torch.lerp(mean, d, 1.0 + momentum_coefficient(momentum, sigma, d))
-        # The first estimate and the second's mean with it are others' too; from then on there is one mean.
-        mean = d if mean is None else torch.lerp(mean, d, 0.5) if turn < 2 else mean.lerp_(d, 0.5)
-    return State(v, y_acc, d, mean, x if observed else None, turn + 1)
-
-
-_MOST_CARRIED_ON = 0.35
-"""β at most: with more, errors of rounding grow at high σ and nothing else is gained."""
-
-
-def momentum_coefficient(momentum: float, sigma: float, like: torch.Tensor) -> torch.Tensor:
-    """Return β = min(μσ, 0.35), (), on the device and in the dtype of ``like``.
-
-    While σ is high, what an iteration changed is half of what the next ones will change too; when it is low, changes
-    are what the denoisers disagree in.
-    """
-    return (momentum * on_device(sigma, like)).clamp_max_(_MOST_CARRIED_ON)
+    return State(d, y_acc, d, x if observed else None, turn + 1)
 
 
 def in_time(correlated: CorrelatedResidual | None, turn: int) -> CorrelatedResidual | None:
@@ -142,7 +121,6 @@ def gap(
     denoise: Denoise | Sequence[Denoise],
     sigmas: Iterable[float],
     relaxation: float = 1.0,
-    momentum: float = 0.0,
     noise: torch.Tensor | None = None,
     correlated: CorrelatedResidual | None = None,
     relative: torch.Tensor | None = None,
@@ -155,14 +133,11 @@ def gap(
 
         y_acc ← y_acc + α (y − Φv)
         x ← v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv)
-        d ← D_σ(x);  v ← d + β (d − m),  β = min(μσ, 0.35)
-        m ← (m + d)/2
+        v ← d = D_σ(x)
 
-    With α = 0 and μ = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 saves iterations
+    With α = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 saves iterations
     at high σ and oscillates at low σ: 1.86 gains in the first ten iterations with FFDNet, and loses seven decibels with
-    total variation as σ falls below 20/255; 1.5 holds down to 10/255. Likewise β; it falls with σ. m, the mean of the
-    estimates before, each of half the weight of the one after it, starts at the first d. Denoisers that take turns
-    differ in what they leave, and less from such a mean than from each other.
+    total variation as σ falls below 20/255; 1.5 holds down to 10/255.
 
     Where the noise of y is known, x is not to reproduce it, and y_acc not to gather it: both steps are taken by the
     share of what v leaves unexplained that is likely an error of v (`data_weight`)::
@@ -196,8 +171,8 @@ def gap(
         D_σ, or several that take turns from one iteration to the next (`sci_stream.recon.denoisers.temporal`).
     sigmas
         σ_k of each iteration, asked for one at a time.
-    relaxation, momentum
-        α ≥ 0 and μ ≥ 0.
+    relaxation
+        α ≥ 0.
     noise
         n², (…, H, W): the variance of y's noise. None, as in the paper, where y is to be explained exactly.
     correlated
@@ -220,7 +195,7 @@ def gap(
     projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
     """
     problem = Problem(
-        *(y, phi, r_inv, cycle_denoisers(denoise), relaxation, momentum),
+        *(y, phi, r_inv, cycle_denoisers(denoise), relaxation),
         observed=observe is not None,
         noise_ratio=noise_variance_ratio(noise, r_inv),
         correlated=correlated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -180,11 +180,6 @@ class AnytimeSchedule(Iterator[float]):
     def taken(self) -> int:
         """How many levels were handed out."""
         return self._taken
-
-    def end_after(self, iterations: int) -> None:
-        """Spend no more than so many iterations in all; what is left of the schedule is gone through in those."""
-        self._budget = replace(self._budget, iterations=min(self._budget.iterations, max(iterations, 1)))
-        self._min_iterations = min(self._min_iterations, self._budget.iterations)
 
     def __next__(self) -> float:
         left = self._iterations_left()

@@ -32,7 +32,6 @@ class _Recording:
 
     v: torch.Tensor
     y_acc: torch.Tensor
-    mean: torch.Tensor | None
     d: torch.Tensor
     y: torch.Tensor
     r_inv: torch.Tensor
@@ -44,11 +43,11 @@ class _Recording:
     x: torch.Tensor | None
     replay: Replay = lambda: None
     loaded: list[torch.Tensor | None] = field(default_factory=list)
-    """Sources that v, y_acc, m, y, r_inv, noise_ratio, where and relative were last filled from, or their outputs."""
+    """Sources that v, y_acc, y, r_inv, noise_ratio, where and relative were last filled from, or their outputs."""
 
     def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
         """Fill the inputs, passing over those that hold their value already."""
-        own = (self.v, self.y_acc, self.mean, self.y, self.r_inv, self.noise_ratio, self.where, self.relative)
+        own = (self.v, self.y_acc, self.y, self.r_inv, self.noise_ratio, self.where, self.relative)
         for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
             if self.loaded[n] is not value and target is not None and value is not None:
                 target.copy_(value)
@@ -106,7 +105,6 @@ class CudaGraphStep:
             prior,
             form,
             problem.relaxation,
-            problem.momentum,
             problem.observed,
             problem.noise_ratio is None,
             problem.relative is None,
@@ -121,28 +119,27 @@ class CudaGraphStep:
         recording = self._recordings[key]
         where = None if correlated is None else correlated.where
         now = problem.y, problem.r_inv, problem.noise_ratio, where, problem.relative
-        recording.load((state.v, state.y_acc, state.mean, *now))
+        recording.load((state.v, state.y_acc, *now))
         recording.sigma.fill_(sigma)
         recording.replay()
-        recording.loaded[:3] = [recording.v, recording.y_acc, recording.mean]
+        recording.loaded[:2] = [recording.v, recording.y_acc]
         x = recording.x.clone() if recording.x is not None else None
-        return State(recording.v, recording.y_acc, recording.d.clone(), recording.mean, x, state.turn + 1)
+        return State(recording.v, recording.y_acc, recording.d.clone(), x, state.turn + 1)
 
 
 def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) -> _Recording:
     """Record an iteration on copies of its inputs, which the state after it is written back to."""
     v, y_acc, y, r_inv = map(_own, (state.v, state.y_acc, problem.y, problem.r_inv))
-    mean = None if state.mean is None else _own(state.mean)
     optional = (problem.noise_ratio, problem.relative)
     noise_ratio, relative = (None if image is None else _own(image) for image in optional)
     correlated = problem.explained(state.turn)
     where = None if correlated is None else _own(correlated.where)
     d = torch.empty_like(v)
     recording = _Recording(
-        *(v, y_acc, mean, d, y, r_inv, problem.phi, noise_ratio, where, relative),
+        *(v, y_acc, d, y, r_inv, problem.phi, noise_ratio, where, relative),
         sigma=problem.y.new_full((), sigma),
         x=torch.empty_like(v) if problem.observed else None,
-        loaded=[None] * 8,
+        loaded=[None] * 7,
     )
     own_problem = problem._replace(
         y=y,
@@ -155,13 +152,11 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     level = Level(sigma, recording.sigma)
 
     def once() -> None:
-        after = gap_step(State(v, y_acc, None, mean), level, own_problem)
+        after = gap_step(State(v, y_acc, None), level, own_problem)
         assert after.d is not None
         v.copy_(after.v)
         y_acc.copy_(after.y_acc)
         d.copy_(after.d)
-        if mean is not None and after.mean is not None:
-            mean.copy_(after.mean)
         if recording.x is not None and after.x is not None:
             recording.x.copy_(after.x)
 

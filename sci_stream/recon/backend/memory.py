@@ -91,15 +91,15 @@ def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int
     """Return how much memory a solve takes at most, from the calibration to the video, step by step.
 
     Alive at the fullest moment are, of videos in float32: masks, and once more by their temporal frequencies, start,
-    the last estimate, what it was carried on to and the mean of those before, and of the new iteration the projected
-    frames, the denoised and the accelerated ones; maps of a single frame, most of them to weigh one start against
-    another; what a network of 64 channels holds of its chunk in float32, features in and out at half resolution; and a
-    chunk of temporal frequencies before and after it.
+    the last estimate, and of the new iteration the projected frames, the denoised ones and one in between; maps of a
+    single frame, most of them to weigh one start against another; what a network of 64 channels holds of its chunk in
+    float32, features in and out at half resolution; and a chunk of temporal frequencies before and after it.
+
     A recorded iteration, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to four
     videos more.
     """
     frame = height * width
-    videos = 37 * n_frames * frame  # nine in float32 and one byte a pixel for the check that all is finite
+    videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
     maps = 4 * 36 * frame
     network = 168 * max(frame, min(pixels_per_chunk, n_frames * frame))
     return videos + maps + network

@@ -55,7 +55,7 @@ class DenoiserSpec:
     that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it, and
     ``sigma_still`` where it begins if solves begin with ȳ everywhere, which is further from the truth;
     ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
-    takes to see something; ``relaxation`` and ``momentum`` are GAP's α and μ; ``lambda_rule`` decides how σ falls;
+    takes to see something; ``relaxation`` is GAP's α; ``lambda_rule`` decides how σ falls;
     ``along_time`` whether it is put to work along time too, ``linear_start`` whether it gains by a start that costs
     about an iteration of a small network.
     """
@@ -68,7 +68,6 @@ class DenoiserSpec:
     iterations: Mapping[str, int]
     min_iterations: int
     relaxation: float = 1.0
-    momentum: float = 0.0
     lambda_rule: LambdaRule = LambdaRule.MONOTONE
     along_time: bool = False
     linear_start: bool = False
@@ -87,7 +86,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
         sigma_last=6 / 255,
         iterations={"cpu": 12, "cuda": 24},
         min_iterations=4,
-        momentum=2.0,
         along_time=True,
         linear_start=True,
     ),
@@ -100,7 +98,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
         iterations={"cpu": 20, "cuda": 40},
         min_iterations=4,
         relaxation=1.5,
-        momentum=2.0,
         along_time=True,
         linear_start=True,
     ),
@@ -113,7 +110,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
         iterations={"cpu": 20},
         min_iterations=4,
         relaxation=1.5,
-        momentum=2.0,
         along_time=True,
         linear_start=True,
     ),
@@ -166,7 +162,6 @@ def _sequence_spec(first_name: str, then_name: str) -> DenoiserSpec:
         min_iterations=max(first.min_iterations, then.min_iterations),
         # Both hold with as much as the more delicate of the two bears.
         relaxation=min(first.relaxation, then.relaxation),
-        momentum=min(first.momentum, then.momentum),
         lambda_rule=then.lambda_rule,
         along_time=then.along_time,
         linear_start=then.linear_start,

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
+from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LinearStart
-from sci_stream.recon.initialization.trust_region import InitialErrorMap
-from sci_stream.recon.initialization.warm_start import Coded, predict
+from sci_stream.recon.initialization.warm_start import predict
+from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
-_WARM_RELAXATION, _WARM_MOMENTUM = 1.5, 2.0
-"""Most of α and μ after a warm start. Its ladder is low, and there stronger acceleration diverges: of four scenes with
-α = 1.86 and β = 0.2 at any σ two end at 8 and 13 dB after 24 iterations; from a cold start they end at 22 and 25."""
+# Largest α after a warm start: σ is low there, and stronger acceleration diverges. Of four scenes with α = 1.86 two end
+# at 8 and 13 dB after 24 iterations; from a cold start they end at 22 and 25.
+_WARM_RELAXATION = 1.5
 
 _SIGMA_PER_ERROR = 2.0
 """First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md."""
@@ -53,11 +54,7 @@ class InitialState:
 
 def gentle(settings: SolverSettings) -> SolverSettings:
     """Return settings with no more acceleration than a warm start stands."""
-    return dataclasses.replace(
-        settings,
-        relaxation=min(settings.relaxation, _WARM_RELAXATION),
-        momentum=min(settings.momentum, _WARM_MOMENTUM),
-    )
+    return dataclasses.replace(settings, relaxation=min(settings.relaxation, _WARM_RELAXATION))
 
 
 def sigma_per_error(ratio: float) -> float:
@@ -111,7 +108,7 @@ class Initializer:
     def begin(
         self,
         snapshot: Snapshot,
-        coded: Coded,
+        coded: Measurement,
         still: torch.Tensor,
         linear: LinearStart,
         iterations: int,
@@ -146,7 +143,7 @@ class Initializer:
             reason = prediction.refusal or "warm"
             if reason == "warm":
                 left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
-                known = self._known(left.of_warm(cold_error))
+                known = self._known(left)
                 sigmas = self._falling(self._first_sigma(left, prediction.error_ratio), iterations)
                 return InitialState(prediction.start.video, known, *sigmas, Start.WARM, reason, image)
         sigmas = self._falling(self._first_sigma(cold_error), iterations)

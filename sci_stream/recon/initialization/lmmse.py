@@ -30,9 +30,9 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.optics.forward import forward
+from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
 from sci_stream.recon.initialization.gaussian_prior import ESTIMATES, FRAMES, CodedField, GaussianPrior
 from sci_stream.recon.initialization.optical_flow import box_mean
-from sci_stream.recon.initialization.trust_region import InitialErrorMap, start_error
 
 _MEAN_PX, _CHOICE_PX = 2, 3
 """Radius of the windows in which brightness and prediction errors are averaged, twice."""

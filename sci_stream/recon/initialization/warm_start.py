@@ -25,6 +25,7 @@ from sci_stream.recon.initialization.optical_flow import (
     solve_2x2,
     velocity,
 )
+from sci_stream.recon.measurement import Measurement
 
 _USELESS = 0.97
 """ρ from which a prediction is not used at all."""
@@ -50,25 +51,6 @@ _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 
 _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
 """Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Coded:
-    """A measurement with its masks, by planes P (1, or a mosaic's 4), as `gap` takes them.
-
-    ``y`` (P, h, w), finite; ``phi`` (P, B, h, w); ``r_inv`` (P, h, w), 0 at pixels without a valid measurement;
-    ``noise`` n², (P, h, w), the variance of y's noise, None where it is not known.
-    """
-
-    y: torch.Tensor
-    phi: torch.Tensor
-    r_inv: torch.Tensor
-    noise: torch.Tensor | None = None
-
-    def thinned(self, stride: int) -> Coded:
-        """Subsample rows and columns by `stride`, with the noise removed."""
-        lattice = (..., slice(None, None, stride), slice(None, None, stride))
-        return Coded(*(image[lattice].contiguous() for image in (self.y, self.phi, self.r_inv)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +83,7 @@ class Prediction:
         return "no_gain" if self.error_ratio > _USELESS else None
 
 
-def predict(past: torch.Tensor, cold: InitialGuess, coded: Coded, evidence: LeaveOneOutError) -> Prediction:
+def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence: LeaveOneOutError) -> Prediction:
     """Predict the frames behind a measurement from the video that directly precedes it.
 
     Velocities are sought at half the resolution: that costs less, and leads astray less where there is little to hold
@@ -139,7 +121,7 @@ def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.
 def refine(
     flow: torch.Tensor,
     image: torch.Tensor,
-    coded: Coded,
+    coded: Measurement,
     *,
     stride: int,
     radius: int,
@@ -183,7 +165,7 @@ def refine(
     return flow + (enlarged(step, *flow.shape[-2:]) if stride > 1 else step)
 
 
-def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Coded, *, stride: int) -> torch.Tensor:
+def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, stride: int) -> torch.Tensor:
     """Keep of the velocity, pixel by pixel, the share that explains the measurement around it best.
 
     ``coded`` is thinned by the stride.

@@ -1,15 +1,15 @@
-"""Recordings: HDF5 files that are readable while they grow, after a ``kill -9``, and on a disk that ran full.
+"""Recordings: HDF5 files that are readable while they grow, after a ``kill -9``, and after the disk ran full.
 
 Layout (schema version 1), row = seq − first_seq::
 
     @format = "sci_stream.recording"  @schema_version  @first_seq
     series_info    text, JSON: model.SeriesInfo            rig_toml    text: the rig file
     calibration/   see calibration_file                    ledger      JSON, zero-padded: {"clean", "time_ns", "ledger"}
-    raw    (N, H, W)     DN, one snapshot a chunk          rows/       (N,) each: recording_rows.COLUMNS
-    video  (N, B, H, W)  float16, one frame a chunk        entry/      NeXus: hard links to raw and video
+    raw    (N, H, W)     DN, one snapshot per chunk        rows/       (N,) each: columns.COLUMNS
+    video  (N, B, H, W)  float16, one frame per chunk      entry/      NeXus: hard links to raw and video
 
-Rows that were skipped take no space. A file whose writer was killed is opened with ``h5py.File(path, swmr=True)``;
-`rows/state` says which rows hold what. Reading or writing this format goes through here.
+Skipped rows take no space. A file whose writer was killed is opened with ``h5py.File(path, swmr=True)``;
+`rows/state` gives the content of each row. This package is the only reader and writer of the format.
 """
 
 from sci_stream.storage.recording.layout import Compression, RowState

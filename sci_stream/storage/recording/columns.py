@@ -1,4 +1,4 @@
-"""The columns of a recording: one value a row, row = seq − first_seq, written a block at a time."""
+"""The columns of a recording: one value per row, row = seq − first_seq, written in blocks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 import h5py
 import numpy as np
 
-from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo
+from sci_stream.model import Array, CalibrationHealth, JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.mask_shift import TEXT_LENGTH
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
+# A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
+# them costs reading its block again.
 BLOCK_ROWS = 512
 _BLOCKS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its type, what an unwritten row reads as, and what it means."""
+    """One column: name, type, value of unwritten rows, meaning, unit."""
 
     name: str
     dtype: str
@@ -28,7 +30,7 @@ class Column:
     meaning: str
     units: str = ""
     later: bool = False
-    """Whether recordings of before have none: they read as if nothing had been written in it."""
+    """Whether older recordings may lack the column; they then read as unwritten."""
 
 
 def _health(name: str, meaning: str, dtype: str = "f4", fill: float = np.nan, units: str = "") -> Column:
@@ -36,61 +38,61 @@ def _health(name: str, meaning: str, dtype: str = "f4", fill: float = np.nan, un
 
 
 _HEALTH_COLUMNS = (
-    _health("mask_shift_x_px", "masks' place, right of the calibrated; NaN if not looked at", units="pixel"),
-    _health("mask_shift_y_px", "masks' place, below the calibrated; NaN if not looked at", units="pixel"),
-    _health("mask_match", "how much of the measurement the masks explain, 0-1; NaN if not looked at"),
-    _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not looked at"),
+    _health("mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", units="pixel"),
+    _health("mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", units="pixel"),
+    _health("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
+    _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
     _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated", "u1", 0),
-    _health("masks_corrected", "1 if it was reconstructed with masks moved to where they stand", "u1", 0),
-    _health("below_black_fraction", "pixels darker than the dark frame; NaN if not looked at"),
-    _health("brightness", "mean of the video by the measurement, 0-1; NaN if not looked at"),
+    _health("masks_corrected", "1 if reconstructed with masks shifted to their measured position", "u1", 0),
+    _health("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
+    _health("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
     _health("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
 )
 
 COLUMNS = (
     Column("outcome", "u1", 0, "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped"),
-    Column("reason", "S24", b"", "why it was dropped or left raw"),
+    Column("reason", "S24", b"", "reason why it was dropped or left raw"),
     Column("epoch", "i4", -1, "starts of the camera before this snapshot; frame ids compare only within one"),
-    Column("camera_frame_id", "i8", -1, "the camera's own number, -1 if none"),
-    Column("camera_time_ns", "i8", -1, "time on the camera's clock, -1 if none", "ns"),
-    Column("host_time_ns", "i8", 0, "Unix time at which the host had the snapshot", "ns"),
-    Column("dropped_before", "i4", 0, "frames the camera lost just before this one"),
-    Column("redelivered", "i4", 0, "how often it was sent again"),
-    Column("iterations", "i4", 0, "iterations spent"),
+    Column("camera_frame_id", "i8", -1, "frame id of the camera, -1 if none"),
+    Column("camera_time_ns", "i8", -1, "time of the camera's clock, -1 if none", "ns"),
+    Column("host_time_ns", "i8", 0, "Unix time at which the host received the snapshot", "ns"),
+    Column("dropped_before", "i4", 0, "frames lost by the camera just before this one"),
+    Column("redelivered", "i4", 0, "number of times it was sent again"),
+    Column("iterations", "i4", 0, "number of iterations"),
     Column("start", "u1", 0, "0 none, 1 cold, 2 warm"),
-    Column("start_reason", "S24", b"", "why it started so"),
-    Column("budget_limited", "u1", 0, "1 if fewer iterations were spent than asked for"),
-    Column("psnr_db", "f4", np.nan, "against the known truth, NaN if none", "dB"),
+    Column("start_reason", "S24", b"", "reason for the start"),
+    Column("budget_limited", "u1", 0, "1 if there was no time for the requested iterations"),
+    Column("psnr_db", "f4", np.nan, "PSNR against the ground truth, NaN if unknown", "dB"),
     Column("residual", "f4", np.nan, "relative residual of the estimate"),
-    Column("saturated_fraction", "f4", np.nan, "pixels left out of the projection"),
-    Column("solve_ns", "i8", 0, "time the reconstruction took", "ns"),
+    Column("saturated_fraction", "f4", np.nan, "fraction of pixels excluded from the data term"),
+    Column("solve_ns", "i8", 0, "duration of the reconstruction", "ns"),
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
-    Column("node", "S32", b"", "who reconstructed it"),
+    Column("node", "S32", b"", "name of the reconstruct node"),
     *_HEALTH_COLUMNS,
-    Column("solver", "S32", b"", "names the settings it was solved with, see solvers in ledger", later=True),
-    Column("masks_at", f"S{TEXT_LENGTH}", b"", "where masks were taken to be, empty as calibrated", later=True),
+    Column("solver", "S32", b"", "id of the solver settings, see solvers in ledger", later=True),
+    Column("masks_at", f"S{TEXT_LENGTH}", b"", "mask position used, empty as calibrated", later=True),
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
 
+# Columns written after all others, in this order, since a kill may come between any two: a row has the content that
+# its state declares and is complete once it has an outcome, so everything they refer to must be in the file first.
 _WRITTEN_LAST = {"state": 1, "outcome": 2}
-"""Columns that come after all others, in this order: a kill may come between any two. A row holds what
-its state says, and to be done with once it has an outcome: what they speak of has to be in the file before them."""
 
+# Prefix of the columns of chunk data, as in ``chunk_ExposureTime``.
 CHUNK_PREFIX = "chunk_"
-"""Begins the names of columns of chunk data, as in ``chunk_ExposureTime``."""
 
 
 def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
-    """Return the columns of a series' recording: those of every one, and one for each number of its chunk data."""
+    """Return the columns of a series' recording: the standard ones, and one for each chunk value."""
     chunks = (
-        Column(CHUNK_PREFIX + name, "f8", np.nan, f"{name} as the camera added it to the frame, NaN if not", unit)
+        Column(CHUNK_PREFIX + name, "f8", np.nan, f"{name} from the chunk data of the frame, NaN if missing", unit)
         for name, unit in info.chunks.items()
     )
     return (*COLUMNS[:-1], *chunks, COLUMNS[-1])
 
 
 def chunk_cells(chunks: Mapping[str, object], info: SeriesInfo) -> dict[str, float]:
-    """Return what a row says of a frame's chunk data."""
+    """Return the cells of a frame's chunk data."""
     return {
         CHUNK_PREFIX + name: float(value)
         for name, value in chunks.items()
@@ -98,8 +100,8 @@ def chunk_cells(chunks: Mapping[str, object], info: SeriesInfo) -> dict[str, flo
     }
 
 
-def recorded_chunks(row: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Return the chunk data that a row holds."""
+def recorded_chunks(row: JsonObject) -> dict[str, bool | int | float | str]:
+    """Return the chunk data of a row."""
     return {
         name.removeprefix(CHUNK_PREFIX): float(value)
         for name, value in row.items()
@@ -118,12 +120,12 @@ _Block = dict[str, Array]
 
 
 def ascii_cell(text: str, width: int) -> bytes:
-    """Return text as it fits a fixed-length column."""
+    """Return text in ASCII, truncated to a fixed-length column."""
     return text.encode("ascii", "replace")[:width]
 
 
-def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
-    """Return what a row says about how its snapshot was reconstructed."""
+def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, object]:
+    """Return the cells that describe how a snapshot was reconstructed."""
     report = reconstruction.report
     return {
         "outcome": OUTCOME_CODES["reconstructed"],
@@ -147,7 +149,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Any]:
     }
 
 
-def _health_cells(health: CalibrationHealth) -> dict[str, Any]:
+def _health_cells(health: CalibrationHealth) -> dict[str, object]:
     figures = {
         "mask_shift_x_px": health.shift_x_px,
         "mask_shift_y_px": health.shift_y_px,
@@ -175,16 +177,16 @@ def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
 
 
 class RowTable:
-    """Write columns, keeping the blocks in use in memory so that a row costs no HDF5 call of its own.
+    """Write columns in blocks that are kept in memory, so that a row needs no HDF5 call.
 
-    Rows come nearly in order, but may be set again or late: a block that has left memory is read back.
+    Rows arrive nearly in order, but may be set again or late: a block that has left memory is read back.
 
     Parameters
     ----------
     group
-        As `create_columns` left it.
+        Group made by `create_columns`.
     info
-        Of the same series.
+        Description of the same series.
     """
 
     def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
@@ -195,7 +197,7 @@ class RowTable:
         self.rows = 0
 
     def set(self, row: int, **values: Any) -> None:
-        """Set columns of a row; seen by readers after the next `flush`."""
+        """Set columns of a row; visible to readers after the next `flush`."""
         index, offset = divmod(row, BLOCK_ROWS)
         block = self._block(index)
         for name, value in values.items():
@@ -204,7 +206,7 @@ class RowTable:
         self.rows = max(self.rows, row + 1)
 
     def get(self, row: int, name: str) -> Any:
-        """Return a column's value in a row."""
+        """Return the value of a column in a row."""
         index, offset = divmod(row, BLOCK_ROWS)
         return self._block(index)[name][offset]
 
@@ -226,11 +228,11 @@ class RowTable:
         return block
 
     def flush(self) -> None:
-        """Write what changed so that readers, and a process after a crash, see whole rows only."""
+        """Write the changes so that readers, and a process after a crash, see complete rows only."""
         if not self._dirty:
             return
         extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS
-        # All grow before any is written: where a kill leaves one shorter than others, there is nothing beyond its end.
+        # All columns grow before any is written: if a kill leaves one shorter, the others are empty beyond its end.
         for node in self._datasets.values():
             if node.shape[0] < extent:
                 node.resize(extent, 0)
@@ -238,7 +240,7 @@ class RowTable:
         for column in self._columns:
             node = self._datasets[column.name]
             for index in sorted(self._dirty):
-                # A block is a chunk: written whole and past HDF5's cache, in one system call.
+                # A block is a chunk: written in one system call, bypassing the HDF5 cache.
                 node.id.write_direct_chunk((index * BLOCK_ROWS,), self._blocks[index][column.name])
             node.flush()
         self._dirty.clear()
@@ -246,7 +248,7 @@ class RowTable:
             self._blocks.popitem(last=False)
 
     def trim(self) -> None:
-        """Cut the columns to the rows there are."""
+        """Truncate the columns to the existing rows."""
         for node in self._datasets.values():
             if node.shape[0] > self.rows:
                 node.resize(self.rows, 0)

@@ -1,11 +1,11 @@
-"""The open file behind recordings: one for each file, however many in the process read it.
+"""The open HDF5 file behind recordings, shared by all readers of this process.
 
-HDF5 keeps one copy of a file's metadata in a process. To see what a live writer has added, the file is closed and
-opened again: ``H5Drefresh``, made for this, leaves a dataset that is open twice giving row 0 for every row (HDF5 2.0).
-Opening again helps only if no one else in the process keeps the file open; hence it is shared.
+HDF5 keeps one copy of a file's metadata per process. To see the additions of a live writer, the file is closed and
+reopened: ``H5Drefresh``, made for this, leaves a dataset that is open twice giving row 0 for every row (HDF5 2.0).
+Reopening works only if the process has the file open once; hence it is shared.
 
-A recording of days has more segments than a process may have files open: those that were not read of late are closed
-meanwhile, and opened again when they are.
+A long recording has more segments than a process may have open files: files that were not read recently are closed
+and reopened on demand.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from sci_stream.storage.recording.columns import CHUNK_PREFIX, COLUMNS, OUTCOME_
 from sci_stream.storage.recording.layout import FORMAT, SCHEMA_VERSION, RowState
 
 _FRAMES = {"raw": 3, "video": 4}
+# A process may have 1024 open files by default; a node also needs sockets.
 _MOST_OPEN = 64
+# HDF5 keeps every source file of a virtual dataset open, and silently returns zeros for files that it cannot open:
+# virtual datasets are reopened after this many reads.
 _READS_OF_VIRTUAL = 64
-"""After so many reads of virtual datasets they are reopened: HDF5 keeps every file open that one of them was read
-from, and gives zeros in the place of what it cannot open."""
 
 Identity = tuple[int, int]
-"""Device and inode: the same for every name of a file."""
+"""Device and inode: identifies a file under any of its names."""
 
 
 class RecordingFile:
-    """A recording's file open for reading; got from `share`, given back to `release`. May be used from any thread.
+    """A recording's file open for reading, from `share`, returned with `release`. Thread-safe.
 
-    ``rows`` are its columns by name, all of one length, as they were when it was last looked at.
+    ``rows`` are its columns by name, all of one length, as of the last refresh.
     """
 
     rows: Mapping[str, Array]
@@ -60,7 +61,7 @@ class RecordingFile:
         try:
             check_mark(self._hdf5, FORMAT, SCHEMA_VERSION)
             self._check_segments()
-            # State first: whatever it speaks of was written before it, and is opened after it.
+            # State first: the writer flushes it last, so the other columns, read later, contain all it refers to.
             state = self._read(self._dataset("rows/state", 1), ())
             rows = {column.name: self._column(column, len(state)) for column in COLUMNS}
             rows |= self._chunk_columns() | {"state": state}
@@ -75,12 +76,12 @@ class RecordingFile:
             raise
 
     def _settle_torn_rows(self) -> None:
-        """Have outcomes agree with states: a kill may come between the two, and a live reader look between them.
+        """Make outcomes consistent with states: a kill, or a live reader, may come between the two writes.
 
-        Where video is stored, a snapshot is reconstructed if, and only if, its video is there. A row that says so
-        without, as kills left some while outcomes were not written last, would have it counted and never sent again.
+        Where video is stored, a snapshot counts as reconstructed if and only if its video is stored. Otherwise a row
+        left inconsistent by a kill would be counted and never sent again.
         """
-        if "video" not in self._frames or "segments" in self._hdf5.attrs:  # of several files, some may store none
+        if "video" not in self._frames or "segments" in self._hdf5.attrs:  # a segment of several may store no video
             return
         outcome, reconstructed = self.rows["outcome"], OUTCOME_CODES["reconstructed"]
         has_video = (self.rows["state"] & RowState.VIDEO) != 0
@@ -91,12 +92,12 @@ class RecordingFile:
         return {name: self._dataset(name, ndim) for name, ndim in _FRAMES.items() if name in self._hdf5}
 
     def _check_segments(self) -> None:
-        """Raise if files that this one lies over are not there: HDF5 would show zeros in their place."""
+        """Raise if files behind the virtual datasets are missing: HDF5 would return zeros for them."""
         names = [str(name) for name in self._hdf5.attrs.get("segments", ())]
         missing = [name for name in names if not self.path.with_name(name).exists()]
         if missing:
             raise FileFormatError(
-                f"The files that {self.path} lies over are not all beside it",
+                f"Segments of {self.path} are missing",
                 expected=f"{len(names)} segments",
                 got=f"{len(missing)} missing, such as {missing[0]}",
                 hint="Keep the files of a recording together.",
@@ -108,12 +109,12 @@ class RecordingFile:
 
     @contextmanager
     def hdf5(self) -> Iterator[h5py.File]:
-        """Lend the file itself, which stays open and as it is meanwhile.
+        """Lend the HDF5 file, which is not closed or refreshed meanwhile.
 
         Raises
         ------
         FileFormatError
-            If it is there no more or is another file now.
+            If the file was removed or replaced.
         """
         with self.lock:
             if self._asleep:
@@ -122,12 +123,12 @@ class RecordingFile:
                 self._check_identity()
                 self._frames, self._ledger = self._find_frames(), self._dataset("ledger", 1)
             if not self._hdf5:
-                raise FileFormatError(f"{self.path} could not be opened again", hint="Is it still there?")
+                raise FileFormatError(f"{self.path} could not be reopened", hint="Check that it still exists.")
             _note_open(self)
             yield self._hdf5
 
     def sleep(self) -> bool:
-        """Close the file until it is needed again; return False, doing nothing, while it is in use."""
+        """Close the file until its next use; return False, doing nothing, while it is in use."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
@@ -138,7 +139,7 @@ class RecordingFile:
         return True
 
     def close(self) -> None:
-        """Close the file for good."""
+        """Close the file permanently."""
         _forget(self)
         with self.lock:
             self._hdf5.close()
@@ -146,7 +147,7 @@ class RecordingFile:
     def _check_identity(self) -> None:
         if self._identity() != self.identity:
             self._hdf5.close()
-            raise FileFormatError(f"Another file has taken the place of {self.path}", hint="Open it again.")
+            raise FileFormatError(f"{self.path} was replaced by another file", hint="Open it again.")
 
     def _column(self, column: Column, rows: int) -> Array:
         if column.later and f"rows/{column.name}" not in self._hdf5:
@@ -166,12 +167,12 @@ class RecordingFile:
         return node
 
     def reopen(self) -> None:
-        """Refresh the file, to see what its writer has flushed since.
+        """Reopen the file to see what its writer has flushed since.
 
         Raises
         ------
         FileFormatError
-            If it is there no more or is another file now; nothing can be read then until it is back.
+            If the file was removed or replaced; nothing can be read until it is back.
         """
         with self.lock:
             self._hdf5.close()
@@ -189,12 +190,12 @@ class RecordingFile:
         with self.hdf5():
             self._reads += 1
             if self._reads % _READS_OF_VIRTUAL == 0 and self._frames[name].is_virtual:
-                self._frames = {}  # first: what is open twice stays open
+                self._frames = {}  # first: HDF5 does not close a dataset that is still referenced
                 self._frames = self._find_frames()
             return self._read(self._frames[name], (row, *part))
 
     def ledger(self) -> bytes:
-        """Read the account, without its padding."""
+        """Return the ledger without its padding."""
         with self.hdf5():
             return self._read(self._ledger, ()).tobytes().rstrip(b"\0")
 
@@ -209,8 +210,8 @@ class RecordingFile:
 
 _shared: dict[Identity, RecordingFile] = {}
 _sharing = threading.Lock()
+# Open files, least recently read first. Its lock is acquired last, and no other lock under it.
 _awake: OrderedDict[int, RecordingFile] = OrderedDict()
-"""Files that are open, the one read longest ago first. Its lock is taken last, and no other is waited for under it."""
 _waking = threading.Lock()
 
 
@@ -231,12 +232,12 @@ def _forget(file: RecordingFile) -> None:
 
 
 def share(path: Path) -> RecordingFile:
-    """Return this process's open file for ``path``, refreshed; `release` it after use.
+    """Return the shared open file of ``path``, refreshed; `release` it after use.
 
     Raises
     ------
     FileFormatError
-        If there is no such file, it is foreign, of a newer schema, or incomplete.
+        If the file is missing, of another format, of a newer schema, or incomplete.
     """
     with _sharing:
         try:
@@ -255,7 +256,7 @@ def share(path: Path) -> RecordingFile:
 
 
 def release(shared: RecordingFile) -> None:
-    """Give an open file back; the last one to do so closes it."""
+    """Return a shared file; the last user closes it."""
     with _sharing:
         shared.users -= 1
         if shared.users == 0:

@@ -1,4 +1,4 @@
-"""What is in a recording, as plain values: for ``sci-stream inspect``, its ``--json``, and other programs."""
+"""Summary of a recording as plain values, for ``sci-stream inspect`` and its ``--json``."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.model import Array
+from sci_stream.model import Array, JsonObject
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.series import RecordedSeries
 
+# A run that lost every other snapshot would otherwise print one gap for each.
 _MOST_GAPS = 1000
 
 
-def inspect_recording(path: Path) -> dict[str, Any]:
-    """Describe a recording, finished or not, without reading its frames.
+def inspect_recording(path: Path) -> JsonObject:
+    """Summarise a recording, finished or not, without reading its frames.
 
     Returns
     -------
-    ``series``, ``segments``, ``stored``, ``ledger`` (the last one stored), ``rows`` (what the rows themselves say),
-    ``gaps``, ``rates``, ``solving``, ``calibration``, ``health`` (of the calibration while it ran, None if it was not
-    looked at), ``chunks`` (what the camera added to its frames), ``parent``. Times in s, rates in Hz, sizes in bytes.
+    ``series``, ``segments``, ``stored``, ``ledger`` (the last one stored), ``rows`` (outcomes counted from the rows),
+    ``gaps``, ``rates``, ``solving``, ``calibration``, ``health`` (of the calibration during the series, None if not
+    measured), ``chunks`` (chunk data of the camera), ``parent``. Times in s, rates in Hz, sizes in bytes.
 
     Raises
     ------
     FileFormatError
-        If it is no recording.
+        If the file is not a recording.
     """
     with RecordedSeries(path) as series:
         rows = series.rows
@@ -66,7 +67,7 @@ def inspect_recording(path: Path) -> dict[str, Any]:
         }
 
 
-def _segment(segment: Recording) -> dict[str, Any]:
+def _segment(segment: Recording) -> dict[str, object]:
     state = "last" if segment.clean else ("continued" if segment.continued else "unfinished")
     return {
         "file": segment.path.name,
@@ -78,7 +79,7 @@ def _segment(segment: Recording) -> dict[str, Any]:
     }
 
 
-def _stored(series: RecordedSeries) -> dict[str, Any]:
+def _stored(series: RecordedSeries) -> dict[str, object]:
     raw, video = series.raw, series.video
     disk = sum(segment.disk_bytes for segment in series.segments)
     return {
@@ -91,7 +92,7 @@ def _stored(series: RecordedSeries) -> dict[str, Any]:
     }
 
 
-def _outcomes(rows: Any) -> dict[str, Any]:
+def _outcomes(rows: Any) -> dict[str, object]:
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])
     dropped = Counter(reason.decode("ascii") for reason in rows["reason"][rows["outcome"] == 3].tolist())
@@ -107,8 +108,8 @@ def _outcomes(rows: Any) -> dict[str, Any]:
     }
 
 
-def _gaps(series: RecordedSeries) -> dict[str, Any]:
-    """Return runs of sequence numbers, between the first and last known, of which raw counts or video are missing."""
+def _gaps(series: RecordedSeries) -> dict[str, object]:
+    """Return the runs of sequence numbers, between the first and last known, whose raw counts or video are missing."""
     known = np.flatnonzero((series.rows["epoch"] >= 0) | (series.rows["outcome"] != 0))
     if not len(known):
         return {"raw": [], "video": []}
@@ -120,13 +121,13 @@ def _gaps(series: RecordedSeries) -> dict[str, Any]:
 
 
 def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> list[list[int]]:
-    """Return [first, last] of each run of numbers in [start, stop) that are not in ``seqs``; at most 1000 of them."""
+    """Return [first, last] of each run of numbers in [start, stop) that ``seqs`` lacks; at most 1000 runs."""
     edges = np.concatenate(([start - 1], seqs, [stop]))
     after = np.flatnonzero(np.diff(edges) > 1)[:_MOST_GAPS]
     return [[int(edges[i]) + 1, int(edges[i + 1]) - 1] for i in after]
 
 
-def _rates(rows: Any, n_frames: int) -> dict[str, Any]:
+def _rates(rows: Any, n_frames: int) -> dict[str, object]:
     came = np.sort(rows["host_time_ns"][rows["host_time_ns"] > 0])
     if len(came) < 2:
         return {"duration_s": 0.0, "snapshots_hz": None, "video_hz": None, "interval_ms": None}
@@ -141,7 +142,7 @@ def _rates(rows: Any, n_frames: int) -> dict[str, Any]:
     }
 
 
-def _solving(rows: Any) -> dict[str, Any]:
+def _solving(rows: Any) -> dict[str, object]:
     solved = rows["outcome"] == 1
     starts = Counter(
         f"{START_NAMES.get(int(start), 'unknown')}: {reason.decode('ascii')}"
@@ -160,8 +161,8 @@ def _solving(rows: Any) -> dict[str, Any]:
     }
 
 
-def _health(rows: Any) -> dict[str, Any] | None:
-    """Return what was found of the calibration while the series ran."""
+def _health(rows: Any) -> dict[str, object] | None:
+    """Summarise the calibration measurements of the series."""
     looked = np.isfinite(rows["below_black_fraction"])
     if not looked.any():
         return None
@@ -180,8 +181,8 @@ def _health(rows: Any) -> dict[str, Any] | None:
     }
 
 
-def _chunks(rows: Any, units: dict[str, str]) -> dict[str, Any]:
-    """Return of each number that the camera added to its frames with how many it came, its spread and its unit."""
+def _chunks(rows: Any, units: dict[str, str]) -> dict[str, object]:
+    """Summarise each chunk value: count, spread and unit."""
     columns = {name: rows[CHUNK_PREFIX + name] for name in units if CHUNK_PREFIX + name in rows}
     return {
         name: {"frames": int(np.isfinite(values).sum()), "unit": units[name], "values": _spread(values)}
@@ -202,8 +203,8 @@ def _spread(values: Array) -> dict[str, float] | None:
     }
 
 
-def describe_calibration(calibration: Calibration) -> dict[str, Any]:
-    """Describe a calibration: what it was made with, and how its masks are."""
+def describe_calibration(calibration: Calibration) -> JsonObject:
+    """Describe a calibration: its origin and the quality of its masks."""
     phi = calibration.phi
     unseen = (phi.astype(np.float64) ** 2).sum(axis=0) == 0
     return {

@@ -1,4 +1,4 @@
-"""Layout of a recording: what is created before the first row, because SWMR allows nothing new after it."""
+"""Layout of a recording; everything is created before the first row, because SWMR does not allow it later."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 
 FORMAT = "sci_stream.recording"
+# Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.
 SCHEMA_VERSION = 1
+# Datasets grow by this many rows: rarely enough to cost nothing, while a live reader sees few empty rows.
 GROWTH_ROWS = 64
-"""Rows by which datasets grow: seldom enough to cost nothing, and what a live reader sees too much of is empty."""
+# SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is fixed.
 LEDGER_BYTES = 1 << 16
 
 
 class Compression(enum.StrEnum):
-    """How frames are stored. Raw snapshots carry shot noise in their low bits and shrink by a quarter at best."""
+    """Storage of frames. The shot noise in the low bits of raw snapshots limits lossless compression to about 25 %."""
 
     NONE = "none"
-    """Chunks go to the disk as they are: several times faster, and readable by any HDF5 tool."""
+    """Uncompressed: several times faster to write, readable by any HDF5 tool."""
     BITSHUFFLE_LZ4 = "bitshuffle_lz4"
-    """Lossless; a reader needs the hdf5plugin filters."""
+    """Lossless; readers need the hdf5plugin filters."""
 
-    def filters(self) -> dict[str, Any]:
-        """Return the options of ``create_dataset``."""
+    def filters(self) -> dict[str, object]:
+        """Return the options for ``create_dataset``."""
         return {} if self is Compression.NONE else dict(hdf5plugin.Bitshuffle(cname="lz4"))
 
 
 class RowState(enum.IntFlag):
-    """What a row holds."""
+    """Content of a row."""
 
     EMPTY = 0
     RAW = 1
@@ -46,7 +48,7 @@ class RowState(enum.IntFlag):
 
 
 def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
-    """Return the dtype that raw counts of this series have by their bit depth and pixel format."""
+    """Return the dtype of this series' raw counts, from its bit depth and pixel format."""
     if info.bit_depth > 16 or info.pixel_format.lower().endswith(("32f", "float")):
         return np.dtype(np.float32)
     return np.dtype(np.uint8 if info.bit_depth <= 8 else np.uint16)
@@ -54,17 +56,17 @@ def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """What a file is made to hold: ``raw`` is the dtype of raw counts, None for none of them; see `RecordingWriter`."""
+    """Contents of a file: ``raw`` is the dtype of raw counts, None to store none; see `RecordingWriter`."""
 
     first_seq: int
     raw: np.dtype[Any] | None
     video: bool
     compression: Compression
-    parent: Mapping[str, Any] | None = None
+    parent: Mapping[str, object] | None = None
 
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
-    """Create everything but the rows and the calibration in an empty file."""
+    """Create everything except rows and calibration in an empty file."""
     write_mark(file, FORMAT, SCHEMA_VERSION)
     file.attrs["first_seq"] = layout.first_seq
     file.attrs["NX_class"] = "NXroot"
@@ -84,7 +86,7 @@ def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
 def _create_frames(
     file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], compression: Compression
 ) -> None:
-    # One image a chunk: a snapshot is written in one go, and a viewer steps through frames without reading the rest.
+    # One image per chunk: a snapshot is written in one go, and a viewer steps through frames without reading the rest.
     chunk = (1,) * (len(shape) - 1) + shape[-2:]
     node = file.create_dataset(
         name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk, fillvalue=0, **compression.filters()
@@ -93,7 +95,7 @@ def _create_frames(
 
 
 def describe_frames(node: h5py.Dataset) -> None:
-    """Say in the NeXus way what ``raw`` or ``video`` is."""
+    """Describe ``raw`` or ``video`` with NeXus attributes."""
     raw = node.name.endswith("raw")
     node.attrs["units"] = "DN" if raw else "1"
     node.attrs["long_name"] = "coded snapshots (DN)" if raw else "reconstructed video (0-1)"
@@ -101,7 +103,7 @@ def describe_frames(node: h5py.Dataset) -> None:
 
 
 def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
-    """Lay NeXus groups over the data, so that silx and H5Web open the file with a plot."""
+    """Add NeXus groups that link to the data, so that silx and H5Web open the file with a plot."""
     entry = file.create_group("entry")
     file.attrs["default"] = "entry"
     entry.attrs["NX_class"] = "NXentry"
@@ -116,13 +118,13 @@ def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
             entry.attrs["default"] = name
 
 
-def ledger_document(document: Mapping[str, Any]) -> Array:
-    """Return the account as it is stored: JSON, zero-padded to `LEDGER_BYTES`.
+def ledger_document(document: Mapping[str, object]) -> Array:
+    """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
     Raises
     ------
     ValueError
-        If it does not fit.
+        If it is too large.
     """
     text = json.dumps(dict(document)).encode()
     if len(text) > LEDGER_BYTES:
@@ -133,17 +135,17 @@ def ledger_document(document: Mapping[str, Any]) -> Array:
 
 
 def info_to_json(info: SeriesInfo) -> str:
-    """Return a series' description as JSON, without the rig's text, which is stored on its own."""
+    """Return a series' description as JSON, without the text of the rig, which is stored separately."""
     return json.dumps(dataclasses.asdict(dataclasses.replace(info, rig_toml="")), indent=1, sort_keys=True)
 
 
 def read_info(file: h5py.File) -> SeriesInfo:
-    """Read the series' description.
+    """Read the description of the series.
 
     Raises
     ------
     FileFormatError
-        If it is missing or incomplete. Fields that a newer version added are passed over.
+        If it is missing or incomplete. Fields of newer versions are ignored.
     """
     text = read_text(file, "series_info")
     known = {field.name for field in dataclasses.fields(SeriesInfo)}

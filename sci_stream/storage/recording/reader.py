@@ -1,4 +1,4 @@
-"""Read a recording: finished, still being written, or left behind by a crash."""
+"""Read one segment of a recording: finished, being written, or left by a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, SeriesInfo, SolveReport, Start
+from sci_stream.model import Array, JsonObject, SeriesInfo, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
@@ -26,20 +26,20 @@ from sci_stream.storage.recording.layout import RowState, raw_dtype, read_info
 
 
 class Recording:
-    """A recording opened to read; a context manager.
+    """One segment of a recording, open for reading; a context manager.
 
-    What a live writer flushes is seen after `refresh`. Not thread-safe; but any number, in any threads, may read one
-    file, and each sees the rows there were at its own last `refresh`.
+    `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of recordings, in any
+    threads, may read one file, and each sees the rows of its own last `refresh`.
 
     Parameters
     ----------
     path
-        The file of one segment.
+        File of one segment.
 
     Raises
     ------
     FileFormatError
-        If there is no such file, it is foreign, of a newer schema, or incomplete.
+        If the file is missing, of another format, of a newer schema, or incomplete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,17 +62,17 @@ class Recording:
 
     @contextmanager
     def _hdf5(self) -> Iterator[h5py.File]:
-        """Lend the HDF5 file, which stays as it is meanwhile."""
+        """Lend the HDF5 file, which is not closed or refreshed meanwhile."""
         with self._file.hdf5() as file:
             yield file
 
     def refresh(self) -> None:
-        """Take note of what a live writer has flushed since.
+        """Read what a live writer has flushed since.
 
         Raises
         ------
         FileFormatError
-            If the file is there no more.
+            If the file was removed.
         """
         self._file.reopen()
         self._rows = self._file.rows
@@ -88,7 +88,7 @@ class Recording:
 
     @property
     def disk_bytes(self) -> int:
-        """Size of the file on the disk; of one over several segments, together with those that are there."""
+        """Size on disk; for a virtual dataset over segments, including the existing segments."""
         with self._hdf5() as file:
             names = file.attrs.get("segments", ())
         others = (self.path.with_name(str(name)) for name in names)
@@ -96,54 +96,54 @@ class Recording:
 
     @property
     def rig_toml(self) -> str:
-        """The rig file's text."""
+        """Text of the rig file."""
         with self._hdf5() as file:
             return read_text(file, "rig_toml")
 
     @property
     def rows(self) -> Mapping[str, Array]:
-        """Every column by name, one value a row, row = seq − `first_seq`; see `recording_rows.COLUMNS`."""
+        """Every column by name, one value per row, row = seq − `first_seq`; see `columns.COLUMNS`."""
         return self._rows
 
-    def _ledger_document(self) -> dict[str, Any]:
+    def _ledger_document(self) -> JsonObject:
         text = self._file.ledger()
         try:
             document = json.loads(text) if text else {}
         except ValueError:
-            return {}  # a live writer was caught in the middle of replacing it
+            return {}  # read while a live writer was replacing it
         return document if isinstance(document, dict) else {}
 
     @property
-    def ledger(self) -> dict[str, Any] | None:
-        """The last account stored, None if there is none: the final one if `clean`."""
+    def ledger(self) -> JsonObject | None:
+        """The last stored ledger, None if there is none; final if `clean`."""
         ledger = self._ledger_document().get("ledger")
         return ledger if isinstance(ledger, dict) else None
 
     @property
     def clean(self) -> bool:
-        """Whether the recording was ended in order, with its final ledger."""
+        """Whether the recording was closed cleanly, with its final ledger."""
         return self._ledger_document().get("clean") is True
 
     @property
     def continued(self) -> str | None:
-        """Name of the segment in which the series goes on, None if this is its last or was left by a crash."""
+        """Name of the segment that continues the series; None if this is the last, or was left by a crash."""
         name = self._ledger_document().get("continued")
         return name if isinstance(name, str) else None
 
     @property
     def finished(self) -> bool:
-        """Whether the file was closed in order: the end of its series, or a segment that another one follows."""
+        """Whether the file was closed cleanly, at the end of its series or before a following segment."""
         return self.clean or self.continued is not None
 
     @property
-    def notes(self) -> dict[str, Any]:
-        """What the sink noted of the series beside its ledger, such as the ``solvers`` by node."""
+    def notes(self) -> JsonObject:
+        """Notes of the sink on the series, such as the ``solvers`` by node."""
         known = ("clean", "time_ns", "ledger", "continued")
         return {name: value for name, value in self._ledger_document().items() if name not in known}
 
     @property
-    def parent(self) -> dict[str, Any] | None:
-        """What the recording was made from; None for one of a camera."""
+    def parent(self) -> JsonObject | None:
+        """Source of a derived recording; None for a recording of a camera."""
         with self._hdf5() as file:
             if "parent" not in file:
                 return None
@@ -156,12 +156,12 @@ class Recording:
 
     @property
     def has_raw(self) -> bool:
-        """Whether raw counts are stored at all."""
+        """Whether raw counts are stored."""
         return self._file.stored("raw") is not None
 
     @property
     def has_video(self) -> bool:
-        """Whether video is stored at all."""
+        """Whether video is stored."""
         return self._file.stored("video") is not None
 
     @property
@@ -174,26 +174,26 @@ class Recording:
 
     @property
     def raw_seqs(self) -> list[int]:
-        """Sequence numbers of which raw counts are stored, ascending."""
+        """Sequence numbers with stored raw counts, ascending."""
         return self._seqs((self._rows["state"] & RowState.RAW) != 0)
 
     @property
     def video_seqs(self) -> list[int]:
-        """Sequence numbers of which the video is stored, ascending."""
+        """Sequence numbers with stored video, ascending."""
         return self._seqs((self._rows["state"] & RowState.VIDEO) != 0)
 
     @property
     def settled_seqs(self) -> list[int]:
-        """Sequence numbers that have an outcome, ascending."""
+        """Sequence numbers with an outcome, ascending."""
         return self._seqs(self._rows["outcome"] != 0)
 
     def raw(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
-        """Return the raw counts of a snapshot, (H, W) in DN, owned by the caller; or a part of them.
+        """Return the raw counts of a snapshot, (H, W) in DN, or a part of them; owned by the caller.
 
         Raises
         ------
         KeyError
-            If there are none.
+            If none are stored.
         FileFormatError
             If they are damaged.
         """
@@ -216,7 +216,7 @@ class Recording:
         return self._rows[name][row].item()
 
     def camera_frame_id(self, seq: int) -> int | None:
-        """Return the camera's own number of a snapshot, None if it has none."""
+        """Return the frame id that the camera gave a snapshot, None if it has none."""
         value = int(self._value("camera_frame_id", seq))
         return None if value < 0 else value
 
@@ -226,7 +226,7 @@ class Recording:
         return None if value < 0 else value
 
     def outcome(self, seq: int) -> tuple[str, str] | None:
-        """Return what became of a snapshot and why, ``("dropped", "overrun")``; None if nothing is known of it."""
+        """Return outcome and reason of a snapshot, ``("dropped", "overrun")``; None if it has no outcome."""
         try:
             name = OUTCOME_NAMES.get(int(self._value("outcome", seq)))
         except KeyError:
@@ -234,7 +234,7 @@ class Recording:
         return None if name is None else (name, self._value("reason", seq).decode("ascii"))
 
     def report(self, seq: int) -> tuple[SolveReport, str, int]:
-        """Return how a reconstructed snapshot was solved, by which node, and how often it had been redelivered."""
+        """Return how a snapshot was solved, by which node, and how often it had been redelivered."""
 
         def value(name: str) -> Any:
             return self._value(name, seq)

@@ -1,11 +1,10 @@
-"""Make a clean file of a segment that a crash left behind. The original is kept beside it."""
+"""Repair a segment left by a crash by writing a clean copy. The original is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -22,6 +21,7 @@ from sci_stream.storage.recording.layout import Compression, Layout, RowState, c
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.segments import earlier_segments, first_segment
 
+# Id of the bitshuffle filter in the registry of The HDF Group.
 _BITSHUFFLE_ID = 32008
 
 Progress = Callable[[int, int], None]
@@ -29,38 +29,38 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair made: the clean file in the place of the old one, which is ``kept``; and its account."""
+    """Result of a repair: the clean file in the original place, the original as ``kept``, and the ledger."""
 
     path: Path
     kept: Path
     snapshots: int
-    ledger: dict[str, Any]
+    ledger: dict[str, object]
 
 
 def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
-    """Write a clean file from everything that was flushed before a crash, and put it in the place of the old one.
+    """Write a clean copy of everything that was flushed before a crash, and put it in place of the original.
 
-    Every frame is read back and compared before the files change places; the old one is kept as
-    ``<name>.crashed``. Snapshots with raw counts but without an outcome become ``raw_only``; those of which nothing is
-    left, ``dropped["lost_in_crash"]``.
+    Every frame is read back and compared before the files are exchanged; the original is kept as ``<name>.crashed``.
+    Snapshots with raw counts but without an outcome become ``raw_only``; those without any data
+    ``dropped["lost_in_crash"]``.
 
     Parameters
     ----------
     path
-        Of one segment.
+        File of one segment.
     progress
-        Called with the number of items done and the total: how many rows are done, of how many.
+        Called with the number of rows done and the total.
 
     Returns
     -------
-    What was made; None if the file was closed in order and needs nothing.
+    The repaired file; None if the file was closed cleanly and needs no repair.
 
     Raises
     ------
     FileFormatError
-        If it is no recording, or what it promises cannot be read.
+        If the file is not a recording, or data that its rows declare cannot be read.
     StorageError
-        If the clean file cannot be written.
+        If the clean copy cannot be written.
     """
     kept = path.with_name(f"{path.name}.crashed")
     partial = path.with_name(f".{path.name}.part")
@@ -68,7 +68,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         if old.finished:
             return None
         if kept.exists():
-            raise StorageError(f"{kept} exists", hint="It is left from an earlier repair: move it away.")
+            raise StorageError(f"{kept} exists", hint="An earlier repair left it: move it away.")
         columns, ledger = _settled_columns(old)
         used = len(columns["state"])
         try:
@@ -85,7 +85,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         except (OSError, RuntimeError) as error:
             partial.unlink(missing_ok=True)
             raise StorageError(
-                f"The clean copy of {path} cannot be written", got=error, hint="It takes as much room as the original."
+                f"The clean copy of {path} cannot be written", got=error, hint="It needs as much space as the original."
             ) from error
         except FileFormatError:
             partial.unlink(missing_ok=True)
@@ -95,18 +95,18 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
 
 @dataclass(frozen=True, slots=True)
 class _Elsewhere:
-    """Which rows of a segment other segments of its series say something of: (rows,) each."""
+    """Rows of a segment that are known, have raw counts or have an outcome in other segments; (rows,) each."""
 
     known: npt.NDArray[np.bool_]
     raw: npt.NDArray[np.bool_]
     settled: npt.NDArray[np.bool_]
 
 
-def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the account of it.
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, object]]:
+    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
 
-    A snapshot whose raw counts an earlier segment holds, and whose outcome none, has its outcome here: the segment
-    before may have been closed in order while it was under way, and is then as it will stay.
+    A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the
+    earlier segment may have been closed cleanly while the snapshot was in flight, and is not changed any more.
     """
     elsewhere = _told_elsewhere(old)
     columns = {name: _stretched(old, name, values, len(elsewhere.known)) for name, values in old.rows.items()}
@@ -115,7 +115,7 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, Any]]:
     has_raw = (state & RowState.RAW) != 0
     open_rows = (outcome == 0) & ~elsewhere.settled
     raw_only = open_rows & (has_raw | elsewhere.raw)
-    # Those before the segment's first are in the segments before it.
+    # Snapshots before the first row of this segment are in earlier segments.
     lost = open_rows & ~raw_only & ~elsewhere.known & np.logical_or.accumulate(known | elsewhere.known)
     used = _past_last(known | raw_only)
     outcome[raw_only] = OUTCOME_CODES["raw_only"]
@@ -142,7 +142,7 @@ def _past_last(chosen: npt.NDArray[np.bool_]) -> int:
 
 
 def _stretched(old: Recording, name: str, values: Array, rows: int) -> Array:
-    """Return a copy of a column, followed by as many unwritten rows as it takes."""
+    """Return a copy of a column, extended with unwritten rows."""
     fill = next((column.fill for column in columns_of(old.info) if column.name == name), 0)
     stretched = np.full(rows, fill, values.dtype)
     stretched[: len(values)] = values
@@ -150,7 +150,7 @@ def _stretched(old: Recording, name: str, values: Array, rows: int) -> Array:
 
 
 def _told_elsewhere(old: Recording) -> _Elsewhere:
-    """Return what the other segments say; of the last one, rows reach as far as the raw counts of those before."""
+    """Return the rows of the other segments; for the last segment up to the last raw counts of earlier ones."""
     report: list[tuple[int, Array, Array, Array]] = []
     rows = len(old.rows["state"])
     is_last = True
@@ -192,12 +192,12 @@ def _compression(source: h5py.File) -> Compression:
 def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
     for name, node in out["rows"].items():
         node.resize(len(columns["state"]), 0)
-        if name in columns:  # a damaged file may lack what it promises
+        if name in columns:  # a damaged file may lack a column
             node[:] = columns[name]
 
 
 def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:
-    """Copy the chunks as they are, packed or not."""
+    """Copy chunks without unpacking them."""
     for name in ("raw", "video"):
         if name in source:
             out[name].resize(used, 0)
@@ -220,4 +220,4 @@ def _verify(copy: Path, old: Recording) -> None:
         ):
             for seq in seqs:
                 if not np.array_equal(read_old(seq), read_new(seq), equal_nan=True):
-                    raise FileFormatError(f"Snapshot {seq} of {old.path} does not read the same twice")
+                    raise FileFormatError(f"Snapshot {seq} of {old.path} differs between two reads")

@@ -1,4 +1,4 @@
-"""Segments of a recording: files that never overwrite one another, and what earlier ones already hold."""
+"""Segments of a recording: files that never overwrite each other, and the rows that earlier segments contain."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from sci_stream.errors import FileFormatError, InputError, StorageError
 from sci_stream.storage.recording.reader import Recording
 
 _LOG = logging.getLogger(__name__)
+# Bounds the search for a free name in a folder that another program fills.
 _MOST_SEGMENTS = 100_000
+# File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
 _LONGEST_NAME_BYTES = 200
-"""File systems take 255; the rest is for the segment's number and the endings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Sequence numbers of a series that earlier segments hold: with raw counts, and with an outcome."""
+    """Sequence numbers of a series in earlier segments: with raw counts, and with an outcome."""
 
     raw: IntervalSet = field(default_factory=IntervalSet)
     settled: IntervalSet = field(default_factory=IntervalSet)
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes free to this user on the disk of ``path``, whose folder exists."""
+    """Return the bytes available to this user on the disk of ``path``, whose folder exists."""
     return shutil.disk_usage(path.parent).free
 
 
@@ -42,12 +43,12 @@ def recording_path(folder: Path, series: str) -> Path:
     Raises
     ------
     InputError
-        If the series' name, which may come from afar, is no plain file name.
+        If the series' name, which may come from the network, is not a plain file name.
     """
     plain = series.isprintable() and not set(series) & set("/\\") and not series.startswith(".")
     if not series or not plain or len(series.encode()) > _LONGEST_NAME_BYTES:
         raise InputError(
-            "The series cannot be recorded under its name",
+            "The name of the series cannot be a file name",
             expected=f"a plain file name of at most {_LONGEST_NAME_BYTES} bytes",
             got=repr(series),
         )
@@ -60,7 +61,7 @@ def segment_path(path: Path, segment: int) -> Path:
 
 
 def first_segment(path: Path) -> Path:
-    """Return the path of the first segment of the recording that ``path`` is a segment of, as far as names tell."""
+    """Return the path of the first segment of the recording that ``path`` belongs to, judged by the names."""
     match = re.fullmatch(r"(.+)_\d{3,}", path.stem)
     base = path.with_name(f"{match[1]}{path.suffix}") if match else path
     return base if base.exists() else path
@@ -75,36 +76,38 @@ def create_segment(
     known: Known | None = None,
     segment: int = 0,
 ) -> tuple[int, Known]:
-    """Create the first segment that does not exist yet, whole, open and readable, or not at all.
+    """Create the first segment that does not exist yet, complete and open, or not at all.
 
-    HDF5 marks a file as being written a moment before it marks it as readable meanwhile; killed in between, a writer
-    leaves a file that no reader opens. So it begins under a hidden name, and gets its own when both marks are set.
+    HDF5 marks a file as being written a moment before it allows concurrent readers; a writer killed between the two
+    leaves a file that no reader can open. So the file is created under a hidden name and renamed once both are set.
 
     Parameters
     ----------
     path, series
-        Of the first segment; of the series.
+        Path of the first segment; name of the series.
     build
-        Makes its first bytes, from what earlier segments hold.
+        Makes the initial bytes of the file, given the rows of earlier segments.
     begin
-        Opens the file under the hidden name to write; the other is what it will be called.
+        Opens the file under the hidden name for writing; the second argument is its final name.
     known, segment
-        What is known to be held by all segments before number ``segment``; they are not read again.
+        Rows known to be in the segments before number ``segment``; these are not read again.
 
     Returns
     -------
     segment, known
-        Its number, and what the segments before it hold of ``series``.
+        Number of the new segment, and the rows of ``series`` in the segments before it.
 
     Raises
     ------
     StorageError
-        If it cannot be made.
+        If the file cannot be created.
     """
     known = Known() if known is None else known
     for number in range(segment, _MOST_SEGMENTS):
         candidate = segment_path(path, number)
         try:
+            # Existing files are never opened for writing: the end-of-file mark of a crashed one may be stale, and
+            # writing could overwrite its data.
             if candidate.exists():
                 raise FileExistsError
             _begin_new(candidate, build(known), begin)
@@ -113,9 +116,9 @@ def create_segment(
             _learn(candidate, series, known)
         except OSError as error:
             raise StorageError(
-                f"The recording {candidate} cannot be made",
+                f"The recording {candidate} cannot be created",
                 got=error.strerror or error,
-                hint="Its folder must exist, be writable and have room.",
+                hint="Its folder must exist, be writable and have free space.",
             ) from error
     raise StorageError(
         f"The recording {path} has too many segments", expected=f"at most {_MOST_SEGMENTS}", hint="Move them away."
@@ -139,12 +142,13 @@ def _begin_new(path: Path, image: bytes, begin: Callable[[Path, Path], h5py.File
 
 
 def _publish(hidden: Path, path: Path) -> None:
-    """Give a file its name if it is free; raise FileExistsError otherwise."""
+    """Rename a hidden file if the name is free; raise FileExistsError otherwise."""
     try:
+        # A hard link fails if the name exists, atomically; rename() would silently replace the file of another sink.
         path.hardlink_to(hidden)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links; another sink could only come in between two calls
+    except OSError:  # no hard links on this file system: another sink could create the file between the two calls
         if path.exists():
             raise FileExistsError from None
         hidden.rename(path)
@@ -153,7 +157,7 @@ def _publish(hidden: Path, path: Path) -> None:
 
 
 def _remove_left_behind(path: Path) -> None:
-    """Remove what a writer that was killed while it began this segment has left."""
+    """Remove hidden files of a writer that was killed while it created this segment."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
         process = left.name.split(".")[-2]
         if process.isdecimal() and not _is_alive(int(process)):
@@ -162,10 +166,11 @@ def _remove_left_behind(path: Path) -> None:
 
 def _is_alive(process: int) -> bool:
     try:
+        # Signal 0 only checks for existence. A recycled pid makes a leftover file survive, which is harmless.
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is somebody else's
+    except OSError:  # the process belongs to another user
         return True
     return True
 
@@ -179,11 +184,11 @@ def _learn(path: Path, series: str, known: Known) -> None:
                 for seq in earlier.settled_seqs:
                     known.settled.add(seq)
     except FileFormatError as error:
-        _LOG.warning("%s is passed over: %s", path, error)
+        _LOG.warning("Skipping segment %s: %s", path, error)
 
 
 def existing_segments(path: Path) -> Iterator[Path]:
-    """Yield the files of ``path``'s segments, in order, whatever they hold."""
+    """Yield the existing files of ``path``'s segments, in order, without opening them."""
     for segment in range(_MOST_SEGMENTS):
         candidate = segment_path(path, segment)
         if not candidate.exists():
@@ -197,7 +202,7 @@ def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
         try:
             recording = Recording(candidate)
         except FileFormatError as error:
-            _LOG.warning("%s is passed over: %s", candidate, error)
+            _LOG.warning("Skipping segment %s: %s", candidate, error)
             continue
         if recording.info.series == series:
             yield recording

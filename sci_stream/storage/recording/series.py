@@ -1,4 +1,4 @@
-"""A recorded series as arrays, whatever the number of its segments: what ``sci_stream.open`` returns."""
+"""A recorded series as arrays, across its segments: the result of ``sci_stream.open``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.model import Array, SeriesInfo
+from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
 from sci_stream.storage.recording.layout import RowState
@@ -25,10 +25,10 @@ _Read = Callable[[int, _Part], Array]
 
 
 class FrameStack(Sequence[Array]):
-    """What is stored of one kind, as a read-only array of shape (N, …) that is read from the disk where it is indexed.
+    """The stored raw counts or videos, as a read-only array of shape (N, …) that is read from disk when indexed.
 
-    Index 0 is the first snapshot that is stored, ``seqs[0]``; skipped ones take no place. NumPy's basic indexing
-    works (``a[3]``, ``a[-1, ..., 100:200]``, ``a[::10]``), and ``a[[1, 5]]`` and masks on the first axis;
+    Index 0 is the first stored snapshot, ``seqs[0]``; missing ones are left out. NumPy's basic indexing works
+    (``a[3]``, ``a[-1, ..., 100:200]``, ``a[::10]``), as do ``a[[1, 5]]`` and masks on the first axis;
     ``np.asarray(a)`` reads everything.
 
     Parameters
@@ -36,11 +36,11 @@ class FrameStack(Sequence[Array]):
     seqs
         (N,) sequence numbers, ascending.
     shape
-        Of one element.
+        Shape of one element.
     dtype
-        Of the elements.
+        Type of the elements.
     read
-        Reads one by its sequence number, or a part of it.
+        Reads an element, or a part of it, by its sequence number.
     """
 
     def __init__(self, seqs: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any], read: _Read) -> None:
@@ -52,7 +52,7 @@ class FrameStack(Sequence[Array]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all of it takes in memory."""
+        """Bytes of the whole array in memory."""
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -85,29 +85,29 @@ class FrameStack(Sequence[Array]):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Read everything."""
         if copy is False:
-            raise ValueError("frames on the disk cannot become an array without a copy")
+            raise ValueError("frames on disk cannot be converted to an array without a copy")
         return np.asarray(self[:], dtype)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.shape} {self.dtype}, {self.nbytes / 1e6:.1f} MB, on the disk>"
+        return f"<{type(self).__name__} {self.shape} {self.dtype}, {self.nbytes / 1e6:.1f} MB, on disk>"
 
 
 class RecordedSeries:
-    """A recorded series, opened to read; a context manager.
+    """A recorded series, open for reading; a context manager.
 
-    Nothing but its table is in memory: `raw` and `video` are read where they are indexed. Of a recording in several
-    segments, name the first one or the ``.nxs`` file over them for all of it, a later one for that one alone. A
-    recording that is being written, or was left by a crash, is read to its last flush.
+    Only its table is in memory: `raw` and `video` are read when indexed. For a recording in several segments, name
+    the first one or the ``.nxs`` file over them to read all of it, a later one to read that one only. A recording
+    that is being written, or was left by a crash, is read up to its last flush.
 
     Parameters
     ----------
     path
-        Of the recording.
+        File of the recording.
 
     Raises
     ------
     FileFormatError
-        If there is no such file, it is foreign, of a newer schema, or incomplete.
+        If the file is missing, of another format, of a newer schema, or incomplete.
 
     Examples
     --------
@@ -141,14 +141,14 @@ class RecordedSeries:
         self.rows: Mapping[str, Array] = rows
 
     def refresh(self) -> None:
-        """Take note of what a live writer has flushed since; not of segments begun since: reopen it for those."""
+        """Read what a live writer has flushed since. To see new segments, open the series again."""
         for segment in self.segments:
             segment.refresh()
         self._merge()
 
     @property
     def info(self) -> SeriesInfo:
-        """What was known when the series started."""
+        """Description of the series, from its start."""
         return self.segments[0].info
 
     @property
@@ -157,23 +157,23 @@ class RecordedSeries:
         return self.segments[0].calibration
 
     @property
-    def parent(self) -> dict[str, Any] | None:
-        """What it was made from, for the result of ``sci-stream replay``; None for a recording of a camera."""
+    def parent(self) -> JsonObject | None:
+        """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
         return self.segments[0].parent
 
     @property
-    def ledger(self) -> dict[str, Any] | None:
-        """The last account that was stored, the final one if `finished`; None if there is none."""
+    def ledger(self) -> JsonObject | None:
+        """The last stored ledger, final if `finished`; None if there is none."""
         return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
 
     @property
-    def notes(self) -> dict[str, Any]:
-        """What was noted of the series beside the ledger, such as the ``solvers`` by node."""
+    def notes(self) -> JsonObject:
+        """Notes of the sink on the series, such as the ``solvers`` by node."""
         return {name: value for segment in self.segments for name, value in segment.notes.items()}
 
     @property
     def finished(self) -> bool:
-        """Whether every segment was closed in order and the last one with the final ledger."""
+        """Whether every segment was closed cleanly, the last one with the final ledger."""
         return self.segments[-1].clean and all(segment.finished for segment in self.segments)
 
     @cached_property
@@ -189,16 +189,16 @@ class RecordedSeries:
 
     @property
     def video(self) -> FrameStack:
-        """Reconstructed video as (N, B, H, W) float16, 0–1, linear light; a Bayer mosaic where ``info.bayer`` says."""
+        """Reconstructed video as (N, B, H, W) float16, 0–1, linear light; a Bayer mosaic if ``info.bayer`` is set."""
         shape = (self.info.n_frames, *self._frame_shape)
         return FrameStack(self.seqs_with(video=True), shape, np.dtype(np.float16), self.video_of)
 
     def raw_of(self, seq: int, part: _Part = ()) -> Array:
-        """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if there are none."""
+        """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if none are stored."""
         return self._segment("raw", seq, RowState.RAW).raw(seq, part)
 
     def video_of(self, seq: int, part: _Part = ()) -> Array:
-        """Return the video (B, H, W) of a snapshot by its sequence number. Raises KeyError if there is none."""
+        """Return the video (B, H, W) of a snapshot by its sequence number. Raises KeyError if none is stored."""
         return self._segment("video", seq, RowState.VIDEO).video(seq, part)
 
     def _segment(self, name: str, seq: int, flag: RowState) -> Recording:
@@ -215,10 +215,10 @@ class RecordedSeries:
 
     @property
     def table(self) -> npt.NDArray[np.void]:
-        """How each snapshot came and was solved: a structured array, a row for each of which anything is known.
+        """How each known snapshot was captured and solved: a structured array, one row per snapshot.
 
-        Columns: ``seq`` and those of `sci_stream.storage.recording.columns.COLUMNS`; ``pandas.DataFrame(table)`` takes
-        it.
+        Columns: ``seq`` and those of `sci_stream.storage.recording.columns.COLUMNS`; ``pandas.DataFrame(table)``
+        accepts it.
         """
         known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
         table = np.zeros(len(known), self._columns)
@@ -227,7 +227,7 @@ class RecordedSeries:
             table[name] = values[known]
         return table
 
-    def row(self, seq: int) -> dict[str, Any]:
+    def row(self, seq: int) -> JsonObject:
         """Return the columns of one snapshot as plain values. Raises KeyError if it lies outside the recording."""
         index = seq - self.first_seq
         if not 0 <= index < len(self.rows["state"]):
@@ -235,7 +235,7 @@ class RecordedSeries:
         return {name: values[index].item() for name, values in self.rows.items()}
 
     def seqs_with(self, *, raw: bool = False, video: bool = False) -> npt.NDArray[np.int64]:
-        """Return the sequence numbers of which all that is asked for is stored, ascending."""
+        """Return the sequence numbers for which everything requested is stored, ascending."""
         flags = (RowState.RAW if raw else 0) | (RowState.VIDEO if video else 0)
         return np.flatnonzero((self.rows["state"] & flags) == flags) + self.first_seq
 
@@ -263,14 +263,14 @@ def open_recording(path: str | Path) -> RecordedSeries:
     return RecordedSeries(path)
 
 
+# Columns that identify a snapshot; all others, except the state, describe its outcome.
 _IDENTITY = ("epoch", "camera_frame_id", "camera_time_ns", "host_time_ns", "dropped_before")
-"""Columns that say which snapshot it was; all others but the state say what became of it."""
 
 
 def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
-    """Return the sequence number of row 0, and every column over all segments.
+    """Return the sequence number of row 0, and every column across all segments.
 
-    What a later segment says of a snapshot goes before what an earlier one says; what is stored adds up.
+    Where several segments describe a snapshot, the latest takes precedence; stored data adds up.
     """
     first_seq = min(segment.first_seq for segment in segments)
     stop = max(segment.first_seq + len(segment.rows["state"]) for segment in segments)
@@ -286,6 +286,6 @@ def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
                 values[place] |= rows[name]
             else:
                 chosen = identified if name in _IDENTITY or name.startswith(CHUNK_PREFIX) else settled
-                if name in rows:  # a damaged file may lack what it promises
+                if name in rows:  # a damaged file may lack a column
                     values[place][chosen] = rows[name][chosen]
     return first_seq, merged

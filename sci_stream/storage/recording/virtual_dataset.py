@@ -1,7 +1,7 @@
-"""One file over the segments of a recording: ``run.nxs`` beside ``run.h5``, ``run_001.h5``, ….
+"""A single file over the segments of a recording: ``run.nxs`` next to ``run.h5``, ``run_001.h5``, ….
 
-It is itself a recording, only that its ``raw`` and ``video`` are virtual datasets: their data stay where they are, so
-the files must stay together. Any HDF5 program shows the whole series in it, without knowing of segments.
+It is a recording whose ``raw`` and ``video`` are virtual datasets: the data remain in the segments, so the files must
+stay together. Any HDF5 program shows the whole series in it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from sci_stream.storage.recording.series import RecordedSeries
 
 
 def whole_path(path: Path) -> Path:
-    """Return the path of the file over all segments of the recording that begins with ``path``."""
+    """Return the path of the virtual recording over the segments that begin with ``path``."""
     return path.with_suffix(".nxs")
 
 
 def write_whole(path: Path) -> Path:
-    """Write the file over all segments of the recording that begins with ``path``, in place of an older one.
+    """Write the virtual recording over the segments that begin with ``path``, replacing an older one.
 
     Raises
     ------
     FileFormatError
-        If a segment was left by a crash: most programs cannot read through to such a file.
+        If a segment was left by a crash: most programs cannot read such a file through a virtual dataset.
     StorageError
-        If it cannot be written.
+        If the file cannot be written.
     """
     out = whole_path(path)
     partial = out.with_name(f".{out.name}.part")
@@ -51,8 +51,8 @@ def write_whole(path: Path) -> Path:
         for segment in series.segments:
             if not segment.finished:
                 raise FileFormatError(
-                    f"{segment.path} was not closed in order",
-                    hint=f"First: sci-stream repair {segment.path}",
+                    f"{segment.path} was not closed cleanly",
+                    hint=f"Run first: sci-stream repair {segment.path}",
                 )
         try:
             with h5py.File(partial, "w", libver=LIBVER) as file:
@@ -111,7 +111,7 @@ def _virtual(
 
 
 def _owners(series: RecordedSeries, flag: RowState) -> Iterator[tuple[int, int, int]]:
-    """Yield (segment, start, stop): which segment holds which rows. Rows that none holds go with those before them."""
+    """Yield (segment, start, stop): the rows that a segment contains; rows of no segment are added to the preceding."""
     owner = np.full(len(series.rows["state"]), -1)
     for number, segment in enumerate(series.segments):
         state = segment.rows["state"]
@@ -121,7 +121,7 @@ def _owners(series: RecordedSeries, flag: RowState) -> Iterator[tuple[int, int, 
     held = np.flatnonzero(owner >= 0)
     if not len(held):
         return
-    # Few, long stretches, however many single snapshots are missing: each costs a reader time.
+    # Long runs, even across missing snapshots: readers are slow with many small mappings.
     stretches = held[np.flatnonzero(np.diff(owner[held], prepend=-1))]
     for start, stop in pairwise([*stretches, held[-1] + 1]):
         yield int(owner[start]), int(start), int(stop)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Array, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, build_image
@@ -41,40 +41,40 @@ from sci_stream.storage.recording.layout import (
 from sci_stream.storage.recording.segments import Known, create_segment, free_bytes
 
 _LOG = logging.getLogger(__name__)
+# Free space reserved for HDF5 to write its indices on closing.
 _CLOSING_BYTES = 4 << 20
-"""Room left on the disk for HDF5 to write its indices and close."""
 
 
 class RecordingWriter:
     """Write one segment of a series. Not thread-safe: HDF5 is used from one thread.
 
-    What has been written is in the operating system's hands after `flush`: it survives the death of this process,
-    not the loss of power. Rows never flushed are lost with the process; that is the promised bound.
+    After `flush` the data is in the operating system's page cache: it survives the death of this process, not a power
+    loss. Rows that were not flushed are lost with the process; the flush interval bounds that loss.
 
     Parameters
     ----------
     path
-        Where to. An existing file is never touched: ``<stem>_001.h5`` and so on are tried; see `path`. Rows that
-        earlier segments of the same series hold count as written.
+        Output file. An existing file is never modified: ``<stem>_001.h5`` and so on are tried; see `path`. Rows in
+        earlier segments of the same series count as written.
     info, calibration
         Stored inside.
     raw, video
-        Which of the two to store; the columns are always kept.
+        Which data to store; the columns are always written.
     compression
-        Of raw snapshots and video.
+        Compression of raw snapshots and video.
     first_seq
-        Sequence number of row 0; by default the first that has no outcome in the segments before.
+        Sequence number of row 0; by default the first without an outcome in earlier segments.
     dtype
-        Of raw counts; by default what the series' bit depth and pixel format say.
+        Type of raw counts; by default derived from the bit depth and pixel format of the series.
     parent
-        What it was made from, for a recording that is not of a camera; stored as JSON.
+        Source of a derived recording; stored as JSON.
     after
-        The writer of the segment before this one, which it goes on from; see `next_segment`.
+        Writer of the preceding segment; see `next_segment`.
 
     Raises
     ------
     StorageError
-        If the file cannot be made.
+        If the file cannot be created.
     """
 
     def __init__(
@@ -88,31 +88,37 @@ class RecordingWriter:
         compression: Compression = Compression.NONE,
         first_seq: int | None = None,
         dtype: npt.DTypeLike | None = None,
-        parent: Mapping[str, Any] | None = None,
+        parent: Mapping[str, object] | None = None,
         after: RecordingWriter | None = None,
     ) -> None:
         self.info = info
         self.first_seq = 0
         self.bytes_written = 0
         self.rows_written = 0
-        self.notes: dict[str, Any] = {} if after is None else dict(after.notes)
+        self.notes: JsonObject = {} if after is None else dict(after.notes)
         self._failure: str | None = None
         self._closed = False
         counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
 
         def image(known: Known) -> bytes:
             self.first_seq = known.settled.complete_below if first_seq is None else first_seq
+            # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
+            # is the first snapshot without an outcome, not the next one to arrive.
             layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
             return recording_image(info, calibration, layout)
 
         def begin(hidden: Path, named: Path) -> h5py.File:
             self.path = named
             with self._guard("started"):
+                # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in
+                # close.
                 self._file = h5py.File(hidden, "r+", libver=LIBVER)
                 self._rows = RowTable(self._file["rows"], info)
                 self._raw = FrameWriter(self._file["raw"], compression) if raw else None
                 self._video = FrameWriter(self._file["video"], compression) if video else None
                 self._ledger: h5py.Dataset = self._file["ledger"]
+                # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
+                # columns.
                 self._file.swmr_mode = True
             return self._file
 
@@ -128,49 +134,53 @@ class RecordingWriter:
             segment=0 if after is None else after.segment + 1,
         )
         self._has_raw, self._has_outcome = known.raw, known.settled
-        same: dict[str, Any] = {
-            "raw": raw,
-            "video": video,
-            "compression": compression,
-            "dtype": dtype,
-            "parent": parent,
-        }
-        self._next = functools.partial(RecordingWriter, path, info, calibration, **same, after=self)
+        self._next = functools.partial(
+            RecordingWriter,
+            path,
+            info,
+            calibration,
+            raw=raw,
+            video=video,
+            compression=compression,
+            dtype=dtype,
+            parent=parent,
+            after=self,
+        )
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:
         if self._failure is not None:
-            raise StorageError(f"The recording {self.path} has failed", got=self._failure)
+            raise StorageError(f"The recording {self.path} has failed before", got=self._failure)
         try:
             yield
         except SciStreamError:
             raise
-        except (OSError, RuntimeError) as error:  # h5py raises either, by the call in which the disk refuses
+        except (OSError, RuntimeError) as error:  # h5py raises either one on a full disk, depending on the call
             self._failure = str(error).splitlines()[0]
             free = free_bytes(self.path)
             raise StorageError(
                 f"The recording {self.path} cannot be {doing}",
                 got=f"{self._failure} ({free / 1e6:.0f} MB free)",
-                hint="What was flushed before is readable; free some space or record to another disk.",
+                hint="Flushed data is readable; free some space or record to another disk.",
             ) from error
 
     def next_segment(self) -> RecordingWriter:
-        """Open the segment that goes on from here; this one is then to be closed, and not written to any more.
+        """Open the segment that continues this one, which must be closed then.
 
         Raises
         ------
         StorageError
-            If the file cannot be made; this one can then be written on.
+            If the file cannot be created; this segment can still be written.
         """
         return self._next()
 
     def write_raw(self, snapshot: Snapshot) -> bool:
-        """Write a raw snapshot; return False, writing nothing, if its row has one already.
+        """Write a raw snapshot; return False, writing nothing, if its row already has raw counts.
 
         Raises
         ------
         StorageError
-            If the disk refuses. The writer can then only be closed; what was flushed is readable.
+            If writing fails. The writer can then only be closed; flushed data is readable.
         InputError
             If the snapshot does not fit the series.
         """
@@ -187,9 +197,9 @@ class RecordingWriter:
         return True
 
     def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
-        """Write a reconstruction, and its raw counts if it carries them and its row has none yet.
+        """Write a reconstruction, and its raw counts if it contains them and its row has none yet.
 
-        Returns False, writing nothing, if the snapshot has an outcome already. Raises as `write_raw`.
+        Returns False, writing nothing, if the snapshot already has an outcome. Raises as `write_raw`.
         """
         seq = reconstruction.id.seq
         if seq in self._has_outcome:
@@ -212,12 +222,12 @@ class RecordingWriter:
         return True
 
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
-        """Write what became of a snapshot that has no video; return False if it has an outcome already.
+        """Write the outcome of a snapshot without video; return False if it already has an outcome.
 
         Raises
         ------
         ValueError
-            If the outcome is none of ``raw_only``, ``dropped``, ``reconstructed``.
+            If the outcome is not ``raw_only``, ``dropped`` or ``reconstructed``.
         StorageError
             As `write_raw`.
         """
@@ -234,7 +244,7 @@ class RecordingWriter:
     def _row(self, seq: int) -> int:
         if seq < self.first_seq:
             raise InputError(
-                f"Snapshot {seq} lies before the recording {self.path}", expected=f"seq from {self.first_seq} up"
+                f"Snapshot {seq} precedes the recording {self.path}", expected=f"seq from {self.first_seq} up"
             )
         return seq - self.first_seq
 
@@ -249,7 +259,7 @@ class RecordingWriter:
         )
 
     def _need_space(self, *arrays: Array | None) -> None:
-        """Refuse what will not fit before HDF5 meets a full disk: then the file can still be closed in order."""
+        """Refuse data that will not fit before the disk is full, so that HDF5 can still close the file cleanly."""
         need = sum(array.nbytes for array in arrays if array is not None) + _CLOSING_BYTES
         free = free_bytes(self.path)
         if free < need:
@@ -257,7 +267,7 @@ class RecordingWriter:
                 f"The disk of the recording {self.path} is full",
                 expected=f"{need / 1e6:.0f} MB free",
                 got=f"{free / 1e6:.0f} MB",
-                hint="What was written before is kept; free some space or record to another disk.",
+                hint="Data written before is kept; free some space or record to another disk.",
             )
 
     def _fit_counts(self, counts: Array) -> Array:
@@ -271,7 +281,7 @@ class RecordingWriter:
         self._rows.set(row, state=self._rows.get(row, "state") | RowState.RAW)
 
     def flush(self) -> None:
-        """Hand everything written so far to the operating system, data before the rows that speak of it.
+        """Pass all written data to the operating system, frames before the rows that refer to them.
 
         Raises
         ------
@@ -285,39 +295,47 @@ class RecordingWriter:
             self._rows.flush()
 
     def write_ledger(
-        self, ledger: Mapping[str, Any] | None, *, clean: bool = False, continued: str | None = None
+        self, ledger: Mapping[str, object] | None, *, clean: bool = False, continued: str | None = None
     ) -> None:
-        """Store the account of the series and the `notes`, in place of those before.
+        """Store the ledger of the series and the `notes`, replacing earlier ones.
 
-        ``clean`` marks an orderly end; ``continued`` names the segment in which the series goes on.
+        ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
         """
-        document = {"clean": clean, "time_ns": unix_ns(), "ledger": None if ledger is None else dict(ledger)}
+        document: JsonObject = {
+            "clean": clean,
+            "time_ns": unix_ns(),
+            "ledger": None if ledger is None else dict(ledger),
+        }
         document |= self.notes | ({} if continued is None else {"continued": continued})
         padded = ledger_document(document)
         with self._guard("written"):
+            # One chunk in one system call: a reader or a kill sees the old ledger or the new one, rarely a mixture,
+            # which readers treat as no ledger.
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: Mapping[str, Any] | None = None, *, continued: str | None = None) -> None:
-        """Flush, store the final ledger, cut the datasets to their rows and close. May be called again.
+    def close(self, ledger: Mapping[str, object] | None = None, *, continued: str | None = None) -> None:
+        """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
 
-        ``continued`` names the segment in which the series goes on, for one that is not its last.
+        ``continued`` names the segment that continues the series, for all but the last.
 
         Raises
         ------
         StorageError
-            If the disk refuses; the file is closed all the same as far as HDF5 can.
+            If writing fails; the file is closed as far as HDF5 can.
         """
         if self._closed:
             return
         self._closed = True
         try:
             if self._failure is None:
+                # After a failed write the file is in an unknown state: it is closed without further writes and read to
+                # its last flush.
                 self._finish(ledger, continued)
         finally:
             self._close_file()
 
-    def _finish(self, ledger: Mapping[str, Any] | None, continued: str | None) -> None:
+    def _finish(self, ledger: Mapping[str, object] | None, continued: str | None) -> None:
         self.flush()
         if continued is not None:
             self.write_ledger(ledger, continued=continued)
@@ -333,7 +351,7 @@ class RecordingWriter:
         try:
             self._file.close()
         except (OSError, RuntimeError) as error:
-            _LOG.warning("%s is left as a crash leaves it, readable to its last flush: %s", self.path, error)
+            _LOG.warning("Recording %s not closed cleanly, readable up to its last flush: %s", self.path, error)
             if self._failure is None:
                 raise StorageError(f"The recording {self.path} cannot be closed", got=error) from error
 
@@ -352,9 +370,9 @@ class FrameWriter:
     Parameters
     ----------
     node
-        As `create_layout` left it.
+        Dataset made by `create_layout`.
     compression
-        Its own. Without any, rows are written past HDF5's cache, as they are.
+        Its compression. Uncompressed rows are written as chunks, bypassing the HDF5 cache.
     """
 
     def __init__(self, node: h5py.Dataset, compression: Compression) -> None:
@@ -368,26 +386,28 @@ class FrameWriter:
         if node.shape[0] <= row:
             node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
         if self._packed:
+            # Direct chunks bypass the filters, so compressed rows take the ordinary path.
             node[row] = data
         elif data.ndim == 2:
             node.id.write_direct_chunk((row, 0, 0), data)
         else:
             for frame in range(data.shape[0]):
+                # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/0008).
                 node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
         return data.nbytes
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Pass written data to the operating system."""
         self._node.flush()
 
     def trim(self, rows: int) -> None:
-        """Cut or extend to the rows there are."""
+        """Truncate or extend the dataset to the existing rows."""
         if self._node.shape[0] != rows:
             self._node.resize(rows, 0)
 
 
 def recording_image(info: SeriesInfo, calibration: Calibration, layout: Layout) -> bytes:
-    """Return an empty recording as the bytes of its file."""
+    """Return the bytes of an empty recording."""
 
     def fill(file: h5py.File) -> None:
         create_layout(file, info, layout)
@@ -398,12 +418,12 @@ def recording_image(info: SeriesInfo, calibration: Calibration, layout: Layout) 
 
 
 def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, path: Path) -> Array:
-    """Return raw counts as they are stored in ``path``, contiguous and in ``dtype`` (None: as they are).
+    """Return raw counts as stored in ``path``, contiguous and in ``dtype`` (None: unchanged).
 
     Raises
     ------
     InputError
-        If they are not of the series' size, or a value would be changed.
+        If they do not have the size of the series, or a value would change.
     """
     shape = (info.height_px, info.width_px)
     if counts.shape != shape:
@@ -417,18 +437,18 @@ def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, pat
             f"Raw counts of {counts.dtype} do not fit the recording {path} without loss",
             expected=f"values of {dtype}",
             got=f"{counts.min()} to {counts.max()}",
-            hint="The camera's bit depth and pixel format must describe what it delivers.",
+            hint="Bit depth and pixel format of the camera must describe the delivered counts.",
         )
     return fitted
 
 
 def fit_video(video: Array, info: SeriesInfo) -> Array:
-    """Return a video as it is stored: (B, H, W) float16, contiguous.
+    """Return a video as stored: (B, H, W) float16, contiguous.
 
     Raises
     ------
     InputError
-        If it is not of the series' size.
+        If it does not have the size of the series.
     """
     shape = (info.n_frames, info.height_px, info.width_px)
     if video.shape != shape:

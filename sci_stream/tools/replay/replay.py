@@ -261,10 +261,10 @@ class _Run:
                     flushed_s = time.monotonic()
                 progress(before + self.done, reconstruction.report)
             if self.done < len(seqs):
-                writer.close(ledger.as_dict(), continued="")  # when it is resumed
+                writer.close(ledger.counts().to_json(), continued="")  # when it is resumed
                 return
             ledger.end(before + self.done)
-            writer.close(ledger.as_dict())
+            writer.close(ledger.counts().to_json())
         if writer.segment:
             try:
                 write_whole(out)

@@ -1,4 +1,4 @@
-"""The simulated GenTL camera under bare Harvesters. Shares no code with the driver of this project."""
+"""The simulated GenTL camera with Harvesters only; independent of the driver of this project."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SENSOR_BITS = 12
 
 
 def ramp(index: int, height: int, width: int, x: int = 0, y: int = 0) -> npt.NDArray[np.uint16]:
-    """Return the test pattern as README.md gives it, (H, W), 12 bit."""
+    """Return the test pattern of README.md, (H, W), 12 bit."""
     rows, columns = np.arange(y, y + height)[:, None], np.arange(x, x + width)[None, :]
     return ((columns + 3 * rows + 17 * index) % 4096).astype(np.uint16)
 
 
 def encode(counts: npt.NDArray[np.uint16], packing: str) -> npt.NDArray[np.uint8]:
-    """Lay (H, W) 12-bit counts out as PFNC says of a format that ends in ``packing``, (H, bytes of a line)."""
+    """Encode (H, W) 12-bit counts in the PFNC format that ends in ``packing``, (H, bytes per line)."""
     bits = int("".join(filter(str.isdigit, packing)))
     samples = counts >> (SENSOR_BITS - bits) if bits <= SENSOR_BITS else counts << (bits - SENSOR_BITS)
     height, width = samples.shape
@@ -48,7 +48,7 @@ def encode(counts: npt.NDArray[np.uint16], packing: str) -> npt.NDArray[np.uint8
 
 @dataclass(frozen=True)
 class Got:
-    """What came in one buffer."""
+    """Content of one buffer."""
 
     frame_id: int
     timestamp_ns: int
@@ -81,7 +81,7 @@ class Bench:
         return self.node_map.get_node(name).value
 
     def trigger(self, **features: Any) -> None:
-        """Have frames triggered, as ``features`` say besides."""
+        """Enable triggers, with additional ``features``."""
         self.set(TriggerSelector="FrameStart", **features, TriggerMode="On")
 
     def start(self, buffers: int = 16) -> None:
@@ -92,7 +92,7 @@ class Bench:
         self.acquirer.stop()
 
     def next(self, timeout_s: float = PATIENCE_S) -> Got | None:
-        """Return the next complete frame and give its buffer back; None if an incomplete one, or none, came."""
+        """Return the next complete frame and release its buffer; None if it is incomplete or missing."""
         buffer = self.acquirer.try_fetch(timeout=timeout_s, is_raw=True)
         if buffer is None:
             return None
@@ -103,7 +103,7 @@ class Bench:
             buffer.parent.queue_buffer(buffer)
 
     def take(self, count: int) -> list[Got]:
-        """Return so many frames that come one after the other."""
+        """Return a number of consecutive frames."""
         taken = [self.next() for _ in range(count)]
         assert None not in taken
         return [got for got in taken if got is not None]
@@ -114,7 +114,7 @@ class Bench:
 
 @contextlib.contextmanager
 def harvester(producer: Path) -> Iterator[Any]:
-    """Open the producer, as far as the list of its cameras."""
+    """Open the producer and list its cameras."""
     opened = Harvester()
     try:
         opened.add_file(str(producer))
@@ -126,7 +126,7 @@ def harvester(producer: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def camera(producer: Path, serial: str = "SIM0001") -> Iterator[Bench]:
-    """Open one camera, as power found it."""
+    """Open one camera in its initial state."""
     handler = signal.getsignal(signal.SIGINT)
     with harvester(producer) as opened:
         acquirer = opened.create({"serial_number": serial})

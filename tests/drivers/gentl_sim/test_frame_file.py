@@ -1,4 +1,4 @@
-"""Frames, calibration and truth that the Python side writes for the producer, and how they come back."""
+"""Frames, calibration and truth written for the producer, and reading them back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def header(**changed: object) -> Header:
     frames=hnp.arrays(np.uint16, st.tuples(st.integers(1, 3), st.just(4), st.just(16)), elements=st.integers(0, 1023)),
     bayer=st.sampled_from([None, *BayerPhase]),
 )
-def test_frames_come_back_as_written(
+def test_frames_round_trip(
     tmp_path_factory: pytest.TempPathFactory, frames: np.ndarray, bayer: BayerPhase | None
 ) -> None:
     path = tmp_path_factory.mktemp("frames") / "scene.sciframes"
@@ -46,7 +46,7 @@ def test_frames_come_back_as_written(
 @pytest.mark.parametrize(
     "changed", [{"width_px": 20}, {"height_px": 3}, {"frames": 0}, {"bit_depth": 17}, {"exposure_us": 0.0}]
 )
-def test_frames_that_the_producer_could_not_show_are_refused(changed: dict[str, object]) -> None:
+def test_write_frames_refuses_unsupported_frames(changed: dict[str, object]) -> None:
     with pytest.raises(FileFormatError, match="expected"):
         header(**changed)
 
@@ -59,22 +59,22 @@ def test_frames_that_the_producer_could_not_show_are_refused(changed: dict[str, 
         (np.full((2, 4, 16), 4096, np.uint16), "4096 to 4096"),
     ],
 )
-def test_frames_unlike_their_header_leave_no_file(tmp_path: Path, frames: np.ndarray, why: str) -> None:
+def test_write_frames_that_do_not_match_the_header_leaves_no_file(tmp_path: Path, frames: np.ndarray, why: str) -> None:
     with pytest.raises(FileFormatError, match=why):
         write_frames(tmp_path / "scene.sciframes", header(), frames)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+def test_read_frames_refuses_truncated_files(tmp_path: Path) -> None:
     path = tmp_path / "scene.sciframes"
     write_frames(path, header(), np.zeros((2, 4, 16), np.uint16))
-    for size, why in ((200, "cut off"), (40, "not a frame file"), (0, "not a frame file")):
+    for size, why in ((200, "truncated"), (40, "not a frame file"), (0, "not a frame file")):
         path.write_bytes(path.read_bytes()[:size])
         with pytest.raises(FileFormatError, match=why):
             read_frames(path)
 
 
-def test_what_is_rendered_is_what_the_simulated_camera_films(tmp_path: Path) -> None:
+def test_render_equals_the_simulated_camera(tmp_path: Path) -> None:
     done = render({**SMALL, "truth": False, "trigger": "software"}, tmp_path, snapshots=4)
     read, frames = read_frames(done.frames)
     camera = SimulatedCamera(SimulatedOptions.model_validate({**SMALL, "truth": True, "snapshot_rate_hz": 0}))
@@ -102,7 +102,7 @@ def test_the_options_come_from_a_rig_of_the_simulated_camera(tmp_path: Path) -> 
         render({"sceene": "fast"}, tmp_path)
 
 
-def test_the_command_line_renders_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_command_line_renders_and_reports_errors(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""One camera belongs to one consumer at a time: handles, processes, errors, through the C interface as it is."""
+"""Exclusive access to a camera: handles, processes, errors, through the C interface."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def holder(gentl_producer: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def test_another_process_finds_a_camera_that_is_in_use_busy_until_that_one_dies(
+def test_camera_in_use_by_another_process_is_busy_until_it_dies(
     gentl_producer: Path, holder: subprocess.Popen[str]
 ) -> None:
     with harvester(gentl_producer) as opened:
@@ -74,7 +74,7 @@ def test_another_process_finds_a_camera_that_is_in_use_busy_until_that_one_dies(
         assert bench.next() is not None
 
 
-def test_the_same_camera_can_be_opened_again_and_again(gentl_producer: Path) -> None:
+def test_camera_can_be_reopened_many_times(gentl_producer: Path) -> None:
     for _ in range(3):
         with camera(gentl_producer) as bench:
             bench.set(Width=16, Height=2, AcquisitionFrameRate=500.0)
@@ -132,7 +132,7 @@ def interface(producer: Producer) -> ctypes.c_void_p:
     return opened
 
 
-def test_every_function_that_the_binding_looks_up_is_there(gentl_producer: Path) -> None:
+def test_producer_exports_every_function_of_the_binding(gentl_producer: Path) -> None:
     text = Path(_gentl.__file__).read_bytes()
     names = {name.decode() for name in re.findall(rb"\0((?:GC|TL|IF|Dev|DS|Event)[A-Z][A-Za-z]+)(?=\0)", text)}
     assert len(names) > 55
@@ -140,7 +140,7 @@ def test_every_function_that_the_binding_looks_up_is_there(gentl_producer: Path)
     assert [name for name in sorted(names) if not hasattr(library, name)] == []
 
 
-def test_nothing_works_before_the_library_is_initialised_and_once_is_enough(gentl_producer: Path) -> None:
+def test_calls_before_initialisation_fail(gentl_producer: Path) -> None:
     loaded = Producer(gentl_producer)
     out = ctypes.c_void_p()
     assert loaded("TLOpen", ctypes.byref(out)) == NOT_INITIALIZED
@@ -151,7 +151,7 @@ def test_nothing_works_before_the_library_is_initialised_and_once_is_enough(gent
     assert loaded("GCCloseLib") == 0
 
 
-def test_stale_and_foreign_handles_are_refused_not_followed(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_stale_and_foreign_handles_are_refused(producer: Producer, interface: ctypes.c_void_p) -> None:
     number = ctypes.c_uint32()
     assert producer("IFGetNumDevices", ctypes.c_void_p(0xDEADBEEF), ctypes.byref(number)) == INVALID_HANDLE
     assert producer("DevClose", interface) == INVALID_HANDLE  # open, but no device
@@ -160,7 +160,7 @@ def test_stale_and_foreign_handles_are_refused_not_followed(producer: Producer, 
     assert producer("IFGetNumDevices", interface, ctypes.byref(number)) == INVALID_HANDLE
 
 
-def test_wrong_arguments_have_errors_of_their_own(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_invalid_arguments_have_their_own_errors(producer: Producer, interface: ctypes.c_void_p) -> None:
     size, out = ctypes.c_size_t(2), ctypes.c_void_p()
     text = ctypes.create_string_buffer(2)
     assert producer("IFGetDeviceID", interface, 0, text, ctypes.byref(size)) == TOO_SMALL
@@ -171,7 +171,7 @@ def test_wrong_arguments_have_errors_of_their_own(producer: Producer, interface:
     assert producer("IFOpenDevice", interface, b"SciSim_SIM0001", 4, None) == INVALID_PARAMETER
 
 
-def test_the_size_of_an_answer_can_be_asked_for_first(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_size_of_a_result_can_be_queried_first(producer: Producer, interface: ctypes.c_void_p) -> None:
     size, kind = ctypes.c_size_t(), ctypes.c_int32()
     what = (interface, b"SciSim_SIM0001", 7, ctypes.byref(kind))  # DEVICE_INFO_SERIAL_NUMBER
     assert producer("IFGetDeviceInfo", *what, None, ctypes.byref(size)) == 0
@@ -192,9 +192,7 @@ def test_closing_the_library_closes_everything_that_is_open(producer: Producer, 
     producer.handle("IFOpenDevice", again, b"SciSim_SIM0001", 4)
 
 
-def test_a_wait_for_frames_ends_at_its_time_or_when_it_is_killed(
-    producer: Producer, interface: ctypes.c_void_p
-) -> None:
+def test_wait_for_frames_ends_on_timeout_or_kill(producer: Producer, interface: ctypes.c_void_p) -> None:
     device = producer.handle("IFOpenDevice", interface, b"SciSim_SIM0001", 4)
     stream = producer.handle("DevOpenDataStream", device, b"Stream0")
     event = producer.handle("GCRegisterEvent", stream, 1)
@@ -221,7 +219,7 @@ def test_a_device_opened_for_reading_cannot_be_written(producer: Producer, inter
 
 
 @pytest.mark.parametrize(("event_type", "expected"), [(0, 0), (1, -1003), (2, -1003)])
-def test_modules_have_the_events_that_they_say(
+def test_modules_have_the_events_they_list(
     producer: Producer, interface: ctypes.c_void_p, event_type: int, expected: int
 ) -> None:
     out = ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""What a frame carries besides its pixels, and what the camera remembers."""
+"""Chunk data of frames, and user sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def enable(bench: Bench, *chunks: str) -> None:
         bench.set(ChunkSelector=chunk, ChunkEnable=chunk in chunks)
 
 
-def test_chunks_are_of_the_frame_that_carries_them(bench: Bench) -> None:
+def test_chunks_belong_to_their_frame(bench: Bench) -> None:
     enable(bench, *CHUNKS)
     bench.set(ExposureTime=123.0, Gain=4.5, SimFrameIdFirst=77)
     bench.start()
@@ -31,7 +31,7 @@ def test_chunks_are_of_the_frame_that_carries_them(bench: Bench) -> None:
             assert (bench.get("ChunkExposureTime"), bench.get("ChunkGain")) == (123.0, 4.5)
 
 
-def test_chunks_lie_behind_the_image_and_only_those_that_are_enabled(bench: Bench) -> None:
+def test_only_enabled_chunks_follow_the_image(bench: Bench) -> None:
     enable(bench, "FrameID", "Gain")
     bench.set(Gain=2.0)
     assert bench.get("PayloadSize") == 16 * 2 + 8 + 8
@@ -42,7 +42,7 @@ def test_chunks_lie_behind_the_image_and_only_those_that_are_enabled(bench: Benc
     assert float(got.data[40:48].view("<f8")[0]) == 2.0
 
 
-def test_an_exposure_time_that_changes_in_mid_run_shows_in_the_chunks(bench: Bench) -> None:
+def test_changed_exposure_time_shows_in_the_chunks(bench: Bench) -> None:
     enable(bench, "ExposureTime")
     bench.start(buffers=64)
     bench.take(1)
@@ -52,21 +52,21 @@ def test_an_exposure_time_that_changes_in_mid_run_shows_in_the_chunks(bench: Ben
     assert set(times) <= {1000.0, 50.0}
 
 
-def test_without_chunk_mode_there_are_none(bench: Bench) -> None:
+def test_no_chunks_without_chunk_mode(bench: Bench) -> None:
     enable(bench, *CHUNKS)
     bench.set(ChunkModeActive=False)
     bench.start()
     assert bench.take(1)[0].data.size == 32
 
 
-def test_the_image_chunk_cannot_be_left_away(bench: Bench) -> None:
+def test_image_chunk_cannot_be_disabled(bench: Bench) -> None:
     bench.set(ChunkSelector="Image")
     with pytest.raises(gentl.InvalidValueException, match="cannot be left away"):
         bench.set(ChunkEnable=False)
     assert bench.get("ChunkEnable") is True
 
 
-def test_a_user_set_brings_back_what_was_saved_and_lasts_while_the_camera_is_closed(gentl_producer: Path) -> None:
+def test_user_set_restores_saved_values_across_close(gentl_producer: Path) -> None:
     with camera(gentl_producer, "SIM0002") as bench:
         bench.set(PixelFormat="Mono12p", Width=64, OffsetX=100, ExposureTime=321.0)
         bench.trigger(TriggerSource="Line1")
@@ -81,13 +81,13 @@ def test_a_user_set_brings_back_what_was_saved_and_lasts_while_the_camera_is_clo
         assert bench.get("Width") == 1280
 
 
-def test_the_factory_set_cannot_be_overwritten(bench: Bench) -> None:
+def test_factory_set_is_read_only(bench: Bench) -> None:
     bench.set(UserSetSelector="Default")
     with pytest.raises(gentl.AccessDeniedException, match="factory"):
         bench.set(UserSetSave=None)
 
 
-def test_a_user_set_of_another_scene_is_refused_and_nothing_changes(bench: Bench, tmp_path: Path) -> None:
+def test_user_set_of_another_scene_is_refused(bench: Bench, tmp_path: Path) -> None:
     bench.set(UserSetSelector="UserSet2", UserSetSave=None)
     header = Header(32, 16, 1, 12, None, black_dn=64.0, exposure_us=1000.0, rate_hz=100.0)
     write_frames(tmp_path / "scene.sciframes", header, np.zeros((1, 16, 32), np.uint16))

@@ -1,4 +1,4 @@
-"""What comes in the buffers is what the camera exposed: every pixel, in every format, and every frame."""
+"""Frames in buffers equal the exposed frames, in every format."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_2000_frames_at_300_hz_come_without_a_gap(bench: Bench, pixel_format: st
     run_at_300_hz(bench, pixel_format, frames=2000, buffers=300)
 
 
-def test_frames_come_from_a_file_round_and_round(bench: Bench, tmp_path: Path) -> None:
+def test_frames_of_a_file_are_shown_in_a_loop(bench: Bench, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     frames = rng.integers(0, 1024, (3, 16, 24)).astype(np.uint16)
     header = Header(24, 16, 3, 10, BayerPhase.GBRG, black_dn=16.0, exposure_us=500.0, rate_hz=200.0)
@@ -89,7 +89,7 @@ def test_other_patterns_are_black_and_white(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("mode", "count", "frames"), [("SingleFrame", 5, 1), ("MultiFrame", 3, 3)])
-def test_an_acquisition_of_limited_length_ends_by_itself(bench: Bench, mode: str, count: int, frames: int) -> None:
+def test_acquisition_of_limited_length_ends(bench: Bench, mode: str, count: int, frames: int) -> None:
     bench.set(Width=16, Height=2, AcquisitionFrameRate=500.0, AcquisitionFrameCount=count, AcquisitionMode=mode)
     bench.start()
     assert [got.frame_id for got in bench.take(frames)] == list(range(frames))
@@ -97,7 +97,7 @@ def test_an_acquisition_of_limited_length_ends_by_itself(bench: Bench, mode: str
     assert bench.get("SimExposedCount") == frames
 
 
-def test_each_start_begins_with_the_same_frame_and_id(bench: Bench) -> None:
+def test_every_start_begins_with_the_same_frame_and_id(bench: Bench) -> None:
     bench.set(Width=16, Height=2, AcquisitionFrameRate=500.0)
     runs = []
     for _ in range(3):
@@ -107,7 +107,7 @@ def test_each_start_begins_with_the_same_frame_and_id(bench: Bench) -> None:
     assert runs[0] == runs[1] == runs[2]
 
 
-def test_a_consumer_that_takes_no_frames_loses_them_and_the_count_says_how_many(bench: Bench) -> None:
+def test_frames_that_are_not_fetched_are_lost_and_counted(bench: Bench) -> None:
     bench.set(Width=16, Height=2, AcquisitionFrameRate=500.0)
     bench.start(buffers=5)
     while bench.get("SimExposedCount") < 20:

@@ -1,4 +1,4 @@
-"""The description is valid GenApi and shows the truth: what it says can be read, written and refused, can."""
+"""The feature description is valid GenApi, and features behave as described."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def features(node_map: Any) -> Iterator[Any]:
 
 
 def description(port: Any) -> ET.Element:
-    """Read a module's description as a consumer does."""
+    """Read a module's description like a consumer."""
     url = port.url_info_list[0].url
     _, address, size = url.removeprefix("Local:///").split("?")[0].split(";")
     return ET.fromstring(port.read(int(address, 16), int(size, 16))[1])
@@ -67,7 +67,7 @@ def test_every_feature_of_every_module_can_be_read(bench: Bench) -> None:
         assert len(read) >= 5
 
 
-def test_descriptions_keep_to_the_schema_in_names_references_and_order(bench: Bench) -> None:
+def test_description_conforms_to_the_schema(bench: Bench) -> None:
     acquirer = bench.acquirer
     ports = (
         acquirer.remote_device.port, acquirer.device.port, acquirer.interface.module.port,
@@ -88,7 +88,7 @@ def test_descriptions_keep_to_the_schema_in_names_references_and_order(bench: Be
                     assert child.text in names
 
 
-def test_a_feature_takes_both_ends_of_its_range_and_refuses_what_lies_beyond(bench: Bench) -> None:
+def test_feature_accepts_its_range_and_refuses_values_beyond(bench: Bench) -> None:
     tried = []
     for node in features(bench.node_map):
         if node.node.get_access_mode() != RW or not hasattr(node, "min") or node.node.name == "TLParamsLocked":
@@ -105,7 +105,7 @@ def test_a_feature_takes_both_ends_of_its_range_and_refuses_what_lies_beyond(ben
     assert {"Width", "OffsetY", "ExposureTime", "Gain", "SimLinePeriod", "TriggerDelay", "BlackLevel"} <= set(tried)
 
 
-def test_every_choice_that_is_offered_can_be_chosen(bench: Bench) -> None:
+def test_every_offered_choice_can_be_set(bench: Bench) -> None:
     tried = 0
     for node in features(bench.node_map):
         if node.node.get_access_mode() == RW and hasattr(node, "symbolics"):
@@ -132,7 +132,7 @@ STEPS = st.tuples(st.sampled_from(["Width", "Height", "OffsetX", "OffsetY"]), st
 
 @given(steps=st.lists(STEPS, min_size=1, max_size=8))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_image_never_leaves_the_sensor(bench: Bench, steps: list[tuple[str, float]]) -> None:
+def test_image_region_never_exceeds_the_sensor(bench: Bench, steps: list[tuple[str, float]]) -> None:
     for name, fraction in steps:
         node = bench.node_map.get_node(name)
         node.value = node.min + node.inc * int(fraction * ((node.max - node.min) // node.inc))
@@ -142,7 +142,7 @@ def test_the_image_never_leaves_the_sensor(bench: Bench, steps: list[tuple[str, 
 
 
 @pytest.mark.parametrize("value", [17, 1288])
-def test_a_register_refuses_what_the_description_would_have_refused(bench: Bench, value: int) -> None:
+def test_register_refuses_values_outside_the_description(bench: Bench, value: int) -> None:
     root = description(bench.acquirer.remote_device.port)
     register = next(node for node in root if node.attrib.get("Name") == "WidthReg")
     address = int(register.findtext(f"{NAMESPACE}Address") or "", 16)
@@ -151,7 +151,7 @@ def test_a_register_refuses_what_the_description_would_have_refused(bench: Bench
     assert bench.get("Width") == 1280
 
 
-def test_what_shapes_the_image_is_locked_while_it_streams(bench: Bench) -> None:
+def test_image_features_are_locked_while_streaming(bench: Bench) -> None:
     bench.start()
     for name in ("Width", "Height", "OffsetX", "OffsetY", "PixelFormat", "ChunkModeActive", "SimFramesFile"):
         assert bench.node_map.get_node(name).node.get_access_mode() == RO
@@ -160,7 +160,7 @@ def test_what_shapes_the_image_is_locked_while_it_streams(bench: Bench) -> None:
     bench.set(Width=32)
 
 
-def test_the_rate_gives_way_to_a_long_exposure(bench: Bench) -> None:
+def test_long_exposure_limits_the_frame_rate(bench: Bench) -> None:
     bench.set(AcquisitionFrameRate=500.0, ExposureTime=9900.0)
     assert bench.get("AcquisitionFrameRate") == bench.node_map.AcquisitionFrameRate.max == pytest.approx(100.0)
 
@@ -180,7 +180,7 @@ def test_selected_features_have_a_value_for_each_choice(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("content", "why"), [(b"", "empty"), (b"x" * 100, "expected the mark SCIFRAME"), (None, "No such file")]
 )
-def test_a_frame_file_that_cannot_be_shown_is_refused_and_nothing_changes(
+def test_invalid_frame_file_is_refused_without_effect(
     bench: Bench, tmp_path: Path, content: bytes | None, why: str
 ) -> None:
     path = tmp_path / "bad.sciframes"
@@ -192,7 +192,7 @@ def test_a_frame_file_that_cannot_be_shown_is_refused_and_nothing_changes(
     assert (bench.get("SimFramesFile"), bench.get("Width")) == ("", 64)
 
 
-def test_the_environment_says_how_many_cameras_there_are(gentl_producer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_sets_the_number_of_cameras(gentl_producer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for count in (0, 5, 2):
         monkeypatch.setenv("SCI_GENTL_SIM_DEVICES", str(count))
         with harvester(gentl_producer) as opened:

@@ -1,4 +1,4 @@
-"""Frames on request: by software, by a line, and never while the sensor is busy."""
+"""Triggered frames: by software, by a line, and never while the sensor is busy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_software_trigger_gives_one_frame(bench: Bench) -> None:
     assert bench.get("SimTriggersIgnoredCount") == 0
 
 
-def test_triggers_that_find_the_sensor_busy_are_ignored_and_counted(bench: Bench) -> None:
+def test_triggers_during_an_exposure_are_ignored_and_counted(bench: Bench) -> None:
     bench.set(ExposureTime=300e3)
     bench.trigger(TriggerSource="Software")
     bench.start()
@@ -54,7 +54,7 @@ def test_a_delay_moves_the_exposure(bench: Bench) -> None:
     assert {got.timestamp_ns % 4_000_000 for got in bench.take(5)} == {250_000}
 
 
-def test_an_exposure_longer_than_the_period_of_the_line_skips_pulses_and_counts_them(bench: Bench) -> None:
+def test_exposure_longer_than_the_line_period_skips_pulses(bench: Bench) -> None:
     bench.set(SimLinePeriod=4000.0, ExposureTime=9000.0)  # with its readout this takes 2.3 periods
     bench.trigger(TriggerSource="Line1")
     bench.start(buffers=32)
@@ -75,7 +75,7 @@ def test_a_line_without_pulses_triggers_nothing(bench: Bench, features: dict[str
     assert bench.next(0.05) is None
 
 
-def test_pulses_that_begin_in_mid_run_trigger_from_then_on(bench: Bench) -> None:
+def test_pulses_that_start_during_a_run_trigger(bench: Bench) -> None:
     bench.trigger(TriggerSource="Line1")
     bench.start(buffers=32)
     assert bench.next(0.05) is None
@@ -85,7 +85,7 @@ def test_pulses_that_begin_in_mid_run_trigger_from_then_on(bench: Bench) -> None
     assert (first.frame_id, first.timestamp_ns > bench.get("TimestampLatchValue")) == (0, True)
 
 
-def test_trigger_width_exposes_for_as_long_as_the_line_is_high(bench: Bench) -> None:
+def test_trigger_width_exposes_while_the_line_is_high(bench: Bench) -> None:
     bench.set(SimLinePeriod=4000.0, ExposureMode="TriggerWidth", ChunkModeActive=True)
     bench.set(ChunkSelector="ExposureTime", ChunkEnable=True)
     bench.trigger(TriggerSource="Line1")
@@ -93,7 +93,7 @@ def test_trigger_width_exposes_for_as_long_as_the_line_is_high(bench: Bench) -> 
     assert bench.take(1)[0].data[-8:].view("<f8")[0] == 2000.0
 
 
-def test_an_acquisition_start_trigger_lets_the_camera_run_freely(bench: Bench) -> None:
+def test_acquisition_start_trigger_starts_free_running(bench: Bench) -> None:
     bench.set(AcquisitionFrameRate=500.0, TriggerSelector="AcquisitionStart", TriggerSource="Software")
     bench.set(TriggerMode="On")
     bench.start()

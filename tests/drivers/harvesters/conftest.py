@@ -1,4 +1,4 @@
-"""The producer of the wheel, and cameras that are closed when a test ends."""
+"""The producer of the genicam wheel, and cameras that are closed after each test."""
 
 from __future__ import annotations
 

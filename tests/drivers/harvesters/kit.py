@@ -1,4 +1,4 @@
-"""What to test with: the producer that some wheels of genicam carry, and options for the project's simulated camera."""
+"""The producer of the genicam wheel, and options for the simulated camera of this project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sci_stream_drivers.harvesters.formats import FORMATS
 
 
 def wheel_producer() -> Path:
-    """Return the producer in the installed wheel of genicam; skip, saying why, where there is none."""
+    """Return the producer in the installed genicam wheel; skip if it has none."""
     genicam = pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
     pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
     path = Path(genicam.__file__).parent / "viky.cti"
@@ -23,7 +23,7 @@ def wheel_producer() -> Path:
 
 
 def wheel_options(path: Path, **changed: Any) -> dict[str, Any]:
-    """Return options for one of the three cameras of that producer: grey, as fast as it goes."""
+    """Return options for one of that producer's three cameras: grey, at full speed."""
     features = [["PixelFormat", "Mono8"], ["AcquisitionFrameRate", 200.0]]
     return {"cti": [str(path)], "selector": {"serial": "1"}, "features": features, **changed}
 
@@ -41,7 +41,7 @@ def sim_options(path: Path, *more: list[Any], form: str = "Mono12", size: int = 
 
 
 def ramp(index: int, form: str, size: int) -> npt.NDArray[np.uint16]:
-    """Return what exposure ``index`` of the moving ramp looks like in a pixel format: x + 3y + 17·index, in 12 bits."""
+    """Return exposure ``index`` of the moving ramp in a pixel format: x + 3y + 17·index, in 12 bits."""
     sample = _still_ramp(size) + np.uint16(17 * index & 0xFFF) & np.uint16(0xFFF)
     depth = FORMATS[form].bit_depth
     return sample >> 12 - depth if depth <= 12 else sample << depth - 12

@@ -1,4 +1,4 @@
-"""Pixel formats: every bit of every pixel, whatever the packing, the size and the padding."""
+"""Pixel formats: every bit of every pixel, for every packing, size and padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sci_stream.model import Array, BayerPhase
 
 
 def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:
-    """Lay pixels out bit by bit, slowly, as the standards' figures draw them: shares nothing with the decoder."""
+    """Encode pixels bit by bit, as in the figures of the standards; shares no code with the decoder."""
     lines = counts if padding_bytes else counts.reshape(1, -1)
     out = bytearray()
     for line in lines:
@@ -47,7 +47,7 @@ def images(draw: st.DrawFn) -> tuple[PixelFormat, Array]:
 
 
 @given(images(), st.integers(0, 3), st.booleans())
-def test_what_is_laid_out_by_the_standard_is_read_back(
+def test_decode_inverts_the_standard_layout(
     image: tuple[PixelFormat, Array], padding_bytes: int, big_endian: bool
 ) -> None:
     form, counts = image
@@ -59,7 +59,7 @@ def test_what_is_laid_out_by_the_standard_is_read_back(
 
 @pytest.mark.parametrize("name", ["Mono10p", "Mono12p", "Mono10Packed", "Mono12Packed"])
 @pytest.mark.parametrize("padding_bytes", [0, 4])
-def test_an_image_of_usual_size_is_exact_to_its_last_row(name: str, padding_bytes: int) -> None:
+def test_decode_is_exact_to_the_last_row(name: str, padding_bytes: int) -> None:
     form, width = FORMATS[name], 360
     counts = np.random.default_rng(8).integers(0, 1 << form.bit_depth, (401, width)).astype(np.uint16)
     rows = [encode(row[None], form, padding_bytes=padding_bytes) for row in counts]
@@ -67,14 +67,14 @@ def test_an_image_of_usual_size_is_exact_to_its_last_row(name: str, padding_byte
 
 
 @given(images())
-def test_what_follows_the_image_in_the_buffer_is_not_part_of_it(image: tuple[PixelFormat, Array]) -> None:
+def test_decode_ignores_bytes_after_the_image(image: tuple[PixelFormat, Array]) -> None:
     form, counts = image
     raw = np.concatenate([encode(counts, form), np.full(13, 0xFF, np.uint8)])
     np.testing.assert_array_equal(decode(raw, form, *counts.shape), counts)
 
 
 @given(images())
-def test_a_buffer_that_lacks_a_byte_is_refused(image: tuple[PixelFormat, Array]) -> None:
+def test_decode_refuses_a_buffer_one_byte_short(image: tuple[PixelFormat, Array]) -> None:
     form, counts = image
     raw = encode(counts, form)
     assert raw.size == form.bytes_for(*counts.shape)
@@ -92,18 +92,18 @@ def test_a_buffer_that_lacks_a_byte_is_refused(image: tuple[PixelFormat, Array])
         ("Mono16", [0x34, 0x12, 0xFF, 0x00], [0x1234, 0x00FF]),
     ],
 )
-def test_the_layouts_are_those_that_the_standards_draw(name: str, raw: list[int], pixels: list[int]) -> None:
+def test_layouts_match_the_drawings_of_the_standards(name: str, raw: list[int], pixels: list[int]) -> None:
     got = decode(np.array(raw, np.uint8), FORMATS[name], 1, len(pixels))
     assert got.tolist() == [pixels]
 
 
-def test_names_codes_and_bits_are_those_of_the_library_s_own_table() -> None:
+def test_names_codes_and_bits_match_the_library() -> None:
     pfnc = pytest.importorskip("harvesters.util.pfnc", reason="harvesters is not installed: pip install '.[genicam]'")
     for name, form in FORMATS.items():
         assert pfnc.dict_by_names[name] == form.code
 
 
-def test_every_phase_is_known_in_every_depth_and_packing() -> None:
+def test_every_phase_exists_in_every_depth_and_packing() -> None:
     for depth in ("8", "10", "12", "16", "10p", "12p", "10Packed", "12Packed"):
         assert FORMATS[f"Mono{depth}"].bayer is None
         for phase in BayerPhase:
@@ -113,7 +113,7 @@ def test_every_phase_is_known_in_every_depth_and_packing() -> None:
             assert form.layout == FORMATS[f"Mono{depth}"].layout
 
 
-def test_a_format_that_is_not_supported_is_named_with_those_of_the_camera_that_are() -> None:
+def test_unsupported_format_error_lists_supported_ones() -> None:
     with pytest.raises(CameraError) as caught:
         pixel_format("RGBa8", offered=("RGBa8", "Mono8"))
     for words in ("RGBa8", "expected one of Mono8;", "features"):

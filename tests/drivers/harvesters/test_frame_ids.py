@@ -1,4 +1,4 @@
-"""Frame ids: how cameras count, and when one has restarted its counter."""
+"""Frame ids: numbering, and detection of restarts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ class NoFeatures:
         ("CXP", 255, FrameIds(1, 255)),
     ],
 )
-def test_each_transport_counts_in_its_way_unless_the_user_knows_better(
-    transport: str, last: int | None, expected: FrameIds
-) -> None:
+def test_frame_ids_follow_the_transport_unless_set(transport: str, last: int | None, expected: FrameIds) -> None:
     pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
     assert frame_ids_of(transport, NoFeatures(), last) == expected
 
@@ -41,7 +39,7 @@ def restarts(ids: FrameIds, frames: list[tuple[int | None, int | None]]) -> list
 
 
 @given(st.integers(1, 65535), st.lists(st.integers(0, 300), min_size=1, max_size=50))
-def test_gaps_wraps_and_repeats_are_no_restart(start: int, steps: list[int]) -> None:
+def test_gaps_wraps_and_repeats_are_not_restarts(start: int, steps: list[int]) -> None:
     ids, at = [start], start - 1
     for step in steps:
         at = (at + step) % 65535
@@ -50,12 +48,12 @@ def test_gaps_wraps_and_repeats_are_no_restart(start: int, steps: list[int]) -> 
 
 
 @given(st.integers(2, 2**63), st.integers(1, 1000))
-def test_an_id_that_goes_back_is_one(before: int, after: int) -> None:
+def test_decreasing_id_is_a_restart(before: int, after: int) -> None:
     after = min(after, before - 1)
     assert restarts(FrameIds(1, None), [(before, None), (after, None), (after + 1, None)]) == [False, True, False]
 
 
-def test_a_stamp_that_goes_back_tells_a_restart_from_a_wide_gap_over_the_wrap() -> None:
+def test_decreasing_timestamp_distinguishes_restart_from_wrap() -> None:
     assert restarts(GIGE, [(60000, 10_000), (1, 12_000)]) == [False, False]
     assert restarts(GIGE, [(60000, 10_000), (1, 200)]) == [False, True]
 

@@ -1,4 +1,4 @@
-"""The driver against the simulated GenTL camera: everything that a camera in a laboratory does, faults included."""
+"""The driver with the simulated GenTL camera, including faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
-from sci_stream.tools.calibrate import Plan, told_by
+from sci_stream.tools.calibrate import Plan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 from tests.drivers.harvesters.kit import ramp, sim_options
@@ -40,7 +40,7 @@ def producer(gentl_producer: Path) -> Path:
 
 @pytest.fixture
 def make(producer: Path) -> Iterator[MakeHarvestersCamera]:
-    """Return a function that makes a simulated camera: features added, options changed."""
+    """Return a function that makes a simulated camera with more features and changed options."""
     made: list[HarvestersCamera] = []
 
     def camera(*more: list[Any], **changed: Any) -> HarvestersCamera:
@@ -65,7 +65,7 @@ def take(camera: HarvestersCamera, count: int) -> list[CameraFrame]:
 
 
 def exact(camera: HarvestersCamera, form: str, count: int) -> None:
-    """Take frames and compare each with the picture that its number stands for."""
+    """Read frames and compare each with the expected image of its number."""
     first = None
     for index in range(count):
         (frame,) = take(camera, 1)
@@ -101,7 +101,7 @@ def test_a_software_trigger_gives_one_frame_and_nothing_comes_without(make: Make
     assert camera.counters()["timeouts"] == 6
 
 
-def test_the_driver_can_give_software_triggers_itself(make: MakeHarvestersCamera) -> None:
+def test_driver_sends_software_triggers_at_a_rate(make: MakeHarvestersCamera) -> None:
     camera = started(make(trigger={"source": "Software", "software_rate_hz": 100.0}))
     assert camera.open().frame_period_ns == 10_000_000
     assert len(take(camera, 10)) == 10
@@ -114,7 +114,7 @@ def test_a_line_triggers_one_frame_with_each_pulse(make: MakeHarvestersCamera) -
     assert {b - a for a, b in pairwise(stamps) if a and b} == {4_000_000}
 
 
-def test_a_line_without_pulses_is_silence_not_loss(make: MakeHarvestersCamera) -> None:
+def test_line_without_pulses_times_out(make: MakeHarvestersCamera) -> None:
     camera = started(make(trigger={"source": "Line1"}, silence_s=0.05))
     assert camera.read(0.3) is None
 
@@ -122,7 +122,7 @@ def test_a_line_without_pulses_is_silence_not_loss(make: MakeHarvestersCamera) -
 # --- faults
 
 
-def test_incomplete_frames_are_counted_and_none_is_delivered(make: MakeHarvestersCamera) -> None:
+def test_incomplete_frames_are_counted_and_not_delivered(make: MakeHarvestersCamera) -> None:
     sent = 400
     ending = [["AcquisitionMode", "MultiFrame"], ["AcquisitionFrameCount", sent]]
     camera = started(make(["SimIncompletePercent", 5.0], *ending, buffers=512))
@@ -141,7 +141,7 @@ def test_incomplete_frames_are_counted_and_none_is_delivered(make: MakeHarvester
 
 
 def run_pump(camera: HarvestersCamera, most: int) -> tuple[CameraPump, list[Captured]]:
-    """Run the acquire node's camera thread until it has captured so many."""
+    """Run the acquire node's camera thread until it has captured a number of frames."""
     ring = MemoryBudget(64 << 20)
     pump = CameraPump(camera, ring, lambda: None, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1))
     pump.open()
@@ -157,7 +157,7 @@ def run_pump(camera: HarvestersCamera, most: int) -> tuple[CameraPump, list[Capt
     return pump, captured + list(pump.take())
 
 
-def test_lost_frames_are_missed_by_number(make: MakeHarvestersCamera) -> None:
+def test_lost_frames_leave_gaps_in_the_ids(make: MakeHarvestersCamera) -> None:
     pump, captured = run_pump(make(["SimLostPercent", 10.0]), 300)
     assert pump.failure is None
     ids = [each.frame.frame_id for each in captured if each.frame is not None]
@@ -167,7 +167,7 @@ def test_lost_frames_are_missed_by_number(make: MakeHarvestersCamera) -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["with an error", "silently"])
-def test_an_unplugged_camera_is_taken_up_again_in_a_new_epoch(make: MakeHarvestersCamera, silent: bool) -> None:
+def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, silent: bool) -> None:
     # The cable of each camera is pulled once in all.
     selector = {"serial": "SIM0002" if silent else "SIM0001"}
     faults = [["SimUnplugAfter", 100], ["SimUnplugTime", 300.0], ["SimUnplugSilent", silent]]
@@ -200,7 +200,7 @@ def test_frame_id_restart_without_wrap_is_a_lost_camera(make: MakeHarvestersCame
     assert camera.counters()["discarded"] >= 1
 
 
-def test_a_camera_in_use_by_another_program_says_so(make: MakeHarvestersCamera, producer: Path) -> None:
+def test_camera_in_use_by_another_program_error_says_so(make: MakeHarvestersCamera, producer: Path) -> None:
     program = (
         "import sys; from sci_stream_drivers.harvesters import *\n"
         "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': 'SIM0001'}))\n"
@@ -237,36 +237,34 @@ def test_chunk_data_comes_with_each_frame(make: MakeHarvestersCamera) -> None:
     assert "chunk_errors" not in camera.counters()
 
 
-def test_chunk_data_that_has_no_feature_is_pointed_out(
-    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_chunk_data_without_a_feature_is_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
     assert make(chunks=["Image", "Gain"]).open().chunks == {"Gain": "dB"}
-    assert "the camera has no feature ChunkImage" in caplog.text
+    assert "No feature ChunkImage" in caplog.text
 
 
-def test_what_a_grab_says_of_chunk_data(make: MakeHarvestersCamera) -> None:
+def test_grab_reports_chunk_data(make: MakeHarvestersCamera) -> None:
     report, _ = grab(make(["Gain", 6.0], chunks=["FrameID", "Gain"]), 5)
     assert report.chunks["Gain"] == ChunkValues(5, 6.0, 6.0, 6.0, 6.0, "dB")
     ids = report.chunks["FrameID"]
     assert (ids.frames, ids.last, ids.least, ids.greatest) == (5, ids.greatest, ids.first, ids.greatest)
 
 
-def test_a_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvestersCamera) -> None:
+def test_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvestersCamera) -> None:
     camera = make(["Gain", 6.0])
     camera.open()
-    plan = told_by(camera, Plan())
+    plan = with_camera_settings(camera, Plan())
     assert (plan.exposure_ns, plan.gain_db) == (100_000, 6.0)
-    assert told_by(camera, Plan(exposure_ns=7, gain_db=1.0)) == Plan(exposure_ns=7, gain_db=1.0)
+    assert with_camera_settings(camera, Plan(exposure_ns=7, gain_db=1.0)) == Plan(exposure_ns=7, gain_db=1.0)
 
 
-def test_time_stamps_are_those_of_the_clock_that_is_named(make: MakeHarvestersCamera) -> None:
+def test_timestamps_use_the_named_clock(make: MakeHarvestersCamera) -> None:
     camera = started(make())
     assert camera.open().clock == "camera"
     stamps = [frame.camera_time_ns for frame in take(camera, 5)]
     assert {b - a for a, b in pairwise(stamps) if a and b} == {2_500_000}
 
 
-def test_a_clock_that_follows_the_network_s_is_waited_for_and_named(make: MakeHarvestersCamera) -> None:
+def test_synchronised_clock_is_awaited_and_named(make: MakeHarvestersCamera) -> None:
     camera = started(make(ptp="on"))
     assert camera.open().clock == "PTP"
     (frame,) = take(camera, 1)
@@ -274,12 +272,12 @@ def test_a_clock_that_follows_the_network_s_is_waited_for_and_named(make: MakeHa
     assert abs(frame.host_time_ns - frame.camera_time_ns) < 10_000_000_000, "the simulated grandmaster keeps Unix time"
 
 
-def test_a_clock_that_does_not_settle_in_time_is_an_error(make: MakeHarvestersCamera) -> None:
-    with pytest.raises(CameraError, match=r"does not settle; expected PtpStatus Slave or .*within 0\.01 s"):
+def test_unsynchronised_clock_is_an_error_after_the_timeout(make: MakeHarvestersCamera) -> None:
+    with pytest.raises(CameraError, match=r"is not synchronised; expected PtpStatus Slave or .*within 0\.01 s"):
         make(ptp="on", ptp_timeout_s=0.01).open()
 
 
-def test_the_user_set_undoes_what_a_viewer_left_behind(make: MakeHarvestersCamera) -> None:
+def test_user_set_resets_settings_of_a_viewer(make: MakeHarvestersCamera) -> None:
     camera = make(["Gain", 12.0])
     camera.open()
     camera.close()
@@ -288,7 +286,7 @@ def test_the_user_set_undoes_what_a_viewer_left_behind(make: MakeHarvestersCamer
     assert found["Width"] == 64
 
 
-def test_a_mode_that_would_end_after_a_frame_is_undone_unless_it_was_asked_for(make: MakeHarvestersCamera) -> None:
+def test_single_frame_mode_is_reset_unless_requested(make: MakeHarvestersCamera) -> None:
     asked = started(make(["AcquisitionMode", "SingleFrame"], *KEPT_BY_THE_CAMERA))
     assert len(take(asked, 1)) == 1
     assert asked.read(0.1) is None
@@ -296,18 +294,16 @@ def test_a_mode_that_would_end_after_a_frame_is_undone_unless_it_was_asked_for(m
     assert len(take(started(make(user_set="UserSet1")), 3)) == 3
 
 
-def test_a_trigger_that_was_left_on_is_pointed_out(
-    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_trigger_mode_left_on_is_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
     left = make(["TriggerSource", "Line1"], ["TriggerMode", "On"], *KEPT_BY_THE_CAMERA)
     left.open()
     assert "waits for triggers" not in caplog.text
     left.close()
     make(user_set="UserSet1").open()
-    assert "SIM0001 waits for triggers from Line1, as it was left" in caplog.text
+    assert "SIM0001 waits for triggers from Line1, as configured before" in caplog.text
 
 
-def test_the_saved_state_of_a_camera_with_selectors_is_brought_back(make: MakeHarvestersCamera) -> None:
+def test_saved_state_with_selectors_is_restored(make: MakeHarvestersCamera) -> None:
     camera = make(["OffsetX", 32], ["Gain", 3.0], trigger={"source": "Line1", "output_line": "Line2"})
     saved = camera.inspect().options
     assert HarvestersCamera(HarvestersOptions.model_validate(saved)).inspect().options == saved
@@ -316,7 +312,7 @@ def test_the_saved_state_of_a_camera_with_selectors_is_brought_back(make: MakeHa
 # --- for days
 
 
-def test_memory_is_flat_over_many_starts_and_stops(make: MakeHarvestersCamera) -> None:
+def test_memory_is_constant_over_many_starts_and_stops(make: MakeHarvestersCamera) -> None:
     camera = make(form="Mono12p", size=256, buffers=32)
     camera.open()
     process = psutil.Process()
@@ -332,7 +328,7 @@ def test_memory_is_flat_over_many_starts_and_stops(make: MakeHarvestersCamera) -
     assert after - warm < 4 << 20, f"{(after - warm) / 2**20:.1f} MiB more after 20 cycles"
 
 
-def test_opening_and_closing_leaves_no_threads_and_files_behind(make: MakeHarvestersCamera) -> None:
+def test_open_and_close_leave_no_threads_and_files(make: MakeHarvestersCamera) -> None:
     camera = make()
     process = psutil.Process()
 

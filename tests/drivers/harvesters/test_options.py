@@ -1,4 +1,4 @@
-"""Options of a GenICam camera: written as camera people do, and refused where they cannot be meant."""
+"""Options of a GenICam camera."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps(**table: Any) -> list[tuple[str, object]]:
     return [(step.feature, step.value) for step in settings_of(options(**table))]
 
 
-def test_a_feature_is_a_pair_a_command_stands_alone_and_a_table_says_more() -> None:
+def test_features_are_pairs_commands_or_tables() -> None:
     given = options(features=[["Width", 640], ["TimerReset"], {"feature": "Gain", "value": 1.5, "optional": True}])
     assert [str(step) for step in given.features] == ["Width = 640", "TimerReset", "Gain = 1.5"]
     assert [step.optional for step in given.features] == [False, False, True]
@@ -32,7 +32,7 @@ def test_values_keep_their_types() -> None:
     assert [type(step.value) for step in given.features] == [int, float, bool, str]
 
 
-def test_everything_is_set_in_the_order_in_which_it_matters() -> None:
+def test_settings_are_ordered() -> None:
     got = steps(
         chunks=["FrameID"],
         trigger={
@@ -55,11 +55,11 @@ def test_everything_is_set_in_the_order_in_which_it_matters() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_asked_for_is_nothing_set() -> None:
+def test_empty_options_set_nothing() -> None:
     assert steps() == []
 
 
-def test_one_producer_needs_no_list() -> None:
+def test_single_producer_needs_no_list() -> None:
     assert options(cti="/opt/sdk/a.cti").cti == [Path("/opt/sdk/a.cti")]
 
 
@@ -76,7 +76,7 @@ def test_one_producer_needs_no_list() -> None:
         ({"trigger": {"source": "Line0", "software_rate_hz": 10}}, "software_rate_hz needs source = 'Software'"),
     ],
 )
-def test_what_cannot_be_meant_is_named_with_its_place(table: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_named_with_their_place(table: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         options(**table)
     assert words in str(caught.value)

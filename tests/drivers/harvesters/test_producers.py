@@ -1,4 +1,4 @@
-"""Producers: found where the user or the environment says, and refused in words when they are none."""
+"""Finding and checking GenTL producers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_stands_for_the_producers_in_it(folder: Path) -> None:
+def test_folder_means_all_producers_in_it(folder: Path) -> None:
     assert producer_files([folder]) == [folder / "a.cti", folder / "b.cti"]
 
 
-def test_a_producer_named_twice_is_opened_once(folder: Path) -> None:
+def test_duplicate_producer_is_used_once(folder: Path) -> None:
     assert producer_files([folder / "b.cti", folder]) == [folder / "b.cti", folder / "a.cti"]
 
 
@@ -37,46 +37,46 @@ def test_variables_and_the_home_folder_are_expanded(folder: Path, monkeypatch: p
     assert producer_files([Path("$SDK/a.cti"), Path("~/b.cti")]) == [folder / "a.cti", folder / "b.cti"]
 
 
-def test_without_any_given_the_environment_leads_to_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_the_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "more").mkdir()
     (folder / "more" / "c.cti").touch()
     monkeypatch.setenv(VARIABLE, f"{folder}:/no/such/folder::{folder / 'more'}")
     assert producer_files([]) == [folder / "a.cti", folder / "b.cti", folder / "more" / "c.cti"]
 
 
-def test_no_producer_at_all_says_where_one_would_come_from() -> None:
+def test_missing_producer_error_names_the_sdk() -> None:
     with pytest.raises(ConfigError) as caught:
         producer_files([])
     for words in ("No GenTL producer is known", VARIABLE, ".cti", "SDK"):
         assert words in str(caught.value)
 
 
-def test_an_environment_that_leads_nowhere_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_without_producers_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match=f"got {VARIABLE}={tmp_path}, without any .cti file"):
         producer_files([])
 
 
-def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"no GenTL producer {tmp_path / 'none.cti'}"):
         producer_files([tmp_path / "none.cti"])
-    with pytest.raises(ConfigError, match=rf"no .cti file in the folder {tmp_path}"):
+    with pytest.raises(ConfigError, match=rf"folder {tmp_path} contains no .cti file"):
         producer_files([tmp_path])
 
 
-def test_a_file_that_is_no_library_is_refused(folder: Path) -> None:
+def test_file_that_is_not_a_library_is_refused(folder: Path) -> None:
     with pytest.raises(CameraError, match=r"a\.cti cannot be loaded; expected a shared library"):
         check_producer(folder / "a.cti")
 
 
-def test_a_library_that_is_no_producer_is_refused_before_it_ends_the_process(producer: Path, tmp_path: Path) -> None:
+def test_library_that_is_not_a_producer_is_refused(producer: Path, tmp_path: Path) -> None:
     other = next(producer.parent.glob("libLog*.so"))
     path = Path(shutil.copy(other, tmp_path / "other.cti"))
-    with pytest.raises(CameraError, match=r"other\.cti is a library but no GenTL producer.*GCInitLib"):
+    with pytest.raises(CameraError, match=r"other\.cti is a library but not a GenTL producer.*GCInitLib"):
         check_producer(path)
 
 
-def test_a_producer_that_is_in_use_in_this_process_says_so(producer: Path) -> None:
+def test_producer_in_use_in_this_process_error_says_so(producer: Path) -> None:
     with open_system(producer) as system:
         assert system.is_open()
         with pytest.raises(CameraError, match=r"viky\.cti is in use in this process"), open_system(producer):

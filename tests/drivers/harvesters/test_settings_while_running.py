@@ -1,4 +1,4 @@
-"""What an operator may change on a GenICam camera that delivers frames, against the simulated GenTL camera."""
+"""Changing settings of a GenICam camera while it delivers frames, with the simulated GenTL camera."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def camera(gentl_producer: Path) -> Iterator[HarvestersCamera]:
     camera.close()
 
 
-def test_exposure_gain_and_rate_are_offered_with_the_cameras_own_ranges(camera: HarvestersCamera) -> None:
+def test_settings_have_the_ranges_of_the_camera(camera: HarvestersCamera) -> None:
     offered = {entry.name: entry for entry in camera.settings()}
     assert set(offered) == {"ExposureTime", "Gain", "AcquisitionFrameRate"}
     exposure = offered["ExposureTime"]
@@ -30,7 +30,7 @@ def test_exposure_gain_and_rate_are_offered_with_the_cameras_own_ranges(camera: 
     assert "(us)" in exposure.says
 
 
-def test_they_are_set_while_frames_come(camera: HarvestersCamera) -> None:
+def test_settings_change_while_streaming(camera: HarvestersCamera) -> None:
     assert camera.read(5.0) is not None
     assert camera.set("AcquisitionFrameRate", 200.0).frame_period_ns == 5_000_000
     camera.set("ExposureTime", 250)
@@ -44,7 +44,7 @@ def test_they_are_set_while_frames_come(camera: HarvestersCamera) -> None:
     assert (stamps[-1] - stamps[-5]) / 4 == pytest.approx(5e6, rel=0.2), "on the camera's own clock"
 
 
-def test_what_the_camera_does_not_take_is_said_with_its_range(camera: HarvestersCamera) -> None:
+def test_invalid_setting_error_names_the_range(camera: HarvestersCamera) -> None:
     with pytest.raises(InputError, match=r"ExposureTime.*from 10 to"):
         camera.set("ExposureTime", 1.0)
     with pytest.raises(InputError, match="Did you mean ExposureTime"):

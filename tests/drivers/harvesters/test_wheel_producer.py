@@ -1,4 +1,4 @@
-"""The driver against the producer that the genicam wheel carries: a real one, with pip alone."""
+"""The driver with the producer of the genicam wheel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message(camera: HarvestersCamera, error: type[SciStreamError]) -> str:
     return str(caught.value)
 
 
-def test_it_opens_configures_delivers_without_gaps_stops_and_starts_again(make: MakeHarvestersCamera) -> None:
+def test_camera_configures_delivers_stops_and_restarts(make: MakeHarvestersCamera) -> None:
     camera = make(features=FEATURES, buffers=64)
     capabilities = camera.open()
     assert (capabilities.height_px, capabilities.width_px, capabilities.pixel_format) == (240, 320, "Mono8")
@@ -47,7 +47,7 @@ def test_it_opens_configures_delivers_without_gaps_stops_and_starts_again(make: 
     assert camera.counters() == {"delivered": 201}
 
 
-def test_another_process_may_open_the_same_camera_meanwhile(make: MakeHarvestersCamera, producer: Path) -> None:
+def test_other_process_can_open_the_same_producer(make: MakeHarvestersCamera, producer: Path) -> None:
     camera = make(features=FEATURES, buffers=64)
     camera.open()
     camera.start()
@@ -70,13 +70,13 @@ def test_another_process_may_open_the_same_camera_meanwhile(make: MakeHarvesters
     assert ids == list(range(1, len(ids) + 1))
 
 
-def test_what_was_set_is_read_back_and_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_are_read_back_and_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     make(features=FEATURES).open()
     assert "Machine Vision Games Ltd. Viky 1: Width = 320" in caplog.text
 
 
-def test_the_present_state_can_be_saved_and_brought_back(make: MakeHarvestersCamera) -> None:
+def test_present_state_can_be_saved_and_restored(make: MakeHarvestersCamera) -> None:
     saved = make(features=[*FEATURES, ["BouncingBallSize", 33]]).inspect().options
     again = HarvestersCamera.Options.model_validate(saved)
     assert Setting(feature="BouncingBallSize", value=33) in again.features
@@ -97,18 +97,18 @@ def test_features_are_described_with_kind_access_range_and_unit(make: MakeHarves
     assert width.category == "ImageFormatControl"
 
 
-def test_a_camera_can_be_inspected_whatever_it_sends(make: MakeHarvestersCamera) -> None:
+def test_inspect_works_for_unsupported_formats(make: MakeHarvestersCamera) -> None:
     inspection = make(features=[["PixelFormat", "RGBa8"]]).inspect()
     assert ["PixelFormat", "RGBa8"] in inspection.options["features"]
 
 
-def test_sigint_stays_with_whoever_had_it(make: MakeHarvestersCamera) -> None:
+def test_sigint_handler_is_kept(make: MakeHarvestersCamera) -> None:
     before = signal.getsignal(signal.SIGINT)
     make().open()
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_camera_that_is_dropped_lets_go_of_its_producer(make: MakeHarvestersCamera) -> None:
+def test_garbage_collected_camera_releases_its_producer(make: MakeHarvestersCamera) -> None:
     camera = HarvestersCamera(make()._options)
     camera.open()
     camera.start()
@@ -116,7 +116,7 @@ def test_a_camera_that_is_dropped_lets_go_of_its_producer(make: MakeHarvestersCa
     assert make().open().serial == "1"
 
 
-def test_cameras_are_found_with_the_options_that_select_them(producer: Path, make: MakeHarvestersCamera) -> None:
+def test_find_returns_options_that_select_each_camera(producer: Path, make: MakeHarvestersCamera) -> None:
     (found,) = HarvestersCamera.find([producer])
     assert found.problem == ""
     cameras = [camera for interface in found.interfaces for camera in interface.cameras]
@@ -128,7 +128,7 @@ def test_cameras_are_found_with_the_options_that_select_them(producer: Path, mak
     chosen.close()
 
 
-def test_a_producer_that_is_broken_is_found_with_its_problem(producer: Path, tmp_path: Path) -> None:
+def test_defective_producer_is_listed_with_its_problem(producer: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.cti").write_text("no library")
     broken, good = HarvestersCamera.find([tmp_path, producer])
     assert "cannot be loaded" in broken.problem
@@ -138,17 +138,17 @@ def test_a_producer_that_is_broken_is_found_with_its_problem(producer: Path, tmp
 # --- bad input
 
 
-def test_two_that_match_are_listed(make: MakeHarvestersCamera) -> None:
+def test_several_matching_cameras_are_listed(make: MakeHarvestersCamera) -> None:
     said = message(make(selector={"model": "Viky"}), ConfigError)
-    assert said.startswith("3 cameras fit the selector model 'Viky'. Found:")
+    assert said.startswith("3 cameras match the selector model 'Viky'. Found:")
     for serial in "012":
         assert f"serial '{serial}'" in said
     assert 'selector = { serial = "…" }' in said
 
 
-def test_none_that_matches_shows_those_found_and_may_come_back(make: MakeHarvestersCamera) -> None:
+def test_selector_without_match_lists_cameras(make: MakeHarvestersCamera) -> None:
     said = message(make(selector={"serial": "7"}), CameraError)
-    assert said.startswith("No camera fits the selector serial '7'. Found:")
+    assert said.startswith("No camera matches the selector serial '7'. Found:")
     assert "serial '2'" in said
 
 
@@ -157,16 +157,16 @@ def test_none_that_matches_shows_those_found_and_may_come_back(make: MakeHarvest
     [
         (["Widht", 320], ["has no feature Widht", "Did you mean Width?"]),
         (["Xyzzy", 320], ["has no feature Xyzzy", "sci-stream cameras features"]),
-        (["Width", 10_000], ["Width does not take its value", "expected 100 to 800", "got 10000"]),
+        (["Width", 10_000], ["Width refuses its value", "expected 100 to 800", "got 10000"]),
         (["AcquisitionFrameRate", 1e6], ["expected 1 to 200 Hz", "got 1000000.0"]),
-        (["Width", "wide"], ["Width does not take its value", "expected 100 to 800", "got 'wide'"]),
-        (["Width", True], ["Width does not take its value", "got True"]),
+        (["Width", "wide"], ["Width refuses its value", "expected 100 to 800", "got 'wide'"]),
+        (["Width", True], ["Width refuses its value", "got True"]),
         (["PixelFormat", "Mono99"], ["expected one of RGBa8, Mono8", "got 'Mono99'"]),
         (["PayloadSize", 7], ["PayloadSize cannot be set", "got a read-only one"]),
         (["AcquisitionStop", 7], ["AcquisitionStop is a command and takes no value", "got 7"]),
     ],
 )
-def test_a_feature_that_cannot_be_set_is_named_with_what_it_takes(
+def test_feature_that_cannot_be_set_error_names_valid_values(
     make: MakeHarvestersCamera, feature: list[object], words: list[str]
 ) -> None:
     said = message(make(features=[["PixelFormat", "Mono8"], feature]), ConfigError)
@@ -177,29 +177,29 @@ def test_a_feature_that_cannot_be_set_is_named_with_what_it_takes(
     assert make(features=[["PixelFormat", "Mono8"], optional]).open().pixel_format == "Mono8"
 
 
-def test_a_pixel_format_that_is_not_supported_is_named_with_one_that_is(make: MakeHarvestersCamera) -> None:
+def test_unsupported_pixel_format_error_names_a_supported_one(make: MakeHarvestersCamera) -> None:
     said = message(make(features=[["PixelFormat", "RGBa8"]]), CameraError)
     assert "RGBa8, which is not supported; expected one of Mono8;" in said
 
 
-def test_a_clock_that_cannot_follow_another_is_an_error_only_if_it_must(make: MakeHarvestersCamera) -> None:
-    assert "no clock that follows IEEE 1588" in message(make(ptp="on"), CameraError)
+def test_ptp_without_support_fails_only_if_required(make: MakeHarvestersCamera) -> None:
+    assert "does not support IEEE 1588" in message(make(ptp="on"), CameraError)
     assert make(ptp="try").open().clock == "none"
 
 
-def test_after_any_of_these_the_camera_is_free_again(make: MakeHarvestersCamera) -> None:
+def test_camera_is_free_after_every_failure(make: MakeHarvestersCamera) -> None:
     message(make(features=[["Widht", 320]]), ConfigError)
     assert make().open().serial == "1"
 
 
-def test_a_second_camera_of_a_producer_in_one_process_is_refused_in_words(make: MakeHarvestersCamera) -> None:
+def test_second_camera_of_a_producer_in_one_process_is_refused(make: MakeHarvestersCamera) -> None:
     make().open()
     said = message(make(selector={"serial": "2"}), CameraError)
     assert "viky.cti is in use in this process" in said
-    assert "each acquire node is a process of its own" in said
+    assert "each acquire node is a separate one" in said
 
 
-def test_without_the_packages_it_says_how_to_install_them(make: MakeHarvestersCamera) -> None:
+def test_missing_packages_error_names_the_extra(make: MakeHarvestersCamera) -> None:
     program = (
         "import sys; sys.modules['harvesters'] = None\n"
         "from sci_stream_drivers.harvesters import *; from sci_stream.errors import CameraError\n"

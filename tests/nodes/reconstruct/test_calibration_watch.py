@@ -63,13 +63,13 @@ def test_a_shift_is_warned_of_once_and_masks_move_only_where_the_rig_allows_it(
     for correct in (False, True):
         caplog.clear()
         watching, engine = watch(rig, CalibrationSection(health_every=1, correct_shift=correct))
-        before = engine._phi.clone()
+        before = engine._masks.phi.clone()
         with caplog.at_level(logging.WARNING):
             for snapshot in snapshots:
                 assert watching.see(snapshot, video) is not None
         assert len(caplog.records) == 1
         engine.warm_up()  # the masks move with the next snapshot
-        assert bool(torch.equal(engine._phi, before)) is not correct
+        assert bool(torch.equal(engine._masks.phi, before)) is not correct
         status = watching.status()
         assert status["mask_shift_x_px"] == pytest.approx(0.5, abs=0.06)
         assert status["masks_corrected"] == int(correct)
@@ -87,23 +87,23 @@ def test_a_series_keeps_the_last_look_and_the_worst() -> None:
     assert book.figures() is None
     assert book.alerts(0.1) == []
     for x, match in ((0.0, 0.9), (0.5, 0.6), (0.2, 0.8)):
-        book.take(replace(WELL, shift_x_px=x, shift_y_px=0.0, match=match))
-    book.take(replace(WELL, shift_x_px=None, shift_y_px=None, match=None))
+        book.add(replace(WELL, shift_x_px=x, shift_y_px=0.0, match=match))
+    book.add(replace(WELL, shift_x_px=None, shift_y_px=None, match=None))
     figures = book.figures()
     assert figures is not None
-    assert (figures["looks"], figures["largest_shift_px"], figures["least_match"]) == (4, 0.5, 0.6)
-    assert figures["shift_x_px"] is None
-    book.take(replace(WELL, order="reversed"))
+    assert (figures.looks, figures.largest_shift_px, figures.least_match) == (4, 0.5, 0.6)
+    assert figures.shift_x_px is None
+    book.add(replace(WELL, order="reversed"))
     assert len(book.alerts(0.1)) == 1
 
 
 def test_the_book_tells_by_how_much_the_picture_has_become_darker_or_brighter() -> None:
     book = CalibrationStatistics()
     for brightness in (None, 0.5, 0.4):
-        book.take(replace(WELL, brightness=brightness, gain=1.5))
+        book.add(replace(WELL, brightness=brightness, gain=1.5))
     figures = book.figures()
     assert figures is not None
-    assert (figures["brightness"], figures["brightness_drift"], figures["camera_gain"]) == (0.4, 0.8, 1.5)
+    assert (figures.brightness, figures.brightness_drift, figures.camera_gain) == (0.4, 0.8, 1.5)
 
 
 def test_pixels_that_no_mask_opens_are_a_figure_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:

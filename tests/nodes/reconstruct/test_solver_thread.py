@@ -216,7 +216,7 @@ def test_running_out_of_memory_costs_speed_or_the_snapshot_and_the_one_before_it
     error: Exception,
     fits_with_less: bool,
 ) -> None:
-    iterate = Engine._iterate
+    iterate = Engine.solve
     tries = 0
 
     def exhausted(engine: Engine, *args: Any) -> Any:
@@ -228,7 +228,7 @@ def test_running_out_of_memory_costs_speed_or_the_snapshot_and_the_one_before_it
         return iterate(engine, *args)
 
     calls: list[int] = []
-    monkeypatch.setattr(Engine, "_iterate", exhausted)
+    monkeypatch.setattr(Engine, "solve", exhausted)
     bench = start()
     bench.solver.adopt(calibration)
     for seq in range(3):

@@ -44,7 +44,7 @@ def test_it_films_every_frame_of_every_snapshot(tmp_path: Path, series, held) ->
     film.close()
     film.close()
     status = film.status()
-    assert (status["snapshots"], status["left_out"], status["reason"]) == (20, 0, "")
+    assert (status.snapshots, status.left_out, status.reason) == (20, 0, "")
     assert frames_of(tmp_path / "run.mp4") == 60
 
 
@@ -57,9 +57,9 @@ def test_an_encoder_that_falls_behind_costs_frames_of_the_film_and_holds_nothing
     held.set()
     film.close()
     status = film.status()
-    assert status["snapshots"] + status["left_out"] == 50
-    assert 8 <= status["snapshots"] <= 9, "what waited, and the one in hand"
-    assert frames_of(tmp_path / "run.mp4") == 3 * status["snapshots"]
+    assert status.snapshots + status.left_out == 50
+    assert 8 <= status.snapshots <= 9, "what waited, and the one in hand"
+    assert frames_of(tmp_path / "run.mp4") == 3 * status.snapshots
 
 
 def test_a_disk_that_refuses_ends_the_film_in_words_and_counts_the_rest(tmp_path: Path, series, monkeypatch) -> None:
@@ -77,8 +77,8 @@ def test_a_disk_that_refuses_ends_the_film_in_words_and_counts_the_rest(tmp_path
     film.close()
     film.publish(series.reconstruction(5))
     status = film.status()
-    assert (status["snapshots"], status["left_out"]) == (0, 6)
-    assert "the disk is gone" in status["reason"]
+    assert (status.snapshots, status.left_out) == (0, 6)
+    assert "the disk is gone" in status.reason
 
 
 def test_it_ends_at_the_floor_before_the_recording_does(tmp_path: Path, series, monkeypatch) -> None:
@@ -86,7 +86,7 @@ def test_it_ends_at_the_floor_before_the_recording_does(tmp_path: Path, series, 
     film = Movie(tmp_path / "run.h5", MovieOptions(floor_free_bytes=2000))
     film.publish(series.reconstruction(0))
     film.close()
-    assert "nearly full" in film.status()["reason"]
+    assert "nearly full" in film.status().reason
 
 
 def test_an_earlier_film_is_left_alone(tmp_path: Path, series, held) -> None:

@@ -52,8 +52,8 @@ def test_it_is_a_sink(recorder: Recorder, tmp_path: Path, series) -> None:
     sink.reconstructed(series.reconstruction(2))
     sink.series_ended(LEDGER)
     sink.close()
-    assert recorder.status()["rows"] == 3
-    assert recorder.status()["mb_per_s"] > 0, "however short it was"
+    assert recorder.status().rows == 3
+    assert recorder.status().mb_per_s > 0, "however short it was"
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0, 1, 2]
         assert recording.video_seqs == [1, 2]
@@ -103,7 +103,7 @@ def test_a_full_queue_is_said_and_holds_no_more(tmp_path: Path, series, held) ->
     recorder.series_started(series.info, series.calibration)
     answers = [recorder.submit_raw(series.snapshot(seq)) for seq in range(20)]
     assert answers.count(Admission.FULL) > 10
-    assert recorder.status()["queue_bytes"] <= 4 * size
+    assert recorder.status().queue_bytes <= 4 * size
     held.set()
     recorder.raw(series.snapshot(30))  # waits for room
     recorder.series_ended(LEDGER)
@@ -139,10 +139,10 @@ def test_recording_can_stop_and_start_again_while_the_series_runs(recorder: Reco
     assert recorder.submit_raw(series.snapshot(0)) is Admission.STOPPED
     for seq in range(2):
         recorder.series_started(series.info, series.calibration)
-        assert recorder.status()["state"] == "recording"
+        assert recorder.status().state == "recording"
         recorder.raw(series.snapshot(seq))
         recorder.series_ended(LEDGER)
-        assert recorder.status()["state"] == "idle"
+        assert recorder.status().state == "idle"
         assert recorder.submit_raw(series.snapshot(9)) is Admission.STOPPED
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run-1.h5",
@@ -195,8 +195,8 @@ def test_at_the_floor_it_stops_in_order_and_what_comes_later_is_refused(tmp_path
     else:
         pytest.fail("it went on recording below the floor")
     status = recorder.status()
-    assert status["state"] == "stopped"
-    assert "disk full" in status["reason"]
+    assert status.state == "stopped"
+    assert "disk full" in status.reason
     with pytest.raises(StorageError, match="stopped"):
         recorder.raw(series.snapshot(60))
     recorder.series_ended(LEDGER)
@@ -223,7 +223,7 @@ def test_it_warns_before_the_floor_and_takes_the_warning_back(tmp_path: Path, se
             written.clear()
             recorder.submit_raw(series.snapshot(part), lambda _: written.set())
             assert written.wait(10)
-        return str(recorder.status()["warning"])
+        return str(recorder.status().warning)
 
     assert "3.2 GB" in warning_after(0)
     free[0] = 9 * GB
@@ -246,8 +246,8 @@ def test_a_write_that_fails_is_reported_for_each_item_and_ends_the_recording(
     assert failed.wait(10)
     recorder.series_ended(LEDGER)
     assert results == [Written.LOST]
-    assert recorder.status()["state"] == "failed"
-    assert "the disk is gone" in recorder.status()["reason"]
+    assert recorder.status().state == "failed"
+    assert "the disk is gone" in recorder.status().reason
     with Recording(tmp_path / "run-1.h5") as recording:
         assert np.array_equal(recording.raw(0), series.counts(0))
 
@@ -313,8 +313,8 @@ def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(small_disk: Path, seri
         with ballast.open("ab") as file:
             file.write(b"\1" * min(100_000, max(0, free_bytes(ballast) - 4096)))
         seq += 1
-    assert recorder.status()["state"] == "failed"
-    path = Path(recorder.status()["file"])
+    assert recorder.status().state == "failed"
+    path = Path(recorder.status().file)
     recorder.series_ended(LEDGER)
     with Recording(path) as recording:
         assert len(recording.raw_seqs) >= results.count(Written.WRITTEN)
@@ -332,8 +332,8 @@ def test_segments_follow_by_size_and_one_file_lies_over_them(tmp_path: Path, ser
         recorder.submit_ledger({"acquired": seq + 1}, {"solvers": {"reconstruct-0": {}}})
     recorder.series_ended(LEDGER)
     status = recorder.status()
-    assert (status["segment"], status["rows"], status["bytes"]) == (2, 8, 8 * size)
-    assert status["whole"] == str(tmp_path / "run-1.nxs")
+    assert (status.segment, status.rows, status.bytes) == (2, 8, 8 * size)
+    assert status.whole == str(tmp_path / "run-1.nxs")
     with Recording(tmp_path / "run-1.h5") as first, Recording(tmp_path / "run-1_001.h5") as second:
         assert first.raw_seqs == [0, 1, 2]
         assert first.continued == "run-1_001.h5"
@@ -372,6 +372,6 @@ def test_a_next_segment_that_cannot_be_made_fails_in_order(tmp_path: Path, serie
     recorder.series_started(series.info, series.calibration)
     recorder.raw(series.snapshot(0))
     recorder.series_ended(LEDGER)
-    assert recorder.status()["state"] == "failed"
+    assert recorder.status().state == "failed"
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0]

@@ -52,7 +52,7 @@ def reconstruction(
 def book_of(*taken: Reconstruction) -> SeriesStatistics:
     book = SeriesStatistics(INFO)
     for number, each in enumerate(taken):
-        book.take(each, stage_seconds(each.times), float(number))
+        book.add(each, stage_seconds(each.times), float(number))
         book.ledger.settle(each.id.seq, Outcome.RECONSTRUCTED)
     book.ledger.end(len(taken))
     return book

@@ -45,6 +45,6 @@ def test_what_stands_still_is_as_good(options: dict[str, object]) -> None:
 def test_from_the_still_image_the_papers_algorithm_is_had_as_it_is_printed() -> None:
     fast = film("fast")
     results = [
-        solved(fast, dataclasses.replace(how, linear_start=False, restrain=False), 4)[0] for how in (DEFAULT, PAPER)
+        solved(fast, dataclasses.replace(how, linear_start=False, weigh_noise=False), 4)[0] for how in (DEFAULT, PAPER)
     ]
     assert np.array_equal(*results)

@@ -153,8 +153,8 @@ def test_noise_is_part_of_a_calibrations_identity_and_what_is_none_is_refused() 
             Calibration(phi, **wrong)
 
 
-@pytest.mark.parametrize(("solver", "least_db"), [("gap", 2.0), ("admm", 0.5)])
-def test_a_noisy_snapshot_comes_out_better_where_its_noise_is_known(
+@pytest.mark.parametrize(("solver", "least_db"), [("gap", 2.0), ("admm", 0.1)])
+def test_noisy_snapshot_improves_with_known_or_estimated_noise(
     make_video: Callable[..., np.ndarray],
     make_calibration: Callable[..., Calibration],
     expose: Callable[..., Snapshot],
@@ -176,6 +176,7 @@ def test_a_noisy_snapshot_comes_out_better_where_its_noise_is_known(
         assert quality is not None
         return quality
 
-    plain = quality_db(exact, weigh=True)
-    assert quality_db(report, weigh=False) == plain, "what is given is not heeded"
-    assert quality_db(report, weigh=True) > plain + least_db
+    unweighted = quality_db(exact, weigh=False)
+    assert quality_db(report, weigh=False) == unweighted
+    assert quality_db(report, weigh=True) > unweighted + least_db
+    assert quality_db(exact, weigh=True) > unweighted + 0.1, "it is found in the snapshot"

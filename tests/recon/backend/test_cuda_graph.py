@@ -55,7 +55,7 @@ def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -
     "how",
     [
         {},
-        {"relaxation": 1.5, "momentum": 4.0},
+        {"relaxation": 1.5},
         {"relaxation": 0.0},
         {"noise": torch.full((18, 15), 0.01)},
         {"relative": torch.linspace(0.5, 2.0, 15).expand(18, 15)},
@@ -109,8 +109,8 @@ def test_one_recording_serves_all_snapshots_of_a_calibration() -> None:
     recorded, phi = CudaGraphStep(denoise, by_hand), Problem().phi
     for seed in range(4):
         problem = Problem(seed)
-        got = problem.solve(denoise, recorded, phi, momentum=4.0)[-1]
-        torch.testing.assert_close(got, problem.solve(denoise, gap_step, phi, momentum=4.0)[-1])
+        got = problem.solve(denoise, recorded, phi, relaxation=1.5)[-1]
+        torch.testing.assert_close(got, problem.solve(denoise, gap_step, phi, relaxation=1.5)[-1])
     assert recorded.recordings == 1
 
 
@@ -118,7 +118,7 @@ def test_each_acceleration_and_each_form_of_a_denoiser_has_a_recording_of_its_ow
     denoise = lite(precision=Precision.HALF)
     denoise.half_from_sigma = 0.1
     recorded, problem = CudaGraphStep(denoise, by_hand), Problem()
-    for how in ({"momentum": 4.0}, {"momentum": 0.0}, {"momentum": 4.0}):
+    for how in ({"relaxation": 1.5}, {"relaxation": 0.0}, {"relaxation": 1.5}):
         got = problem.solve(denoise, recorded, problem.phi, **how)
         for mine, wanted in zip(got, problem.solve(denoise, gap_step, problem.phi, **how), strict=True):
             torch.testing.assert_close(mine, wanted)
@@ -133,7 +133,7 @@ def test_an_observer_is_told_the_same() -> None:
         start = cold_start(problem.y, problem.phi, problem.r_inv)
         iterates = gap(
             start, problem.y, problem.phi, problem.r_inv,
-            denoise=denoise, sigmas=SIGMAS, momentum=4.0, step=step,
+            denoise=denoise, sigmas=SIGMAS, relaxation=1.5, step=step,
             observe=lambda x, d, pairs=pairs: pairs.append((x, d)),
         )  # fmt: skip
         copies = [d.clone() for d in iterates]
@@ -216,8 +216,8 @@ def test_a_cuda_graph_replays_the_iteration(precision: Precision) -> None:
             recorded, phi = CudaGraphStep(denoise, record_cuda_graph(cuda)), Problem(device=cuda).phi
             for seed in range(3):
                 problem = Problem(seed, cuda)
-                got = problem.solve(denoise, recorded, phi, relaxation=1.5, momentum=4.0)
-                wanted = problem.solve(denoise, gap_step, phi, relaxation=1.5, momentum=4.0)
+                got = problem.solve(denoise, recorded, phi, relaxation=1.5)
+                wanted = problem.solve(denoise, gap_step, phi, relaxation=1.5)
                 for mine, other in zip(got, wanted, strict=True):
                     torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
             assert recorded.fault == ""

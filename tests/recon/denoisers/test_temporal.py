@@ -119,9 +119,7 @@ def _solved(speed: float, *, along_time: bool) -> float:
     sigmas = AnytimeSchedule(SigmaSchedule(50 / 255, 10 / 255), Budget(12), rule=rule)
     priors = priors_in_turn(lite(), 8, CPU, along_time=along_time)
     start = cold_start(y, phi, r_inv)
-    iterates = gap(
-        start, y, phi, r_inv, denoise=priors, sigmas=sigmas, relaxation=1.5, momentum=4.0, observe=rule.observe
-    )
+    iterates = gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, relaxation=1.5, observe=rule.observe)
     return psnr(list(iterates)[-1], truth)
 
 
@@ -145,8 +143,8 @@ def test_recorded_turns_are_those_done_one_by_one(make: type[TvDenoiser]) -> Non
     recorded = CudaGraphStep(prior, by_hand)
     sigmas = [0.2 * 0.9**k for k in range(9)]
     for _ in range(2):
-        got = list(gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, momentum=4.0, step=recorded))
-        wanted = list(gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, momentum=4.0))
+        got = list(gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, step=recorded))
+        wanted = list(gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas))
         for mine, expected in zip(got, wanted, strict=True):
             torch.testing.assert_close(mine, expected)
     # The frames, and three lengths of groups, have one each.

@@ -21,7 +21,7 @@ from sci_stream.recon.settings import SolverSettings, default_settings
 
 B, SIZE = 8, 64
 CPU = torch.device("cpu")
-SETTINGS = default_settings(CPU, "ffdnet-lite")
+SETTINGS = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), weigh_noise=False)
 FRAMES_ONLY = dataclasses.replace(SETTINGS, along_time=False)
 """Along time the network is given another σ than frames are."""
 

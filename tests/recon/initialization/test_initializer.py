@@ -152,17 +152,14 @@ def test_a_solve_that_came_to_nothing_is_not_begun_from(engine: Engine, shots: l
     assert (report.start, report.start_reason) == (Start.COLD, "diverged")
 
 
-@pytest.mark.parametrize(("relaxation", "momentum"), [(1.5, 5.0), (1.86, 4.0), (1.99, 10.0)])
+@pytest.mark.parametrize("relaxation", [1.5, 1.86, 1.99])
 def test_no_acceleration_diverges_from_a_warm_start(
-    calibration: Calibration, shots: list[Snapshot], relaxation: float, momentum: float
+    calibration: Calibration, shots: list[Snapshot], relaxation: float
 ) -> None:
-    """Two iterations leave a sound past whatever the acceleration; the thirty after them have time to diverge.
-
-    Nothing restrains them: the plain solve would end early, and be the better for it.
-    """
+    """Two iterations leave a sound past whatever the acceleration; the thirty after them have time to diverge."""
     solved = []
-    for alpha, mu in ((relaxation, momentum), (1.0, 0.0)):
-        settings = dataclasses.replace(WARM, relaxation=alpha, momentum=mu, iterations=30, restrain=False)
+    for alpha in (relaxation, 1.0):
+        settings = dataclasses.replace(WARM, relaxation=alpha, iterations=30)
         engine = Engine(calibration, TvDenoiser(), CPU, settings)
         solve(engine, shots[0], iterations=2)
         solved.append(solve(engine, shots[1], iterations=30))
@@ -171,22 +168,3 @@ def test_no_acceleration_diverges_from_a_warm_start(
     assert accelerated is not None
     assert plain is not None
     assert accelerated > plain - 1.0
-
-
-def after_a_cut(shots: list[Snapshot]) -> Snapshot:
-    """Return a third snapshot that has nothing to do with the second."""
-    return dataclasses.replace(shots[2], counts=shots[2].counts[::-1, ::-1].copy(), truth=None)
-
-
-def test_from_a_still_image_everywhere_nothing_is_restrained(calibration: Calibration, shots: list[Snapshot]) -> None:
-    """Motion is not distinguished from texture, whether the solve starts warm or a warm start is refused."""
-    videos = []
-    for restrain in (True, False):
-        engine = Engine(
-            calibration, TvDenoiser(), CPU, dataclasses.replace(WARM, linear_start=False, restrain=restrain)
-        )
-        solved = [engine.reconstruct(shot) for shot in (*shots[:2], after_a_cut(shots))]
-        assert [report.start for _, report in solved] == [Start.COLD, Start.WARM, Start.COLD]
-        videos.append([video for video, _ in solved])
-    for restrained, free in zip(*videos, strict=True):
-        assert np.array_equal(restrained, free)

@@ -10,7 +10,8 @@ from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization import warm_start
 from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError, LinearStart
 from sci_stream.recon.initialization.optical_flow import box_mean, gradient
-from sci_stream.recon.initialization.warm_start import Coded, Prediction, extrapolate, predict, refine
+from sci_stream.recon.initialization.warm_start import Prediction, extrapolate, predict, refine
+from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.metrics import psnr
 
 B, H, W = 8, 64, 72
@@ -32,23 +33,23 @@ def contrasty(video: torch.Tensor) -> torch.Tensor:
     return ((video - 0.5) * 3 + 0.5).clamp(0, 1)
 
 
-def coded(video: torch.Tensor, *, grey: bool = False, seed: int = 1) -> Coded:
+def coded(video: torch.Tensor, *, grey: bool = False, seed: int = 1) -> Measurement:
     """Return a video's measurement through random masks, binary or grey as of blurring optics."""
     random = torch.rand(video.shape, generator=torch.Generator().manual_seed(seed))
     phi = 0.1 + 0.7 * random if grey else (random < 0.5).float()
-    return Coded(forward(phi, video), phi, inverse_gram(gram_diag(phi)))
+    return Measurement(forward(phi, video), phi, inverse_gram(gram_diag(phi)))
 
 
-def still_of(measured: Coded) -> torch.Tensor:
+def still_of(measured: Measurement) -> torch.Tensor:
     return cold_start(measured.y, measured.phi, measured.r_inv)
 
 
-def cold_of(measured: Coded, *, linear: bool = True) -> tuple[InitialGuess, LeaveOneOutError]:
+def cold_of(measured: Measurement, *, linear: bool = True) -> tuple[InitialGuess, LeaveOneOutError]:
     evidence = LinearStart(measured.phi, measured.r_inv).evidence(measured.y, measured.r_inv)
     return evidence.cold(still_of(measured), linear=linear), evidence
 
 
-def predicted(past: torch.Tensor, measured: Coded, *, linear: bool = True) -> Prediction:
+def predicted(past: torch.Tensor, measured: Measurement, *, linear: bool = True) -> Prediction:
     cold, evidence = cold_of(measured, linear=linear)
     return predict(past, cold, measured, evidence)
 
@@ -167,7 +168,7 @@ def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.Monke
 
 def test_without_any_valid_measurement_the_start_is_the_still_image() -> None:
     measured = coded(scene(B))
-    blind = Coded(measured.y, measured.phi, torch.zeros_like(measured.r_inv))
+    blind = Measurement(measured.y, measured.phi, torch.zeros_like(measured.r_inv))
     torch.testing.assert_close(predicted(scene(0), blind).start.video, still_of(blind))
 
 

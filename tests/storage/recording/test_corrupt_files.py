@@ -1,4 +1,4 @@
-"""Killed in the middle of a flush, a recording takes nothing for done that it does not hold whole."""
+"""Recordings killed in the middle of a flush contain no snapshot that counts as done but is incomplete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def deliver(writer: RecordingWriter, series, seqs: Iterable[int], *, raw_first: 
 
 
 def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Return what a kill would leave in a file while something flushes it: at each change of it, its content."""
+    """Return the contents of a file at each change during a flush: what a kill could leave."""
     contents = [path.read_bytes()]
 
     def look() -> None:
@@ -62,7 +62,7 @@ def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.Mo
         pytest.param(False, False, False, id="rows alone"),
     ],
 )
-def test_wherever_a_kill_cuts_a_flush_short_nothing_is_missing_once_it_is_delivered_again(
+def test_torn_flush_loses_nothing_after_redelivery(
     tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch, *, raw: bool, video: bool, raw_first: bool
 ) -> None:
     live = RecordingWriter(tmp_path / "live.h5", series.info, series.calibration, raw=raw, video=video)
@@ -92,7 +92,7 @@ def test_wherever_a_kill_cuts_a_flush_short_nothing_is_missing_once_it_is_delive
     assert len(found) > 1
 
 
-def test_an_outcome_whose_video_was_never_said_to_be_there_is_not_believed(tmp_path: Path, series) -> None:
+def test_outcome_without_stored_video_is_ignored(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     with RecordingWriter(path, series.info, series.calibration) as writer:
         writer.write_reconstruction(series.reconstruction(0))
@@ -111,7 +111,7 @@ def test_an_outcome_whose_video_was_never_said_to_be_there_is_not_believed(tmp_p
 
 
 def assert_whole(recording: Recording, seq: int, *, has_video: bool) -> None:
-    """Assert that a snapshot which has an outcome has all that belongs to it."""
+    """Assert that every snapshot with an outcome is complete."""
     outcome, reason = recording.outcome(seq) or ("", "")
     assert outcome == ("dropped" if seq % 3 == 2 else "reconstructed")
     assert reason == ("queue_full" if outcome == "dropped" else "")
@@ -122,7 +122,7 @@ def assert_whole(recording: Recording, seq: int, *, has_video: bool) -> None:
 
 
 def assert_all_there_once(path: Path, series, *, raw: bool, video: bool) -> None:
-    """Assert that over all segments each snapshot has its outcome once, and what is stored of it is there once."""
+    """Assert that across all segments each snapshot has one outcome and is stored once."""
     outcomes, raws, videos = Counter[int](), Counter[int](), Counter[int]()
     for segment in existing_segments(path):
         with Recording(segment) as recording:

@@ -1,4 +1,4 @@
-"""After a kill and on a full disk a recording holds what was flushed."""
+"""After a kill and on a full disk a recording contains everything that was flushed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.storage.recording.writing import start_writer
 
 
 @pytest.mark.parametrize("every", [1, 16])
-def test_after_a_kill_plain_h5py_reads_all_but_the_last_unflushed_batch(tmp_path: Path, every: int) -> None:
+def test_h5py_reads_all_flushed_rows_after_a_kill(tmp_path: Path, every: int) -> None:
     path = tmp_path / "run.h5"
     writer = start_writer(path, every)
     assert writer.stdout is not None
@@ -38,7 +38,7 @@ def test_after_a_kill_plain_h5py_reads_all_but_the_last_unflushed_batch(tmp_path
         assert recording.raw_seqs == list(range(held))
 
 
-def test_all_readers_in_a_process_follow_a_writer_in_another(tmp_path: Path) -> None:
+def test_all_readers_follow_a_writer_of_another_process(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     writer = start_writer(path, 16)
     assert writer.stdout is not None
@@ -61,7 +61,7 @@ def test_all_readers_in_a_process_follow_a_writer_in_another(tmp_path: Path) -> 
     writer.wait()
 
 
-def test_a_disk_that_is_full_is_refused_before_it_does_harm(tmp_path: Path, series, monkeypatch) -> None:
+def test_full_disk_is_refused_in_advance(tmp_path: Path, series, monkeypatch) -> None:
     writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
     writer.write_raw(series.snapshot(0))
     monkeypatch.setattr(recording_writer, "free_bytes", lambda _: 1000)
@@ -73,7 +73,7 @@ def test_a_disk_that_is_full_is_refused_before_it_does_harm(tmp_path: Path, seri
         assert recording.clean
 
 
-def test_when_the_system_refuses_to_write_what_was_flushed_stays_readable(tmp_path: Path, series) -> None:
+def test_flushed_data_stays_readable_after_a_write_error(tmp_path: Path, series) -> None:
     writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, video=False)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     written = 0

@@ -1,4 +1,4 @@
-"""`inspect` says of a recording what is in it, and of an unfinished one what was flushed."""
+"""The summary of finished and unfinished recordings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sci_stream.storage.recording import RecordingWriter
 from sci_stream.storage.recording.inspection import inspect_recording
 
 
-def test_it_counts_what_is_stored_missing_and_dropped(tmp_path: Path, series) -> None:
+def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         for seq in (0, 1, 4):
             writer.write_reconstruction(series.reconstruction(seq))
@@ -41,7 +41,7 @@ def test_it_counts_what_is_stored_missing_and_dropped(tmp_path: Path, series) ->
     json.dumps(found, allow_nan=False)
 
 
-def test_it_tells_how_the_calibration_fared_and_what_the_camera_added(tmp_path: Path, series) -> None:
+def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> None:
     info = replace(series.info, chunks={"ExposureTime": "us", "LineStatusAll": "", "Gain": "dB"})
     looks = {0: (0.0, 0.0), 2: (0.3, -0.4), 4: (0.25, -0.3)}
     with RecordingWriter(tmp_path / "run.h5", info, series.calibration) as writer:
@@ -71,7 +71,7 @@ def test_it_tells_how_the_calibration_fared_and_what_the_camera_added(tmp_path: 
     json.dumps(found, allow_nan=False)
 
 
-def test_rates_come_from_the_hosts_times(tmp_path: Path, series) -> None:
+def test_rates_come_from_host_times(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         for seq in range(11):
             writer.write_raw(series.snapshot(seq, host_time_ns=10**9 + seq * 50_000_000))
@@ -83,7 +83,7 @@ def test_rates_come_from_the_hosts_times(tmp_path: Path, series) -> None:
     assert rates["interval_ms"]["max"] == pytest.approx(50.0)
 
 
-def test_an_unfinished_recording_is_said_to_be_one(tmp_path: Path, series) -> None:
+def test_unfinished_recording_is_marked(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         writer.write_raw(series.snapshot(0))
         writer.flush()
@@ -95,7 +95,7 @@ def test_an_unfinished_recording_is_said_to_be_one(tmp_path: Path, series) -> No
     assert words["ledger"] == "none stored; the rows say: 0 reconstructed + 0 raw only + 1 without an outcome"
 
 
-def test_in_words_it_names_gaps_and_account(tmp_path: Path, series) -> None:
+def test_printed_summary_names_gaps_and_ledger(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         for seq in (0, 1, 5):
             writer.write_reconstruction(series.reconstruction(seq))
@@ -108,7 +108,7 @@ def test_in_words_it_names_gaps_and_account(tmp_path: Path, series) -> None:
     assert words["state"] == "complete"
 
 
-def test_an_empty_recording_has_nothing_to_divide_by(tmp_path: Path, series) -> None:
+def test_empty_recording_is_summarised(tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close({"acquired": 0})
     found = inspect_recording(tmp_path / "run.h5")
     assert found["rates"]["snapshots_hz"] is None

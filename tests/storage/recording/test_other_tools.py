@@ -1,4 +1,4 @@
-"""Programs that know nothing of this one open its recordings: plain h5py, silx, h5ls and h5dump."""
+"""Other programs open recordings: plain h5py, silx, h5ls and h5dump."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sci_stream.storage.recording.virtual_dataset import write_whole
 
 @pytest.fixture(params=["finished", "compressed", "live", "segments"])
 def recording(request, tmp_path: Path, series):
-    """A recording of two snapshots in every state in which somebody might open it."""
+    """A recording of two snapshots, in every state in which it may be opened."""
     path = tmp_path / "run.h5"
     compression = Compression.BITSHUFFLE_LZ4 if request.param == "compressed" else Compression.NONE
     writer = RecordingWriter(path, series.info, series.calibration, compression=compression)
@@ -48,7 +48,7 @@ def test_silx_finds_the_default_plot(recording: Path, series) -> None:
 # Not one that is being written, or was left by a crash: these tools do not read as SWMR. `sci-stream repair` helps.
 @pytest.mark.parametrize("recording", ["finished", "compressed", "segments"], indirect=True)
 @pytest.mark.parametrize("tool", [("h5ls", "-r"), ("h5dump", "-H")], ids=lambda tool: tool[0])
-def test_the_hdf5_tools_list_it(recording: Path, tool: tuple[str, ...]) -> None:
+def test_hdf5_tools_list_a_recording(recording: Path, tool: tuple[str, ...]) -> None:
     if shutil.which(tool[0]) is None:
         pytest.skip(f"{tool[0]} is not installed (Debian: hdf5-tools)")
     done = subprocess.run([*tool, str(recording)], capture_output=True, text=True, check=False)

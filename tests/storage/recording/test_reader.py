@@ -1,4 +1,4 @@
-"""A recording is readable while it grows, by any number of readers, and what is no recording is refused by name."""
+"""Recordings are readable while they grow, by any number of readers; other files are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sci_stream.errors import FileFormatError
 from sci_stream.storage.recording import Recording, RecordingWriter
 
 
-def test_a_live_recording_is_readable_up_to_its_last_flush(tmp_path: Path, series) -> None:
+def test_live_recording_is_readable_up_to_its_last_flush(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         writer.write_raw(series.snapshot(0))
         writer.flush()
@@ -42,7 +42,7 @@ def recorded(tmp_path: Path, series) -> Path:
     return path
 
 
-def test_two_readers_of_one_file_see_its_own_data_in_every_row(recorded: Path, series) -> None:
+def test_two_readers_of_one_file_see_its_data_in_every_row(recorded: Path, series) -> None:
     with Recording(recorded) as first, Recording(recorded) as second:
         first.refresh()
         for recording in (first, second):
@@ -50,7 +50,7 @@ def test_two_readers_of_one_file_see_its_own_data_in_every_row(recorded: Path, s
             assert all(np.array_equal(recording.video(seq), series.video(seq)) for seq in range(4))
 
 
-def test_a_reader_goes_on_when_another_of_the_same_file_is_closed(recorded: Path, series) -> None:
+def test_reader_continues_when_another_of_the_file_is_closed(recorded: Path, series) -> None:
     link = recorded.with_name("other-name.h5")
     link.symlink_to(recorded)
     with Recording(recorded) as first:
@@ -63,7 +63,7 @@ def test_a_reader_goes_on_when_another_of_the_same_file_is_closed(recorded: Path
         first.raw(3)
 
 
-def test_foreign_handles_on_the_file_do_not_disturb_a_reader(recorded: Path, series) -> None:
+def test_foreign_handles_do_not_disturb_a_reader(recorded: Path, series) -> None:
     with h5py.File(recorded) as file, Recording(recorded) as recording:
         held = file["raw"]
         recording.refresh()
@@ -71,15 +71,15 @@ def test_foreign_handles_on_the_file_do_not_disturb_a_reader(recorded: Path, ser
         assert np.array_equal(held[2], series.counts(2))
 
 
-def test_a_reader_whose_file_is_gone_says_so(recorded: Path) -> None:
+def test_removed_file_error_says_so(recorded: Path) -> None:
     with Recording(recorded) as recording:
         recorded.rename(recorded.with_suffix(".old"))
         with pytest.raises(FileFormatError, match=r"no recording file.*run\.h5"):
             recording.refresh()
-        with pytest.raises(FileFormatError, match="opened again"):
+        with pytest.raises(FileFormatError, match="reopened"):
             recording.raw(0)
         shutil.copy(recorded.with_suffix(".old"), recorded)
-        with pytest.raises(FileFormatError, match="taken the place"):
+        with pytest.raises(FileFormatError, match="was replaced"):
             recording.refresh()
         recorded.with_suffix(".old").replace(recorded)
         recording.refresh()
@@ -125,7 +125,7 @@ def cut_short_in_use(path: Path) -> None:
     "break_it",
     [foreign_text, cut_short, cut_short_in_use, foreign_hdf5, without_columns, with_other_info, newer, Path.unlink],
 )
-def test_what_is_not_a_recording_is_refused_with_its_name(tmp_path: Path, series, break_it) -> None:
+def test_invalid_recording_is_refused_with_its_name(tmp_path: Path, series, break_it) -> None:
     path = tmp_path / "run.h5"
     RecordingWriter(path, series.info, series.calibration).close()
     break_it(path)

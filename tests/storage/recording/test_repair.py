@@ -1,4 +1,4 @@
-"""`repair` makes a clean file of what a crash left, and keeps the old one."""
+"""Repair of recordings left by a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.storage.recording.writing import start_writer
 
 
 def crashed(path: Path, series, compression: Compression = Compression.NONE) -> Path:
-    """Copy a recording while its writer holds it open: that is what a kill leaves."""
+    """Copy a recording while its writer has it open, which equals the file after a kill."""
     live = path.with_name("live.h5")
     info = replace(series.info, chunks={"Gain": "dB"})
     with RecordingWriter(live, info, series.calibration, compression=compression) as writer:
@@ -38,9 +38,7 @@ def crashed(path: Path, series, compression: Compression = Compression.NONE) -> 
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_what_a_crash_left_becomes_a_clean_file_with_a_closed_ledger(
-    tmp_path: Path, series, compression: Compression
-) -> None:
+def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, compression: Compression) -> None:
     path = crashed(tmp_path / "run.h5", series, compression)
     before = path.read_bytes()
     done = repair_recording(path)
@@ -70,7 +68,7 @@ def test_what_a_crash_left_becomes_a_clean_file_with_a_closed_ledger(
     assert repair_recording(path) is None, "it needs no repair any more"
 
 
-def test_what_other_segments_hold_is_not_taken_for_lost(tmp_path: Path, series) -> None:
+def test_snapshots_of_other_segments_are_not_lost(tmp_path: Path, series) -> None:
     path = crashed(tmp_path / "run.h5", series)
     with RecordingWriter(path, series.info, series.calibration) as after:
         assert after.path.name == "run_001.h5"
@@ -82,9 +80,7 @@ def test_what_other_segments_hold_is_not_taken_for_lost(tmp_path: Path, series) 
         assert recording.outcome(4) == ("dropped", "lost_in_crash")
 
 
-def test_what_was_under_way_when_the_segment_before_was_closed_gets_its_outcome_in_the_last(
-    tmp_path: Path, series
-) -> None:
+def test_snapshot_in_flight_at_a_segment_change_gets_its_outcome_in_the_last(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     first = RecordingWriter(path, series.info, series.calibration)
     for seq in range(4):
@@ -108,7 +104,7 @@ def test_what_was_under_way_when_the_segment_before_was_closed_gets_its_outcome_
     assert (found["state"], found["rows"]["open"], found["stored"]["raw"]) == ("complete", 0, 4)
 
 
-def test_an_outcome_in_a_later_segment_is_not_settled_again(tmp_path: Path, series) -> None:
+def test_outcome_of_a_later_segment_is_kept(tmp_path: Path, series) -> None:
     path = crashed(tmp_path / "run.h5", series)
     with RecordingWriter(path, series.info, series.calibration) as after:
         after.write_reconstruction(series.reconstruction(1))
@@ -121,7 +117,7 @@ def test_an_outcome_in_a_later_segment_is_not_settled_again(tmp_path: Path, seri
     assert inspect_recording(path)["rows"]["open"] == 0
 
 
-def test_a_file_closed_in_order_is_left_alone(tmp_path: Path, series) -> None:
+def test_clean_file_is_unchanged(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     RecordingWriter(path, series.info, series.calibration).close({})
     before = path.stat().st_mtime_ns
@@ -129,7 +125,7 @@ def test_a_file_closed_in_order_is_left_alone(tmp_path: Path, series) -> None:
     assert path.stat().st_mtime_ns == before
 
 
-def test_an_earlier_original_is_never_overwritten(tmp_path: Path, series) -> None:
+def test_earlier_original_is_never_overwritten(tmp_path: Path, series) -> None:
     path = crashed(tmp_path / "run.h5", series)
     (tmp_path / "run.h5.crashed").write_text("precious")
     with pytest.raises(StorageError, match=r"run\.h5\.crashed exists"):
@@ -137,7 +133,7 @@ def test_an_earlier_original_is_never_overwritten(tmp_path: Path, series) -> Non
     assert (tmp_path / "run.h5.crashed").read_text() == "precious"
 
 
-def test_a_killed_writers_file_comes_clean(tmp_path: Path) -> None:
+def test_file_of_a_killed_writer_is_repaired(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     writer = start_writer(path, 4)
     assert writer.stdout is not None
@@ -155,7 +151,7 @@ def test_a_killed_writers_file_comes_clean(tmp_path: Path) -> None:
     assert inspect_recording(path)["state"] == "complete"
 
 
-def test_the_command_mends_every_segment_and_lays_a_file_over_them(tmp_path: Path, series) -> None:
+def test_repair_command_handles_every_segment(tmp_path: Path, series) -> None:
     path = crashed(tmp_path / "run.h5", series)
     with RecordingWriter(path, series.info, series.calibration) as after:
         after.write_reconstruction(series.reconstruction(3))

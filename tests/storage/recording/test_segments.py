@@ -1,4 +1,4 @@
-"""A segment has its name from the moment at which any reader can open it, and never takes another's."""
+"""Creation of segments: readable from the start, never overwriting another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_it_is_readable_as_soon_as_it_has_its_name(tmp_path: Path) -> None:
+def test_segment_is_readable_once_it_has_its_name(tmp_path: Path) -> None:
     opened: list[h5py.File] = []
 
     def keep(hidden: Path, named: Path) -> h5py.File:
@@ -41,7 +41,7 @@ def test_it_is_readable_as_soon_as_it_has_its_name(tmp_path: Path) -> None:
         assert list(file) == ["rows"]
 
 
-def test_one_that_came_in_between_is_left_as_it_is(tmp_path: Path) -> None:
+def test_concurrently_created_segment_is_kept(tmp_path: Path) -> None:
     def overtaken(hidden: Path, named: Path) -> h5py.File:
         file = begin(hidden, named)
         if named.name == "run.h5":
@@ -53,7 +53,7 @@ def test_one_that_came_in_between_is_left_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "run.h5").read_text() == "another sink's"
 
 
-def test_what_a_killed_writer_left_goes_and_what_a_live_one_has_in_hand_stays(tmp_path: Path) -> None:
+def test_hidden_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     (tmp_path / f".run.h5.{int(dead.stdout)}.new").write_text("half")
     (tmp_path / f".run.h5.{os.getppid()}.new").write_text("in hand")
@@ -61,7 +61,7 @@ def test_what_a_killed_writer_left_goes_and_what_a_live_one_has_in_hand_stays(tm
     assert names(tmp_path) == [f".run.h5.{os.getppid()}.new", "run.h5"]
 
 
-def test_nothing_is_left_of_one_that_cannot_begin(tmp_path: Path) -> None:
+def test_failed_segment_leaves_no_file(tmp_path: Path) -> None:
     def refused(hidden: Path, named: Path) -> h5py.File:
         raise StorageError("the disk is gone")
 

@@ -1,4 +1,4 @@
-"""A recorded series reads as arrays, from however many segments, and one file over them reads the same."""
+"""Recorded series as arrays, from any number of segments and through the virtual dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEDGER = {"acquired": 9, "closed": True}
 
 @pytest.fixture
 def recorded(tmp_path: Path, series) -> Path:
-    """Three segments: snapshots 0–2; raw 3 and 4, of which the video follows in the next; 5, 6 dropped, 8."""
+    """Three segments: snapshots 0–2; raw 3 and 4, with their video in the next one; 5, 6 dropped, 8."""
     path = tmp_path / "run.h5"
     one = RecordingWriter(path, series.info, series.calibration)
     for seq in range(3):
@@ -62,7 +62,7 @@ def check_all(recording: RecordedSeries, series) -> None:
     assert recording.finished
 
 
-def test_it_opens_as_arrays_over_all_segments(recorded: Path, series) -> None:
+def test_open_gives_arrays_over_all_segments(recorded: Path, series) -> None:
     with sci_stream.open(recorded) as recording:
         assert len(recording.segments) == 3
         check_all(recording, series)
@@ -70,7 +70,7 @@ def test_it_opens_as_arrays_over_all_segments(recorded: Path, series) -> None:
             recording.video_of(6)
 
 
-def test_one_file_over_all_segments_is_a_recording_like_any_other(recorded: Path, series) -> None:
+def test_virtual_dataset_is_a_recording(recorded: Path, series) -> None:
     whole = write_whole(recorded)
     assert whole == recorded.with_suffix(".nxs")
     with sci_stream.open(whole) as recording:
@@ -78,7 +78,7 @@ def test_one_file_over_all_segments_is_a_recording_like_any_other(recorded: Path
         check_all(recording, series)
 
 
-def test_plain_h5py_reads_through_it_even_where_it_was_moved_together(recorded: Path, tmp_path: Path, series) -> None:
+def test_h5py_reads_a_moved_virtual_dataset(recorded: Path, tmp_path: Path, series) -> None:
     write_whole(recorded)
     moved = tmp_path / "elsewhere"
     moved.mkdir()
@@ -96,7 +96,7 @@ def open_files() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
-def test_more_segments_than_files_may_be_open_read_all_the_same(tmp_path: Path, series, monkeypatch) -> None:
+def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(recording_file, "_MOST_OPEN", 3)
     monkeypatch.setattr(recording_file, "_READS_OF_VIRTUAL", 4)
     path = tmp_path / "run.h5"
@@ -122,46 +122,46 @@ def test_more_segments_than_files_may_be_open_read_all_the_same(tmp_path: Path, 
         assert open_files() == before
 
 
-def test_a_segment_that_is_replaced_while_it_was_closed_is_noticed(tmp_path: Path, series, monkeypatch) -> None:
+def test_replaced_segment_is_detected(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(recording_file, "_MOST_OPEN", 1)
     for name in ("one", "two"):
         RecordingWriter(tmp_path / f"{name}.h5", replace(series.info, series=name), series.calibration).close({})
     with Recording(tmp_path / "one.h5") as one, Recording(tmp_path / "two.h5") as two:
         assert two.ledger == {}
         (tmp_path / "two.h5").rename(tmp_path / "one.h5")
-        with pytest.raises(FileFormatError, match=r"Another file has taken the place of .*one\.h5"):
+        with pytest.raises(FileFormatError, match=r"one\.h5 was replaced by another file"):
             _ = one.ledger
 
 
-def test_a_file_over_segments_that_are_not_there_is_refused_not_read_as_zeros(recorded: Path) -> None:
+def test_virtual_dataset_with_missing_segments_is_refused(recorded: Path) -> None:
     whole = write_whole(recorded)
     recorded.with_name("run_001.h5").unlink()
     with pytest.raises(FileFormatError, match=r"1 missing, such as run_001\.h5.*Keep the files"):
         sci_stream.open(whole)
 
 
-def test_a_later_segment_opens_alone(recorded: Path) -> None:
+def test_later_segment_opens_alone(recorded: Path) -> None:
     with sci_stream.open(recorded.with_name("run_002.h5")) as recording:
         assert recording.video.seqs.tolist() == [3, 4, 5, 8]
         assert len(recording.raw) == 2
 
 
-def test_over_a_segment_that_a_crash_left_no_file_is_laid(recorded: Path, series) -> None:
+def test_virtual_dataset_over_a_crashed_segment_is_refused(recorded: Path, series) -> None:
     writer = RecordingWriter(recorded, series.info, series.calibration)
     writer.flush()
-    with pytest.raises(FileFormatError, match=r"run_003\.h5 was not closed in order.*sci-stream repair"):
+    with pytest.raises(FileFormatError, match=r"run_003\.h5 was not closed cleanly.*sci-stream repair"):
         write_whole(recorded)
     writer.close()
 
 
-def test_a_segment_of_another_series_is_left_out(recorded: Path, tmp_path: Path, series) -> None:
+def test_segment_of_another_series_is_ignored(recorded: Path, tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "other.h5", replace(series.info, series="other"), series.calibration).close({})
     (tmp_path / "other.h5").rename(recorded.with_name("run_003.h5"))
     with sci_stream.open(recorded) as recording:
         assert [segment.path.name for segment in recording.segments] == ["run.h5", "run_001.h5", "run_002.h5"]
 
 
-def test_what_a_live_writer_adds_is_seen_after_refresh(tmp_path: Path, series) -> None:
+def test_refresh_shows_rows_of_a_live_writer(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         writer.write_raw(series.snapshot(0))
         writer.flush()
@@ -174,7 +174,7 @@ def test_what_a_live_writer_adds_is_seen_after_refresh(tmp_path: Path, series) -
             assert not recording.finished
 
 
-def test_an_empty_recording_opens_with_empty_arrays(tmp_path: Path, series) -> None:
+def test_empty_recording_opens_with_empty_arrays(tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close({})
     with sci_stream.open(str(tmp_path / "run.h5")) as recording:
         assert np.asarray(recording.video).shape == recording.video[:5].shape == (0, 3, 16, 24)
@@ -187,7 +187,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         sci_stream.open(tmp_path / "nothing.h5")
 
 
-def test_it_does_not_read_what_is_not_asked_for() -> None:
+def test_indexing_reads_only_the_selection() -> None:
     read: list[tuple[int, tuple[int | slice, ...]]] = []
 
     def note(seq: int, part: tuple[int | slice, ...]) -> np.ndarray:
@@ -197,7 +197,7 @@ def test_it_does_not_read_what_is_not_asked_for() -> None:
     frames = FrameStack(np.array([3, 5, 9]), (4, 5), np.dtype(float), note)
     assert frames[1:, 2].shape == (2, 5)
     assert read == [(5, (2,)), (9, (2,))]
-    assert repr(frames) == "<FrameStack (3, 4, 5) float64, 0.0 MB, on the disk>"
+    assert repr(frames) == "<FrameStack (3, 4, 5) float64, 0.0 MB, on disk>"
 
 
 KEYS = st.one_of(
@@ -223,7 +223,7 @@ def seven(tmp_path_factory, series):
 
 
 @given(key=KEYS)
-def test_indexing_is_numpys(seven, key) -> None:
+def test_indexing_follows_numpy(seven, key) -> None:
     recording, video = seven
     expected = video[key]
     got = recording.video[key]
@@ -231,7 +231,7 @@ def test_indexing_is_numpys(seven, key) -> None:
     assert np.array_equal(got, expected)
 
 
-def test_a_recording_from_before_there_was_a_column_reads_as_if_nothing_was_written(recorded: Path, series) -> None:
+def test_missing_column_reads_as_unwritten(recorded: Path, series) -> None:
     for path in (recorded, segment_path(recorded, 1), segment_path(recorded, 2)):
         with h5py.File(path, "r+") as file:
             for column in COLUMNS:
@@ -243,7 +243,7 @@ def test_a_recording_from_before_there_was_a_column_reads_as_if_nothing_was_writ
         assert not recording.table["masks_corrected"].any()
 
 
-def test_chunk_data_are_columns_through_all_segments_in_the_file_over_them_(tmp_path: Path, series) -> None:
+def test_chunk_data_are_columns_of_the_virtual_dataset(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     one = RecordingWriter(path, replace(series.info, chunks={"ExposureTime": "us"}), series.calibration)
     one.write_raw(replace(series.snapshot(0), chunks={"ExposureTime": 7.5, "Format": "Mono12"}))

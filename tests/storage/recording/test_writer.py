@@ -1,4 +1,4 @@
-"""A recording holds what was written, once, in whatever order it came, and refuses what does not fit."""
+"""The writer stores every snapshot once, in any order, and refuses data that does not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import Compression, Recording, RecordingWriter, recording_path
 
 
-def test_a_clean_recording_gives_back_everything(tmp_path: Path, series) -> None:
+def test_clean_recording_round_trip(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         assert writer.write_raw(series.snapshot(0))
         assert writer.write_reconstruction(series.reconstruction(0))
@@ -46,7 +46,7 @@ def test_a_clean_recording_gives_back_everything(tmp_path: Path, series) -> None
         assert (recording.camera_frame_id(2), recording.camera_time_ns(2)) == (None, None)
 
 
-def test_columns_say_how_each_row_was_made(tmp_path: Path, series) -> None:
+def test_columns_describe_each_row(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         writer.write_reconstruction(series.reconstruction(1))
     with Recording(tmp_path / "run.h5") as recording:
@@ -61,7 +61,7 @@ def test_columns_say_how_each_row_was_made(tmp_path: Path, series) -> None:
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_compression_changes_no_value(tmp_path: Path, series, compression: Compression) -> None:
+def test_compression_is_lossless(tmp_path: Path, series, compression: Compression) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, compression=compression) as writer:
         writer.write_reconstruction(series.reconstruction(3))
     with Recording(tmp_path / "run.h5") as recording:
@@ -69,7 +69,7 @@ def test_compression_changes_no_value(tmp_path: Path, series, compression: Compr
         assert np.array_equal(recording.video(3), series.video(3))
 
 
-def test_what_is_not_wanted_is_not_stored(tmp_path: Path, series) -> None:
+def test_disabled_data_is_not_stored(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False) as writer:
         writer.write_reconstruction(series.reconstruction(0))
     with Recording(tmp_path / "run.h5") as recording:
@@ -92,7 +92,7 @@ def test_a_row_is_written_once(tmp_path: Path, series) -> None:
         assert recording.outcome(0) == ("reconstructed", "")
 
 
-def test_a_second_writer_opens_the_next_segment_and_knows_what_the_first_holds(tmp_path: Path, series) -> None:
+def test_second_writer_opens_the_next_segment(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     with RecordingWriter(path, series.info, series.calibration) as first:
         first.write_raw(series.snapshot(0))
@@ -108,7 +108,7 @@ def test_a_second_writer_opens_the_next_segment_and_knows_what_the_first_holds(t
         assert (recording.raw_seqs, recording.video_seqs) == ([], [0])
 
 
-def test_a_foreign_file_of_the_same_name_is_left_alone(tmp_path: Path, series) -> None:
+def test_foreign_file_of_the_same_name_is_kept(tmp_path: Path, series) -> None:
     (tmp_path / "run.h5").write_text("not ours")
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         assert writer.path.name == "run_001.h5"
@@ -120,7 +120,7 @@ def test_a_foreign_file_of_the_same_name_is_left_alone(tmp_path: Path, series) -
     flush_after=st.sets(st.integers(0, 11)),
     first_seq=st.integers(0, 3),
 )
-def test_rows_may_come_in_any_order_and_far_apart(tmp_path_factory, series, seqs, flush_after, first_seq) -> None:
+def test_rows_may_arrive_in_any_order(tmp_path_factory, series, seqs, flush_after, first_seq) -> None:
     path = tmp_path_factory.mktemp("r") / "run.h5"
     with RecordingWriter(path, series.info, series.calibration, video=False, first_seq=first_seq) as writer:
         for index, seq in enumerate(seqs):
@@ -133,7 +133,7 @@ def test_rows_may_come_in_any_order_and_far_apart(tmp_path_factory, series, seqs
         assert all(recording.camera_frame_id(seq) == seq + 7 for seq in recording.raw_seqs)
 
 
-def test_a_late_row_in_a_block_that_left_memory_keeps_its_neighbours(tmp_path: Path, series) -> None:
+def test_late_row_in_an_evicted_block_keeps_its_neighbours(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False) as writer:
         for seq in range(0, 6000, 500):
             writer.write_outcome(seq, "dropped", "overrun")
@@ -155,12 +155,12 @@ def test_a_recording_is_named_after_its_series() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/abs", "a\\b", "a\0b", "a\nb", "µ" * 101])
-def test_a_series_name_that_is_no_file_name_is_refused(name: str) -> None:
+def test_invalid_series_name_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="plain file name"):
         recording_path(Path("out"), name)
 
 
-def test_viewers_find_the_plot_by_its_nexus_attributes(tmp_path: Path, series) -> None:
+def test_nexus_attributes_define_the_plot(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         writer.write_raw(series.snapshot(0))
     with h5py.File(tmp_path / "run.h5") as file:
@@ -172,7 +172,7 @@ def test_viewers_find_the_plot_by_its_nexus_attributes(tmp_path: Path, series) -
         assert "video" in file["entry"]
 
 
-def test_the_calibration_can_be_taken_out_of_a_recording(tmp_path: Path, series) -> None:
+def test_calibration_can_be_loaded_from_a_recording(tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close()
     assert load_calibration(tmp_path / "run.h5").hash == series.calibration.hash
 
@@ -190,12 +190,12 @@ def test_counts_are_converted_only_without_loss(tmp_path: Path, series) -> None:
         assert recording.raw_seqs == [0]
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path: Path, series) -> None:
+def test_missing_folder_is_named(tmp_path: Path, series) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         RecordingWriter(tmp_path / "nowhere" / "run.h5", series.info, series.calibration)
 
 
-def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path, series) -> None:
+def test_failed_start_leaves_no_file(tmp_path: Path, series) -> None:
     _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path, series) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_next_segment_goes_on_from_the_first_snapshot_without_an_outcome(tmp_path: Path, series) -> None:
+def test_next_segment_starts_at_the_first_snapshot_without_outcome(tmp_path: Path, series) -> None:
     first = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
     first.write_reconstruction(series.reconstruction(0))
     first.write_raw(series.snapshot(1))
@@ -225,7 +225,7 @@ def test_a_next_segment_goes_on_from_the_first_snapshot_without_an_outcome(tmp_p
         assert (other.continued, other.clean, other.finished) == (None, True, True)
 
 
-def test_notes_are_kept_beside_every_ledger(tmp_path: Path, series) -> None:
+def test_notes_are_stored_with_every_ledger(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         writer.notes["solvers"] = {"reconstruct-0": {"denoiser": "tv"}}
         writer.write_ledger({"acquired": 1})

@@ -29,7 +29,7 @@ WRITE_FOR_EVER = """
 
 
 def start_writer(path: Path, every: int) -> subprocess.Popen[str]:
-    """Start it; it says how many snapshots it has written after each flush, of ``every`` snapshots."""
+    """Start it; after each flush, of ``every`` snapshots, it prints how many it has written."""
     code = textwrap.dedent(WRITE_FOR_EVER)
     return subprocess.Popen(
         [sys.executable, "-c", code, str(path), str(every)],

@@ -1,0 +1,324 @@
+"""Every cell of `bench reality`: a scene, a rig and a perturbation, solved in three ways."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sci_stream.bench.environment import environment
+from sci_stream.bench.reality.optics import F32, MaskOptics
+from sci_stream.bench.reality.perturbations import PERTURBATIONS, Perturbation, parse_perturbation
+from sci_stream.bench.reality.rigs import RIGS, Rig, film
+from sci_stream.bench.reality.scenes import SCENES, Half, Scene, SceneUnavailableError, Take
+from sci_stream.bench.reality.solving import Reconstructor, SolverSpec
+from sci_stream.bench.result import BenchResult, Column, Settings, Table
+from sci_stream.errors import FileFormatError
+
+Say = Callable[[str], None]
+
+PLAIN_MARGIN_DB = 0.1
+"""By this much the defaults may be below the plain loop in any cell (issue 19)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure: the product of rigs and perturbations, each rig on some scenes of each half in turn.
+
+    ``snapshots`` are solved in series, of which the last one counts; ``size`` is the field's height and width, pixels;
+    ``scenes_per_rig`` is a number in each half, or 0 for all.
+    """
+
+    rigs: tuple[Rig, ...] = RIGS
+    perturbations: tuple[str, ...] = PERTURBATIONS
+    halves: tuple[Half, ...] = tuple(Half)
+    snapshots: int = 3
+    size: int = 128
+    scenes_per_rig: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """PSNR of the last snapshot of a series, mean over its frames, dB.
+
+    ``exact_db`` with the true masks and noise and ``defaults_db`` with the unperturbed ones, both with the rig's
+    default settings; ``plain_db`` with the paper's loop and the unperturbed masks.
+    """
+
+    scene: str
+    half: Half
+    rig: str
+    masks: str
+    blur_px: float
+    n_frames: int
+    colour: bool
+    perturbation: str
+    snapshots: int
+    exact_db: float
+    defaults_db: float
+    plain_db: float
+
+    @property
+    def lead_db(self) -> float:
+        """Lead of the defaults over the plain loop, dB."""
+        return self.defaults_db - self.plain_db
+
+    @property
+    def loss_db(self) -> float:
+        """Loss of the defaults against the exact calibration, dB."""
+        return self.exact_db - self.defaults_db
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Means over a group of cells, dB, with the least lead and the largest loss of a cell."""
+
+    half: str
+    group: str
+    cells: int
+    exact_db: float
+    defaults_db: float
+    plain_db: float
+    lead_db: float
+    worst_lead_db: float
+    loss_db: float
+    worst_loss_db: float
+
+
+@dataclass(frozen=True)
+class RealityResult(BenchResult):
+    """The summary as a table, and every cell."""
+
+    cells: tuple[Cell, ...] = ()
+
+
+SUMMARY_COLUMNS = (
+    Column("half", "scenes", left=True),
+    Column("group", "group", left=True),
+    Column("cells", "cells"),
+    Column("exact_db", "exact\ndB", ".2f", "dB"),
+    Column("defaults_db", "defaults\ndB", ".2f", "dB"),
+    Column("plain_db", "plain 40\ndB", ".2f", "dB"),
+    Column("lead_db", "over\nplain", "+.2f", "dB"),
+    Column("worst_lead_db", "worst", "+.2f", "dB"),
+    Column("loss_db", "below\nexact", "+.2f", "dB"),
+    Column("worst_loss_db", "worst", "+.2f", "dB"),
+)
+
+CELL_COLUMNS = (
+    Column("half", "scenes", left=True),
+    Column("scene", "scene", left=True),
+    Column("rig", "rig", left=True),
+    Column("perturbation", "perturbation", left=True),
+    Column("exact_db", "exact\ndB", ".2f", "dB"),
+    Column("defaults_db", "defaults\ndB", ".2f", "dB"),
+    Column("plain_db", "plain 40\ndB", ".2f", "dB"),
+    Column("lead_db", "over\nplain", "+.2f", "dB"),
+    Column("loss_db", "below\nexact", "+.2f", "dB"),
+)
+
+
+def bench(plan: Plan, spec: SolverSpec, say: Say, *, settings: Settings | None = None, jobs: int = 0) -> RealityResult:
+    """Measure every cell of a plan.
+
+    Parameters
+    ----------
+    plan
+        What to measure.
+    spec
+        Prior, settings, iterations and device.
+    say
+        Called with a line per rig and scene, and for each scene or rig that is not available.
+    settings
+        Settings of the run, for the record.
+    jobs
+        Processes of one thread each, 1 for none but this; 0 for one per core on a CPU, and this one for a GPU.
+
+    Raises
+    ------
+    FileFormatError
+        If no scene or rig of the plan is available.
+    """
+    cells: list[Cell] = []
+    for made in _measured(plan, spec, jobs or (1 if spec.on_gpu else os.cpu_count() or 1), say):
+        cells += made
+        worst = min(made, key=lambda cell: cell.lead_db)
+        say(
+            f"{worst.rig}, {worst.scene}: defaults {np.mean([cell.defaults_db for cell in made]):.2f} dB in the mean "
+            f"of {len(made)} perturbations, worst against the plain loop {worst.lead_db:+.2f} dB ({worst.perturbation})"
+        )
+    if not cells:
+        raise FileFormatError("Nothing to measure", expected="scenes and masks that are available", got="none")
+    title = f"{spec.description}; snapshot {plan.snapshots} of a series, {plan.size}×{plan.size}"
+    return RealityResult(
+        name="reality",
+        environment=environment(spec.device),
+        tables=(Table(title, SUMMARY_COLUMNS, summarise(cells), dense=True),),
+        notes=verdicts(cells),
+        settings={
+            **{"iterations": spec.iterations, "snapshots": plan.snapshots, "size": plan.size},
+            **(settings or {}),
+        },
+        cells=tuple(cells),
+    )
+
+
+def cell_table(result: RealityResult) -> Table[object]:
+    """Return a table with a row for each cell."""
+    return Table("every cell", CELL_COLUMNS, result.cells, dense=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Take:
+    """A rig on a scene: the unit of work, whose cells share the true video."""
+
+    rig: Rig
+    scene: Scene
+    optics: MaskOptics
+    videos: F32
+
+
+def _measured(plan: Plan, spec: SolverSpec, jobs: int, say: Say) -> Iterator[list[Cell]]:
+    """Yield the cells of each take, in the order of the plan."""
+    perturbations = [parse_perturbation(name) for name in plan.perturbations]
+    takes = _takes(plan, say)
+    if jobs == 1:
+        yield from (measure(take, perturbations, Reconstructor(spec)) for take in takes)
+        return
+    # Threads of one solve wait for each other at every convolution, which is slow beside other work: cells share
+    # nothing, so each core solves its own.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, _start_worker, (spec,)) as pool:
+        pending = [
+            pool.submit(_work, take.rig, take.scene.name, take.optics, take.videos, perturbations) for take in takes
+        ]
+        yield from (future.result() for future in pending)
+
+
+_worker: list[Reconstructor] = []
+"""The reconstructor of a worker process, made once."""
+
+
+def _start_worker(spec: SolverSpec) -> None:
+    torch.set_num_threads(1)
+    _worker.append(Reconstructor(spec))
+
+
+def _work(rig: Rig, scene: str, optics: MaskOptics, videos: F32, perturbations: Sequence[Perturbation]) -> list[Cell]:
+    """Measure a take in a worker process. The scene goes by its name: what films it cannot be sent."""
+    found = next(entry for entry in SCENES if entry.name == scene)
+    return measure(_Take(rig, found, optics, videos), perturbations, _worker[0])
+
+
+def _takes(plan: Plan, say: Say) -> Iterator[_Take]:
+    """Yield each rig with its scenes, halves in turn; say of what is not available why."""
+    said: set[str] = set()
+    for half in plan.halves:
+        scenes = [scene for scene in SCENES if scene.half is half]
+        following = 0
+        for rig in plan.rigs:
+            take = Take(plan.size, rig.n_frames, rig.colour, plan.snapshots)
+            wanted = plan.scenes_per_rig or len(scenes)
+            # Begin after the scene of the last rig, so that every scene has its turn.
+            for place in [(following + offset) % len(scenes) for offset in range(len(scenes))]:
+                if wanted == 0:
+                    break
+                scene = scenes[place]
+                if take.colour and not scene.in_colour:
+                    continue
+                try:
+                    yield _Take(rig, scene, rig.optics(plan.size), scene.frames(take))
+                except SceneUnavailableError as reason:
+                    if str(reason) not in said:
+                        say(f"skipped: {reason}")
+                    said.add(str(reason))
+                    continue
+                wanted -= 1
+                following = place + 1
+
+
+def measure(take: _Take, perturbations: Sequence[Perturbation], reconstructor: Reconstructor) -> list[Cell]:
+    """Return a cell for each perturbation of a take."""
+    cells = []
+    for perturbation in perturbations:
+        series = film(take.rig, take.optics, take.videos, perturbation)
+        defaults_db = exact_db = reconstructor.series(series.assumed, series.snapshots)
+        if series.exact is not series.assumed:
+            exact_db = reconstructor.series(series.exact, series.of(series.exact))
+        plain_db = reconstructor.plain(series.assumed, series.snapshots[-1])
+        rig = take.rig
+        cells.append(
+            Cell(
+                scene=take.scene.name,
+                half=take.scene.half,
+                rig=rig.name,
+                masks=rig.patterns,
+                blur_px=rig.blur_px,
+                n_frames=rig.n_frames,
+                colour=rig.colour,
+                perturbation=perturbation.name,
+                snapshots=len(take.videos),
+                exact_db=exact_db,
+                defaults_db=defaults_db,
+                plain_db=plain_db,
+            )
+        )
+    return cells
+
+
+def summarise(cells: Sequence[Cell]) -> tuple[Summary, ...]:
+    """Return the means by perturbation, then by blur, masks, B and colour, of each half; in the order of the cells."""
+    keys: tuple[Callable[[Cell], str], ...] = (
+        lambda cell: cell.perturbation,
+        lambda cell: f"s = {cell.blur_px:g} px",
+        lambda cell: f"{cell.masks} masks",
+        lambda cell: f"B = {cell.n_frames}",
+        lambda cell: "Bayer" if cell.colour else "grey",
+        lambda _: "everything",
+    )
+    rows = []
+    for half in dict.fromkeys(cell.half for cell in cells):
+        for key in keys:
+            groups: dict[str, list[Cell]] = {}
+            for cell in cells:
+                if cell.half is half:
+                    groups.setdefault(key(cell), []).append(cell)
+            rows += [_summary(half, group, members) for group, members in groups.items()]
+    return tuple(rows)
+
+
+def _summary(half: Half, group: str, cells: Sequence[Cell]) -> Summary:
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean(list(values)))
+
+    return Summary(
+        half=half.value,
+        group=group,
+        cells=len(cells),
+        exact_db=mean(cell.exact_db for cell in cells),
+        defaults_db=mean(cell.defaults_db for cell in cells),
+        plain_db=mean(cell.plain_db for cell in cells),
+        lead_db=mean(cell.lead_db for cell in cells),
+        worst_lead_db=min(cell.lead_db for cell in cells),
+        loss_db=mean(cell.loss_db for cell in cells),
+        worst_loss_db=max(cell.loss_db for cell in cells),
+    )
+
+
+def verdicts(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return in words, for each half, how many cells are below the plain loop and which one most."""
+    lines = []
+    for half in dict.fromkeys(cell.half for cell in cells):
+        own = [cell for cell in cells if cell.half is half]
+        below = [cell for cell in own if cell.lead_db < -PLAIN_MARGIN_DB]
+        worst = min(own, key=lambda cell: cell.lead_db)
+        lines.append(
+            f"{half}: the defaults are more than {PLAIN_MARGIN_DB} dB below the plain loop in {len(below)} of "
+            f"{len(own)} cells, most in {worst.scene}, {worst.rig}, {worst.perturbation} ({worst.lead_db:+.2f} dB)"
+        )
+    return tuple(lines)

@@ -1,0 +1,62 @@
+"""The masks of a calibration on the device, where they were calibrated or displaced from there."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+
+from sci_stream.optics import bayer as bayer_planes
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.forward import gram_diag, inverse_gram
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, displace, unknown
+from sci_stream.recon.initialization.lmmse import LinearStart
+
+
+class MaskStack:
+    """Φ by planes P (1, or a mosaic's 4), and what follows from it alone.
+
+    Parameters
+    ----------
+    calibration
+        Its masks are copied to the device once, and again when they are displaced.
+    device
+        Where to hold them.
+    """
+
+    def __init__(self, calibration: Calibration, device: torch.device) -> None:
+        self._calibration = calibration
+        self._device = device
+        self.phi = torch.empty(0)
+        """(P, B, h, w)."""
+        self.displace(NO_DISPLACEMENT)
+
+    def displace(self, displacement: Displacement) -> None:
+        """Move the masks from where they were calibrated, as exactly as `Displacement.rounded`."""
+        calibration, displacement = self._calibration, displacement.rounded()
+        # A copy: the calibration's arrays are read-only, which torch does not know.
+        phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
+        phi = self.planes(phi if displacement.is_none else displace(phi, displacement))
+        # CUDA graphs identify the masks by their address: keep it.
+        self.phi = self.phi.copy_(phi) if self.phi.shape == phi.shape else phi
+        good = ~unknown(displacement, calibration.shape)
+        if calibration.bad_pixels is not None:
+            good &= torch.from_numpy(~calibration.bad_pixels)
+        self.r_inv = inverse_gram(gram_diag(self.phi), self.planes(good.to(self._device)))
+        """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
+        self.position = displacement.to_text
+        """The displacement as reports give it."""
+        self.__dict__.pop("linear", None)
+
+    @cached_property
+    def linear(self) -> LinearStart:
+        """The linear estimator of these masks."""
+        return LinearStart(self.phi, self.r_inv)
+
+    def planes(self, image: torch.Tensor) -> torch.Tensor:
+        """Put the plane dimension first: four planes of a mosaic, or the one there is."""
+        return image.unsqueeze(0) if self._calibration.bayer is None else bayer_planes.split(image)
+
+    def merged(self, planes: torch.Tensor) -> torch.Tensor:
+        """Undo `planes`."""
+        return planes.squeeze(0) if self._calibration.bayer is None else bayer_planes.merge(planes)

@@ -1,0 +1,93 @@
+"""The noise of a snapshot is estimated from the snapshot alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.recon.noise_estimation import estimate_noise
+
+P, B, H, W = 1, 8, 128, 128
+
+
+def masks(seed: int = 0) -> torch.Tensor:
+    return (torch.rand(P, B, H, W, generator=torch.Generator().manual_seed(seed)) < 0.5).float()
+
+
+def smooth_scene() -> torch.Tensor:
+    """Return frames (P, B, H, W) with a gradient of brightness, all alike."""
+    ramp = torch.linspace(0.1, 0.9, W).expand(P, B, H, W)
+    return ramp.contiguous()
+
+
+def noise(seed: int = 1) -> torch.Tensor:
+    return torch.randn(P, H, W, generator=torch.Generator().manual_seed(seed))
+
+
+def estimated(y: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
+    return estimate_noise(y, phi, inverse_gram(gram_diag(phi)))
+
+
+def test_exact_measurement_has_no_noise() -> None:
+    phi = masks()
+    y = forward(phi, smooth_scene())
+    assert float(estimated(y, phi).sqrt().max()) < 1e-3 * float(y.mean())
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.05, 0.2])
+def test_constant_noise_is_found(sd: float) -> None:
+    phi = masks()
+    found = estimated(forward(phi, smooth_scene()) + sd * noise(), phi).sqrt()
+    assert 0.85 * sd < float(found.mean()) < 1.15 * sd
+
+
+def test_shot_noise_grows_with_brightness() -> None:
+    phi = masks()
+    exact = forward(phi, smooth_scene())
+    found = estimated(exact + (0.01 * exact).sqrt() * noise(), phi)
+    dark, bright = found[exact < 1.0].mean(), found[exact > 3.0].mean()
+    assert 2.0 < float(bright / dark) < 8.0
+    assert float(found.mean()) == pytest.approx(float(0.01 * exact.mean()), rel=0.2)
+
+
+def test_masks_that_have_moved_count_as_noise() -> None:
+    phi = masks()
+    y = forward(phi.roll(1, -1), smooth_scene())
+    error = (y - forward(phi, smooth_scene())).square().mean()
+    assert 0.25 * error < float(estimated(y, phi).mean()) < 1.5 * error
+
+
+def test_textured_moving_object_is_not_taken_for_noise() -> None:
+    phi, scene = masks(), smooth_scene()
+    texture = torch.rand(40, 40, generator=torch.Generator().manual_seed(3))
+    for frame in range(B):
+        scene[:, frame, 30:70, 20 + 4 * frame : 60 + 4 * frame] = texture
+    sd = 0.02
+    found = estimated(forward(phi, scene) + sd * noise(), phi).sqrt()
+    assert float(found.mean()) < 1.3 * sd
+
+
+def test_noise_is_estimated_for_all_planes_together() -> None:
+    phi = torch.cat([masks(seed) for seed in range(4)])
+    scene = smooth_scene().expand(4, B, H, W)
+    y = forward(phi, scene) + 0.05 * torch.randn(4, H, W, generator=torch.Generator().manual_seed(5))
+    assert float(estimated(y, phi).sqrt().mean()) == pytest.approx(0.05, rel=0.15)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (4, 64), (5, 5), (40, 40)])
+def test_small_image_has_no_noise(height: int, width: int) -> None:
+    phi = masks()[..., :height, :width]
+    found = estimated(forward(phi, smooth_scene()[..., :height, :width]), phi)
+    assert found.shape == (P, height, width)
+    assert float(found.abs().max()) == 0.0
+
+
+def test_invalid_pixels_are_left_out() -> None:
+    phi = masks()
+    y = forward(phi, smooth_scene())
+    r_inv = inverse_gram(gram_diag(phi))
+    y[:, 40:60] = 1e3
+    r_inv[:, 40:60] = 0.0
+    assert float(estimate_noise(y, phi, r_inv)[:, :40].sqrt().max()) < 0.01
+    assert float(estimate_noise(y, phi, torch.zeros_like(r_inv)).abs().max()) == 0.0
