@@ -36,6 +36,7 @@ imports: install
 	$(BIN)/lint-imports
 
 docs: install  ## Build the documentation site into build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
 
 gentl: install  ## Build the simulated camera that any GenICam program opens, and render what it films

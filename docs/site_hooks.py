@@ -1,8 +1,8 @@
 """Hooks of the documentation site.
 
 Pages are written for a reader of the repository, with relative links such as ``../research/noise.md`` or
-``../CONTRIBUTING.md``. On the site, the root of the repository and ``docs/`` are one folder. Linked files outside ``docs/``
-are added to the site, and links are rewritten to match.
+``../CONTRIBUTING.md``. On the site, the root of the repository and ``docs/`` are one folder. Linked files outside
+``docs/`` are added to the site, and links are rewritten to match.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - called so
     """Rewrite links from the layout of the repository to the layout of the site."""
     here = page.file.src_uri
     source = _in_repository(here)
@@ -59,7 +59,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return before[1:-2]
         return f"{before}{posixpath.relpath(path.removeprefix('docs/'), posixpath.dirname(here) or '.')}{after}"
 
-    return "".join(LINK.sub(rewrite, part) if index % 2 == 0 else part for index, part in enumerate(FENCE.split(markdown)))
+    parts = FENCE.split(markdown)
+    return "".join(LINK.sub(rewrite, part) if index % 2 == 0 else part for index, part in enumerate(parts))
 
 
 def _expanded(entry: Any) -> Any:
