@@ -8,7 +8,7 @@ from types import ModuleType
 from sci_stream.errors import ConfigError
 
 
-def need(module: str, extra: str, what: str) -> ModuleType:
+def require_optional(module: str, extra: str, what: str) -> ModuleType:
     """Import an optional library.
 
     Parameters

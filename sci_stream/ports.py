@@ -180,7 +180,7 @@ class RecordableDenoiser(Denoiser, Protocol):
 class MemoryReducible(Denoiser, Protocol):
     """A denoiser that can reduce its memory use at the cost of speed. Optional."""
 
-    def spare_memory(self) -> bool:
+    def reduce_memory(self) -> bool:
         """Use less memory from the next call on; return False if no further reduction is possible."""
         ...
 

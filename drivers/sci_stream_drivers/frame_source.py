@@ -26,7 +26,7 @@ _MOST_RESIDUAL = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Shot:
-    """One snapshot of a reel; the receiver owns the arrays."""
+    """One snapshot of a source; the receiver owns the arrays."""
 
     counts: Array
     truth: Array | None = None
@@ -35,8 +35,8 @@ class Shot:
 
 
 @dataclass(frozen=True)
-class ReelInfo:
-    """Common properties of a reel's shots.
+class FrameSourceInfo:
+    """Common properties of a source's shots.
 
     ``clock`` of the recorded timestamps is ``"none"`` without any; ``chunks`` as in `CameraCapabilities`.
     """
@@ -51,10 +51,10 @@ class ReelInfo:
     chunks: dict[str, str] = field(default_factory=dict)
 
 
-class Reel(Protocol):
+class FrameSource(Protocol):
     """Shots of a file, in random access."""
 
-    info: ReelInfo
+    info: FrameSourceInfo
     calibration: Calibration
     frame_numbers: list[int]
     """Ascending, one per shot; a step of more than 1 gives the number of frames lost in the original run."""
@@ -68,7 +68,7 @@ class Reel(Protocol):
         ...
 
 
-class PublishedReel:
+class PublishedSource:
     """The shots of a published ``.mat`` file, on its own scale of counts.
 
     Parameters
@@ -96,7 +96,9 @@ class PublishedReel:
         self.frame_numbers = list(range(published.shots))
         depth = 8 * self._counts.dtype.itemsize
         name = "Mono32f" if self._counts.dtype == np.float32 else pixel_format(depth, bayer)
-        self.info = ReelInfo("published measurement", path.name, name, depth, bayer, "none", self._truth is not None)
+        self.info = FrameSourceInfo(
+            "published measurement", path.name, name, depth, bayer, "none", self._truth is not None
+        )
 
     def shot(self, i: int) -> Shot:
         """Return shot ``i``."""
@@ -108,7 +110,7 @@ class PublishedReel:
         """Do nothing: the file has been read completely."""
 
 
-class RecordedReel:
+class RecordedSource:
     """The raw snapshots of a recording, across all segments.
 
     Losses of the original run, of camera frames and of snapshots recorded without counts, appear again. Timestamps are
@@ -138,7 +140,7 @@ class RecordedReel:
             self.calibration = self._series.calibration
             self.frame_numbers = self._numbers()
             info = self._series.info
-            self.info = ReelInfo(
+            self.info = FrameSourceInfo(
                 f"recording of {info.camera_model}",
                 info.camera_serial,
                 info.pixel_format,
@@ -257,14 +259,14 @@ def _as_truth(orig: Array | None) -> Array | None:
     return (orig / white).astype(np.float32)
 
 
-def open_reel(
+def open_frame_source(
     path: Path, bayer: BayerPhase | None, truth: bool, full_scale_dn: float | None, shots: slice
-) -> tuple[Reel, range]:
+) -> tuple[FrameSource, range]:
     """Open a file by its suffix and select its shots.
 
     Returns
     -------
-    The reel, to be closed by the caller, and the numbers of the shots to play.
+    The source, to be closed by the caller, and the numbers of the shots to play.
 
     Raises
     ------
@@ -274,14 +276,14 @@ def open_reel(
         If no shot is selected.
     """
     mat = path.suffix.lower() == ".mat"
-    reel: Reel = PublishedReel(path, bayer, truth, full_scale_dn) if mat else RecordedReel(path)
-    count = len(reel.frame_numbers)
+    source: FrameSource = PublishedSource(path, bayer, truth, full_scale_dn) if mat else RecordedSource(path)
+    count = len(source.frame_numbers)
     chosen = range(count)[shots]
     if not chosen or (shots.stop is not None and shots.stop > count):
-        reel.close()
+        source.close()
         raise ConfigError(
             f"The options start and stop do not fit {path}",
             expected=f"0 ≤ start < stop ≤ {count}, the number of its shots",
             got=f"start = {shots.start}, stop = {shots.stop}",
         )
-    return reel, chosen
+    return source, chosen

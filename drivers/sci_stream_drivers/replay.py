@@ -13,7 +13,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.optics.calibration import Calibration
 from sci_stream_drivers.fields import BayerOption
-from sci_stream_drivers.frame_source import Reel, Shot, open_reel
+from sci_stream_drivers.frame_source import FrameSource, Shot, open_frame_source
 from sci_stream_drivers.pacing import Pacer
 
 
@@ -63,7 +63,7 @@ class ReplayCamera:
     def __init__(self, options: ReplayOptions) -> None:
         self._options = options
         self._pacer = Pacer(options.snapshot_rate_hz)
-        self._reel: Reel | None = None
+        self._source: FrameSource | None = None
         self._chosen = range(0)
         self._counts: Counter[str] = Counter()
         self._running = False
@@ -80,11 +80,13 @@ class ReplayCamera:
             If there are no shots between ``start`` and ``stop``.
         """
         o = self._options
-        if self._reel is None:
+        if self._source is None:
             path = o.path.expanduser()
-            self._reel, self._chosen = open_reel(path, o.bayer, o.truth, o.full_scale_dn, slice(o.start, o.stop))
+            self._source, self._chosen = open_frame_source(
+                path, o.bayer, o.truth, o.full_scale_dn, slice(o.start, o.stop)
+            )
             self._counts.clear()
-        info, calibration = self._reel.info, self._reel.calibration
+        info, calibration = self._source.info, self._source.calibration
         height, width = calibration.shape
         return CameraCapabilities(
             model=info.model,
@@ -122,16 +124,16 @@ class ReplayCamera:
         if self.exhausted or not self._pacer.wait(self._played, timeout_s):
             return None
         rounds, step = divmod(self._played, len(self._chosen))
-        reel = self._opened()
-        shot = reel.shot(self._chosen[step])
+        source = self._opened()
+        shot = source.shot(self._chosen[step])
         self._played += 1
         self._counts["delivered"] += 1
-        return self._frame(shot, self._frame_id(reel.frame_numbers, rounds, step))
+        return self._frame(shot, self._frame_id(source.frame_numbers, rounds, step))
 
-    def _opened(self) -> Reel:
-        if self._reel is None:
+    def _opened(self) -> FrameSource:
+        if self._source is None:
             raise RuntimeError("the camera is not open: call open() first")
-        return self._reel
+        return self._source
 
     def _frame(self, shot: Shot, frame_id: int) -> CameraFrame:
         return CameraFrame(
@@ -150,7 +152,7 @@ class ReplayCamera:
     @property
     def exhausted(self) -> bool:
         """True once the last shot has been delivered; never in a loop."""
-        return not self._options.loop and self._reel is not None and self._played >= len(self._chosen)
+        return not self._options.loop and self._source is not None and self._played >= len(self._chosen)
 
     def counters(self) -> Mapping[str, int]:
         """Return the number of frames ``delivered`` since `open`."""
@@ -163,6 +165,6 @@ class ReplayCamera:
     def close(self) -> None:
         """Close the file; `open` may follow."""
         self.stop()
-        if self._reel is not None:
-            self._reel.close()
-            self._reel = None
+        if self._source is not None:
+            self._source.close()
+            self._source = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from sci_stream.bench.environment import environment
 from sci_stream.bench.result import BenchResult, Column, Table
 from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
-from sci_stream.optional import need
+from sci_stream.optional import require_optional
 
 _SIZE_PX = 32
 _SAMPLE_S = 1.0
@@ -310,7 +310,7 @@ def plot(result: SoakResult, path: Path) -> None:
     ConfigError
         If matplotlib is not installed.
     """
-    need("matplotlib", "plot", "--plot")
+    require_optional("matplotlib", "plot", "--plot")
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     samples = result.samples

@@ -9,7 +9,7 @@ from sci_stream.model import CameraCapabilities
 from sci_stream.optics.calibration import Calibration
 
 
-def fit_calibration(
+def require_compatible_calibration(
     capabilities: CameraCapabilities,
     own: Calibration | None,
     given: Calibration | None,

@@ -40,7 +40,7 @@ def thumbnails(video: Array) -> npt.NDArray[np.float32]:
     return np.asarray(cells.mean((2, 4)), np.float32)
 
 
-class OrderWatch:
+class MaskOrderDetector:
     """Determine the mask order from the latest pairs of consecutive snapshots.
 
     Every order that begins with mask k and runs forward or backward is a path through the 2B frames of a pair; the true

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_order import OrderWatch, thumbnails
+from sci_stream.calibration.mask_order import MaskOrderDetector, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.model import Array, CalibrationHealth, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -57,7 +57,7 @@ class CalibrationMonitor:
         self._every = every
         self._correct = correct
         self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
-        self._order = OrderWatch(calibration.n_frames)
+        self._order = MaskOrderDetector(calibration.n_frames)
         self._displacement: Displacement | None = None
         self._best_match = 0.0
         self._seen = 0

@@ -408,11 +408,11 @@ def bench_soak(
 ) -> None:
     """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""
     from sci_stream.bench.soak import bench, plot
-    from sci_stream.optional import need
+    from sci_stream.optional import require_optional
 
     _check(folder)
     if plot_path is not None:
-        need("matplotlib", "plot", "--plot")  # fail before the run, not after it
+        require_optional("matplotlib", "plot", "--plot")  # fail before the run, not after it
     result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, say=_progress())
     _show(result, json_path)
     if plot_path is not None:

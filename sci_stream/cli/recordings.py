@@ -144,7 +144,7 @@ def repair(file: RecordingPath) -> None:
     """Make clean files of the segments that a crash left; the old ones are kept beside them."""
     from sci_stream.storage.recording.repair import repair_recording
     from sci_stream.storage.recording.segments import existing_segments
-    from sci_stream.storage.recording.virtual_dataset import write_whole
+    from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 
     repaired = 0
     segments = list(existing_segments(file)) or [file]
@@ -157,7 +157,7 @@ def repair(file: RecordingPath) -> None:
     if not repaired:
         _say(f"nothing to repair: {file} was closed in order")
     if len(segments) > 1:
-        _say(f"{write_whole(file)} holds all {len(segments)} segments")
+        _say(f"{write_virtual_recording(file)} holds all {len(segments)} segments")
 
 
 @app.command()

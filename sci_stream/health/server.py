@@ -54,9 +54,9 @@ class HealthServer:
     def __init__(
         self, health: Health, host: str, port: int, token: str | None = None, expires_s: float = math.inf
     ) -> None:
-        self._turnstile = HttpAccessControl(token, expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
+        self._access = HttpAccessControl(token, expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
         try:
-            self._server = _Server((host, port), _handler(health, self._turnstile, needs_token=token is not None))
+            self._server = _Server((host, port), _handler(health, self._access, needs_token=token is not None))
         except OSError as error:
             raise TransportError(
                 f"Cannot listen on the health address http://{host}:{port}",
@@ -71,7 +71,7 @@ class HealthServer:
     @property
     def refused(self) -> Counter[str]:
         """Refused requests by reason."""
-        return self._turnstile.refused
+        return self._access.refused
 
     def close(self) -> None:
         """Stop serving."""
@@ -125,7 +125,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         log.debug("health request from %s aborted", client_address, exc_info=True)
 
 
-def _handler(health: Health, turnstile: HttpAccessControl, *, needs_token: bool) -> type[BaseHTTPRequestHandler]:
+def _handler(health: Health, access: HttpAccessControl, *, needs_token: bool) -> type[BaseHTTPRequestHandler]:
     """Return the handler class of one node."""
     lines = TokenBucket(0.1, 5)
     lock = threading.Lock()  # several threads serve clients, and the rules are not thread-safe
@@ -138,21 +138,21 @@ def _handler(health: Health, turnstile: HttpAccessControl, *, needs_token: bool)
         def do_GET(self) -> None:
             address, now_s = str(self.client_address[0]), time.monotonic()
             with lock:
-                rate = turnstile.visit(address, now_s)
+                rate = access.visit(address, now_s)
             if rate is Admission.RATE:
                 self._answer(HTTPStatus.TOO_MANY_REQUESTS, "too many requests from this address: try again later\n")
                 return
             if not needs_token and not is_loopback(_name(self.headers.get("Host", ""))):
                 # DNS rebinding: a foreign page whose name resolves to this machine must not read the status.
                 with lock:
-                    turnstile.count("host")
+                    access.count("host")
                 self._answer(HTTPStatus.FORBIDDEN, "use the address of this machine, such as 127.0.0.1\n")
                 return
             path = self.path.partition("?")[0]
             word = _borne(self.headers.get("Authorization", ""))
             open_to_all = path in {"/healthz", "/readyz"} and not word
             with lock:
-                admission = None if open_to_all else turnstile.admit(address, [word], now_s, host_s())
+                admission = None if open_to_all else access.admit(address, [word], now_s, host_s())
             known = admission is Admission.OPEN or not needs_token
             if path == "/healthz":
                 hangs_s = health.hangs_for_s

@@ -150,7 +150,7 @@ def _recentre(weights: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
 _NEGLIGIBLE = 0.1
 
 
-def displace(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
+def shift_masks(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
     """Return the masks displaced on the sensor, (B, H, W) → the same, a new tensor, in 0–1.
 
     Beyond the border of the calibrated area, masks are continued with their outermost pixels.
@@ -162,7 +162,7 @@ def displace(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
     return _weighted(across, displacement.y, reach_y - displacement.base_px[1], -2, height).clamp_(0.0, 1.0)
 
 
-def unknown(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
+def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
     """Return the pixels whose masks lay outside the sensor when they were calibrated, (H, W) bool."""
     rows, columns = (
         _beyond(weights, base, length)

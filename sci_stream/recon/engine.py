@@ -27,7 +27,7 @@ from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.budget import BudgetController
-from sci_stream.recon.denoisers.temporal import ending_in_full, priors_in_turn
+from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
 from sci_stream.recon.factory import SOLVERS, make_rule, make_solver
 from sci_stream.recon.initialization.initializer import Initializer, InitialState, gentle
 from sci_stream.recon.mask_stack import MaskStack
@@ -101,7 +101,7 @@ class Engine:
         self.settings = settings
         self.device = device
         self._denoiser = denoiser
-        self._priors = priors_in_turn(denoiser, calibration.n_frames, device, along_time=settings.along_time)
+        self._priors = cycled_denoisers(denoiser, calibration.n_frames, device, along_time=settings.along_time)
         self._step: Step = gap_step
         if device.type == "cuda" and isinstance(denoiser, RecordableDenoiser):
             self._step = CudaGraphStep(denoiser, record_cuda_graph(device))
@@ -137,7 +137,7 @@ class Engine:
         with within_memory(self.calibration, self.device):
             self._masks.displace(displacement)
 
-    def spare_memory(self) -> bool:
+    def reduce_memory(self) -> bool:
         """Give back what the next solve can do without, and have it take less at once, if more slowly.
 
         Returns
@@ -148,7 +148,7 @@ class Engine:
         if isinstance(self._step, CudaGraphStep):
             spared |= self._step.give_up("memory ran out")
         if isinstance(self._denoiser, MemoryReducible):
-            spared |= self._denoiser.spare_memory()
+            spared |= self._denoiser.reduce_memory()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return spared
@@ -219,7 +219,7 @@ class Engine:
         CalibrationError
             If the snapshot or its truth does not fit the calibration.
         DeviceMemoryError
-            If the device runs out of memory: `spare_memory` may help.
+            If the device runs out of memory: `reduce_memory` may help.
         """
         return self.begin(snapshot, budget, watch=watch).finish()
 
@@ -230,7 +230,7 @@ class Engine:
         solved, and this one's video is copied out while the next is. A budget with a limit of time has to be watched,
         and returns with the last iteration asked for. On a CPU the solve is over when this returns.
         """
-        check_fit(snapshot, self.calibration)
+        require_matching_snapshot(snapshot, self.calibration)
         if self._displacement is not None:
             displacement, self._displacement = self._displacement, None
             self.displace_masks(displacement)
@@ -328,7 +328,7 @@ class Engine:
             y,
             phi,
             r_inv,
-            denoise=ending_in_full(self._priors, budget.iterations),
+            denoise=ending_on_frames(self._priors, budget.iterations),
             sigmas=self._interruptible(sigmas),
             noise=measurement.noise,
             correlated=self._correlated(start),
@@ -369,7 +369,7 @@ def _residual(v: torch.Tensor, measurement: Measurement) -> torch.Tensor:
     return difference / norm
 
 
-def check_fit(snapshot: Snapshot, calibration: Calibration) -> None:
+def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> None:
     """Raise if a snapshot, or the truth that it carries, is not of a calibration.
 
     Raises

@@ -9,7 +9,7 @@ import torch
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import gram_diag, inverse_gram
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, displace, unknown
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, invalid_pixels, shift_masks
 from sci_stream.recon.initialization.lmmse import LinearStart
 
 
@@ -36,10 +36,10 @@ class MaskStack:
         calibration, displacement = self._calibration, displacement.rounded()
         # A copy: the calibration's arrays are read-only, which torch does not know.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
-        phi = self.planes(phi if displacement.is_none else displace(phi, displacement))
+        phi = self.planes(phi if displacement.is_none else shift_masks(phi, displacement))
         # CUDA graphs identify the masks by their address: keep it.
         self.phi = self.phi.copy_(phi) if self.phi.shape == phi.shape else phi
-        good = ~unknown(displacement, calibration.shape)
+        good = ~invalid_pixels(displacement, calibration.shape)
         if calibration.bad_pixels is not None:
             good &= torch.from_numpy(~calibration.bad_pixels)
         self.r_inv = inverse_gram(gram_diag(self.phi), self.planes(good.to(self._device)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from sci_stream.errors import StorageError
 from sci_stream.model import Array
-from sci_stream.optional import need
+from sci_stream.optional import require_optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def write_tiff(path: Path, stack: Stack) -> None:
     StorageError
         If the file cannot be written.
     """
-    tifffile = need("tifffile", "export", "Writing TIFF")
+    tifffile = require_optional("tifffile", "export", "Writing TIFF")
     metadata: dict[str, object] = {
         "axes": "TYXS" if stack.colour else "TYX",
         "Name": stack.name,
@@ -79,7 +79,7 @@ def write_zarr(path: Path, stack: Stack) -> None:
     StorageError
         If the file cannot be written.
     """
-    zarr = need("zarr", "export", "Writing Zarr")
+    zarr = require_optional("zarr", "export", "Writing Zarr")
     height, width = stack.shape[:2]
     shape = (stack.count, 3, height, width) if stack.colour else (stack.count, height, width)
     space = [{"name": name, "type": "space"} for name in "yx"]

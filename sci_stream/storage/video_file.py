@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import InputError, StorageError
-from sci_stream.optional import need
+from sci_stream.optional import require_optional
 
 if TYPE_CHECKING:
     import av.container
@@ -64,7 +64,7 @@ class MovieFile:
         threads: int = 0,
         container: str = "",
     ) -> None:
-        self._av = need("av", "video", f"Writing {path.name}")
+        self._av = require_optional("av", "video", f"Writing {path.name}")
         self.path = path
         self.frames = 0
         self.encoder = ""

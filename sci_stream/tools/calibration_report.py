@@ -15,7 +15,7 @@ from sci_stream.calibration.measurement import Measured, PixelFlag
 from sci_stream.calibration.quality import Figure, Verdict
 from sci_stream.errors import ConfigError, StorageError
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optional import need
+from sci_stream.optional import require_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def write_report(
         If the format is not supported or the file cannot be written.
     """
     try:
-        need("matplotlib.figure", "plot", "The calibration report")
+        require_optional("matplotlib.figure", "plot", "The calibration report")
     except ConfigError as error:
         # A calibration may have taken half an hour: a missing plot must not make it fail.
         _LOG.warning("No calibration report %s: %s", path, error)

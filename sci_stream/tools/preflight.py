@@ -12,7 +12,7 @@ import zmq
 from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.calibration.compatibility import fit_calibration
+from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import SciStreamError, StorageError
 from sci_stream.model import CameraCapabilities
@@ -99,7 +99,9 @@ def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | 
     file = rig.calibration.file
     calibration = load_calibration(file) if file else None
     if found is not None:
-        calibration = fit_calibration(*found, calibration, file, other_camera=rig.calibration.other_camera)
+        calibration = require_compatible_calibration(
+            *found, calibration, file, other_camera=rig.calibration.other_camera
+        )
     if calibration is None:
         return "the camera's own: unknown until the camera can be opened"
     blind = int((calibration.gram_diag == 0).sum())

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sci_stream.calibration.compatibility import fit_calibration
+from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.errors import CalibrationError
 from sci_stream.model import BayerPhase, CameraCapabilities
 from sci_stream.optics.calibration import Calibration
@@ -27,37 +27,37 @@ def calibration(B: int = 2, H: int = 4, W: int = 6, bayer: BayerPhase | None = N
 
 def test_rig_calibration_takes_precedence_over_the_cameras() -> None:
     own, given = calibration(), calibration()
-    assert fit_calibration(camera(), own, given, FILE) is given
-    assert fit_calibration(camera(), own, None, None) is own
+    assert require_compatible_calibration(camera(), own, given, FILE) is given
+    assert require_compatible_calibration(camera(), own, None, None) is own
 
 
 def test_missing_calibration_error_names_the_key() -> None:
     with pytest.raises(CalibrationError, match=r"\[calibration\] file"):
-        fit_calibration(camera(), None, None, None)
+        require_compatible_calibration(camera(), None, None, None)
 
 
 def test_other_image_size_is_refused_with_both_sizes() -> None:
     with pytest.raises(CalibrationError, match=r"masks\.h5.*expected 4×6.*got 4×8"):
-        fit_calibration(camera(), None, calibration(W=8), FILE)
+        require_compatible_calibration(camera(), None, calibration(W=8), FILE)
 
 
 def test_other_number_of_masks_is_refused_with_both_numbers() -> None:
     with pytest.raises(CalibrationError, match=r"masks\.h5.*expected B = 2.*got B = 3"):
-        fit_calibration(camera(), None, calibration(B=3), FILE)
+        require_compatible_calibration(camera(), None, calibration(B=3), FILE)
 
 
 def test_camera_without_n_frames_takes_that_of_the_calibration() -> None:
-    assert fit_calibration(camera(n_frames=None), None, calibration(B=3), FILE).n_frames == 3
+    assert require_compatible_calibration(camera(n_frames=None), None, calibration(B=3), FILE).n_frames == 3
 
 
 def test_other_bayer_phase_is_refused() -> None:
     with pytest.raises(CalibrationError, match="expected Bayer phase RGGB; got BGGR"):
-        fit_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(bayer=BayerPhase.BGGR), FILE)
+        require_compatible_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(bayer=BayerPhase.BGGR), FILE)
 
 
 def test_calibration_of_another_camera_needs_permission() -> None:
     other = replace(calibration(), camera_serial="8")
     with pytest.raises(CalibrationError, match=r"connected camera 7; got one of camera 8.*other_camera = true"):
-        fit_calibration(camera(), None, other, FILE)
-    assert fit_calibration(camera(), None, other, FILE, other_camera=True) is other
-    assert fit_calibration(camera(), None, replace(other, camera_serial="7"), FILE).camera_serial == "7"
+        require_compatible_calibration(camera(), None, other, FILE)
+    assert require_compatible_calibration(camera(), None, other, FILE, other_camera=True) is other
+    assert require_compatible_calibration(camera(), None, replace(other, camera_serial="7"), FILE).camera_serial == "7"

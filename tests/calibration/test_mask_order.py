@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sci_stream.calibration.mask_order import OrderWatch, thumbnails
+from sci_stream.calibration.mask_order import MaskOrderDetector, thumbnails
 
 B = 6
 
@@ -23,7 +23,7 @@ def film(snapshots: int, speed: float = 0.5) -> npt.NDArray[np.float32]:
 
 def verdict(order: npt.NDArray[np.intp], speed: float = 0.5) -> tuple[str, int]:
     """Return the order that is detected when calibrated mask b is shown as number ``order[b]``."""
-    watch = OrderWatch(B)
+    watch = MaskOrderDetector(B)
     videos = film(9, speed)[:, order]
     for before, after in pairwise(videos):
         watch.see(before, after)
@@ -49,7 +49,7 @@ def test_order_of_a_static_scene_is_unknown() -> None:
 
 
 def test_order_after_a_few_snapshots_is_unknown() -> None:
-    watch = OrderWatch(B)
+    watch = MaskOrderDetector(B)
     videos = film(3)
     watch.see(videos[0], videos[1])
     watch.see(videos[1], videos[2])

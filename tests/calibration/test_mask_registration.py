@@ -9,7 +9,7 @@ import torch
 
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import displace
+from sci_stream.optics.mask_shift import shift_masks
 from tests.calibration.moved_masks import Rig, one_thread
 
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ def test_fitted_masks_equal_the_displaced_masks() -> None:
     """A kernel that interpolates would leave a third of the contrast wrong here; leaving them, all of it."""
     shift_px = (0.5, 0.3)
     rig = Rig(mask="random", mask_shift_px=shift_px)
-    found = displace(torch.from_numpy(rig.calibration.phi.copy()), fit(rig).displacement).numpy()
+    found = shift_masks(torch.from_numpy(rig.calibration.phi.copy()), fit(rig).displacement).numpy()
     true = Rig(mask="random", mask_shift_px=shift_px)._camera._opened()._masks.stack(shift_px)
     inside = (slice(None), slice(4, -4), slice(4, -4))
     wrong = np.sqrt(np.mean((found[inside] - true[inside]) ** 2)) / true[inside].std()

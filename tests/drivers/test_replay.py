@@ -12,7 +12,7 @@ from sci_stream_drivers.replay import ReplayCamera, ReplayOptions
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import BayerPhase
-from sci_stream.storage.recording.virtual_dataset import write_whole
+from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 from tests.drivers.camera_kit import SHOTS, B, Clock, H, Published, W, frames, record
 
 
@@ -168,7 +168,7 @@ def test_a_recording_without_raw_snapshots_is_refused(recording: Callable[..., P
 @pytest.mark.parametrize("named", ["run.h5", "run.nxs"])
 def test_all_segments_are_played(tmp_path: Path, named: str) -> None:
     path = record(tmp_path / "run.h5", [(0, 1), (2, 3, 6), (7,)], {6: 1})
-    write_whole(path)
+    write_virtual_recording(path)
     camera = replay(tmp_path / named)
     received = frames(camera, 6)
     assert [frame.frame_id for frame in received] == [0, 1, 2, 3, 7, 8]

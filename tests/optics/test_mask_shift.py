@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.errors import FileFormatError
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TEXT_LENGTH, Displacement, displace, unknown
+from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TEXT_LENGTH, Displacement, invalid_pixels, shift_masks
 
 WHOLE = st.integers(-3, 3)
 WEIGHTS = st.lists(st.floats(-0.2, 0.4), min_size=4, max_size=4).map(lambda w: (w[0], w[1], 1.0 - sum(w), w[2], w[3]))
@@ -18,14 +18,14 @@ def masks(seed: int = 3) -> torch.Tensor:
 
 
 def test_no_displacement_leaves_masks_unchanged() -> None:
-    assert torch.equal(displace(masks(), NO_DISPLACEMENT), masks())
+    assert torch.equal(shift_masks(masks(), NO_DISPLACEMENT), masks())
     assert NO_DISPLACEMENT.is_none
-    assert not bool(unknown(NO_DISPLACEMENT, (20, 24)).any())
+    assert not bool(invalid_pixels(NO_DISPLACEMENT, (20, 24)).any())
 
 
 @given(WHOLE, WHOLE)
 def test_whole_pixels_move_masks_right_and_down(x: int, y: int) -> None:
-    moved = displace(masks(), Displacement((x, y)))
+    moved = shift_masks(masks(), Displacement((x, y)))
     inside = moved[:, 3:-3, 3:-3]
     assert torch.equal(inside, masks()[:, 3 - y : 17 - y, 3 - x : 21 - x])
 
@@ -37,7 +37,7 @@ def test_shift_is_the_centroid_of_a_single_open_element(x: tuple[float, ...], y:
     one = torch.full((1, 40, 40), 0.5, dtype=torch.float64)
     one[0, 20, 20] += 0.25
     displacement = Displacement((base, -base), x, y)
-    moved = displace(one, displacement)[0] - 0.5
+    moved = shift_masks(one, displacement)[0] - 0.5
     axis = torch.arange(40.0, dtype=torch.float64) - 20
     total = float(moved.sum())
     found = (float((moved.sum(0) * axis).sum()) / total, float((moved.sum(1) * axis).sum()) / total)
@@ -51,7 +51,7 @@ def test_recentred_keeps_the_shift(x: tuple[float, ...], y: tuple[float, ...]) -
 
 
 def test_invalid_pixels_are_those_beyond_the_calibrated_area() -> None:
-    beyond = unknown(Displacement((0, -1), x=(0, 0, 0.5, 0.5, 0)), (6, 5))
+    beyond = invalid_pixels(Displacement((0, -1), x=(0, 0, 0.5, 0.5, 0)), (6, 5))
     expected = torch.zeros(6, 5, dtype=torch.bool)
     expected[:, 0] = True  # half of the first column's mask comes from the left of the sensor
     expected[5, :] = True

@@ -7,7 +7,7 @@ import pytest
 from sci_stream.security.http_access import Admission, HttpAccessControl
 
 
-def turnstile(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAccessControl:
+def access(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAccessControl:
     return HttpAccessControl(token, expires_s, per_s=10.0, burst=20)
 
 
@@ -23,19 +23,19 @@ def turnstile(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAcce
     ],
 )
 def test_right_token_is_accepted_until_it_expires(given: list[str], unix_s: float, admission: Admission) -> None:
-    gate = turnstile()
+    gate = access()
     assert gate.admit("10.0.0.1", given, 0.0, unix_s) is admission
     assert gate.refused.total() == (admission is not Admission.OPEN)
 
 
 def test_access_without_token_is_open() -> None:
-    gate = turnstile(token=None, expires_s=0.0)
+    gate = access(token=None, expires_s=0.0)
     assert gate.admit("10.0.0.1", [], 0.0, 10.0) is Admission.OPEN
     assert not gate.expired(10.0)
 
 
 def test_wrong_tokens_block_their_address_only() -> None:
-    gate = turnstile()
+    gate = access()
     guesses = [gate.admit("10.0.0.1", ["wrong"], 0.0, 0.0) for _ in range(100)]
     assert guesses.count(Admission.TOKEN) == 10
     assert guesses[-1] is Admission.RATE
@@ -46,14 +46,14 @@ def test_wrong_tokens_block_their_address_only() -> None:
 
 
 def test_request_without_token_is_not_a_guess() -> None:
-    gate = turnstile()
+    gate = access()
     for _ in range(100):
         gate.admit("10.0.0.1", [], 0.0, 0.0)
     assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is Admission.OPEN
 
 
 def test_requests_per_address_are_limited() -> None:
-    gate = turnstile()
+    gate = access()
     visits = [gate.visit("10.0.0.1", 0.0) for _ in range(30)]
     assert visits.count(Admission.OPEN) == 20
     assert gate.visit("10.0.0.2", 0.0) is Admission.OPEN

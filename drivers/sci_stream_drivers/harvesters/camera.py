@@ -19,7 +19,7 @@ from sci_stream_drivers.harvesters import node_map
 from sci_stream_drivers.harvesters.description import describe, frame_period_ns
 from sci_stream_drivers.harvesters.discovery import find_cameras
 from sci_stream_drivers.harvesters.features import apply, configure
-from sci_stream_drivers.harvesters.frame_ids import IdWatch
+from sci_stream_drivers.harvesters.frame_ids import RestartDetector
 from sci_stream_drivers.harvesters.library import library, words
 from sci_stream_drivers.harvesters.node_map import settings
 from sci_stream_drivers.harvesters.options import HarvestersOptions, Setting
@@ -59,7 +59,7 @@ class HarvestersCamera:
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
         self._running = False
-        self._watch: IdWatch | None = None
+        self._watch: RestartDetector | None = None
         self._heard_s = 0.0
         self._trigger_s = 0.0
 
@@ -175,7 +175,7 @@ class HarvestersCamera:
         assert self._stream is not None
         assert self._capabilities is not None
         self._lost = None
-        self._watch = IdWatch(self._capabilities.frame_ids)
+        self._watch = RestartDetector(self._capabilities.frame_ids)
         self._stream.start()
         self._running = True
         self._heard_s = self._trigger_s = time.monotonic()

@@ -33,7 +33,7 @@ def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
     return FrameIds(1, _GIGE_LAST) if transport == "GEV" and not extended else FrameIds()
 
 
-class IdWatch:
+class RestartDetector:
     """Detect that a camera has restarted its frame counter, as after a reset.
 
     Repeated ids, wrap-arounds and gaps are not restarts. An id that goes back is: frames do not overtake each other in

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import zmq
 
-from sci_stream.calibration.compatibility import fit_calibration
+from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.clock import read_again
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
@@ -248,7 +248,7 @@ class AcquireNode:
         assert opened is not None
         capabilities = opened.capabilities
         section = self._rig.calibration
-        calibration = fit_calibration(
+        calibration = require_compatible_calibration(
             capabilities, opened.calibration, self._calibration, section.file, other_camera=section.other_camera
         )
         self._calibration = calibration

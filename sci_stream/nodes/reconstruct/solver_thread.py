@@ -342,7 +342,7 @@ class SolverThread:
             self._deliver()
         what = f"snapshot {which.seq}" if which.series else "the first run"
         # Only now is the memory of the attempt free: the exception referenced it.
-        if not engine.spare_memory():
+        if not engine.reduce_memory():
             raise DeviceMemoryError(f"Out of memory for {what}, and nothing left to free", got=short)
         about = {"series": which.series, "seq": which.seq} if which.series else {}
         log.warning("%s: out of memory, solving again in smaller chunks: %s", what, short, extra=about)

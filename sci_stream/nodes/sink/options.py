@@ -11,7 +11,7 @@ from sci_stream.imaging.demosaic import Demosaic
 from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance
 from sci_stream.nodes.sink.live_movie import MovieOptions
 from sci_stream.nodes.sink.recorder import RecorderOptions
-from sci_stream.optional import need
+from sci_stream.optional import require_optional
 from sci_stream.storage.recording import Compression
 from sci_stream.web.preview import PreviewOptions
 
@@ -53,7 +53,7 @@ def movie_options(rig: Rig) -> MovieOptions | None:
     section = rig.record
     if not section.enabled or section.movie == "none":
         return None
-    need("av", "video", f'[record] movie = "{section.movie}"')
+    require_optional("av", "video", f'[record] movie = "{section.movie}"')
     return MovieOptions(
         suffix=f".{section.movie}",
         fps=section.movie_fps,

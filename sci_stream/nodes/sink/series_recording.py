@@ -15,7 +15,7 @@ from sci_stream.model import JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.journal import Journal
 from sci_stream.storage.recording import Compression, RecordingWriter, recording_path
-from sci_stream.storage.recording.virtual_dataset import write_whole
+from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 
 _LOG = logging.getLogger(__name__)
 _MOST_ROWS_JOINED = 2_000_000
@@ -290,7 +290,7 @@ class SeriesRecording:
         if self.writer.segment == 0 or self.rows_written > _MOST_ROWS_JOINED:
             return
         try:
-            self.whole = write_whole(self._path)
+            self.whole = write_virtual_recording(self._path)
         except SciStreamError as error:
             _LOG.warning("cannot write the virtual dataset over all segments: %s", error)
 

@@ -110,7 +110,7 @@ class FfdnetDenoiser:
             result.copy_(self._denoise(chunk, at, network))
         return out
 
-    def spare_memory(self) -> bool:
+    def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""
         more_than_one = self._pixels_per_chunk >= 2 * self._frame_pixels > 0
         if more_than_one:

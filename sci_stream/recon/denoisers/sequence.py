@@ -44,9 +44,9 @@ class SequenceDenoiser:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
         return self._first(x, sigma) if sigma > self._switch_sigma else self._then(x, sigma)
 
-    def spare_memory(self) -> bool:
+    def reduce_memory(self) -> bool:
         """Have both take less memory; see `sci_stream.ports.MemoryReducible`."""
         spared = False
         for prior in (self._first, self._then):
-            spared |= isinstance(prior, MemoryReducible) and prior.spare_memory()
+            spared |= isinstance(prior, MemoryReducible) and prior.reduce_memory()
         return spared

@@ -4,7 +4,7 @@ A denoiser that sees one frame at a time takes away fine texture with the noise,
 consecutive frames an orthonormal cosine transform T gathers what they have in common in one image, their mean, with 1/L
 of the variance of white noise, and leaves to the other L − 1 what changes: nearly nothing where nothing moves.
 Denoised there, static content keeps its texture and what flickers goes. Where much moves it is the other way round,
-the frames are the simpler images; so the solver lets the two take turns (`priors_in_turn`), for no more work than
+the frames are the simpler images; so the solver lets the two take turns (`cycled_denoisers`), for no more work than
 either alone::
 
     v = T⁻¹ D(T x),   means at σ L^(−1/4), the other frequencies at σ
@@ -140,7 +140,7 @@ def cosines(length: int) -> torch.Tensor:
 VideoDenoiser = FrameDenoiser | TemporalDctDenoiser
 
 
-def priors_in_turn(
+def cycled_denoisers(
     prior: Denoiser, n_frames: int, device: torch.device, *, along_time: bool
 ) -> tuple[VideoDenoiser, ...]:
     """Return what a solver's iterations denoise with in turn: the frames alone, or every other time along time.
@@ -167,7 +167,7 @@ def priors_in_turn(
     return tuple(turns)
 
 
-def ending_in_full(priors: tuple[VideoDenoiser, ...], iterations: int) -> tuple[VideoDenoiser, ...]:
+def ending_on_frames(priors: tuple[VideoDenoiser, ...], iterations: int) -> tuple[VideoDenoiser, ...]:
     """Return the priors that take turns, begun where it takes to end a solve of so many iterations with a full round.
 
     The last turns are those of the longest groups and of the frames: what stands still gets its texture last, when σ is

@@ -63,7 +63,7 @@ class TvDenoiser:
             _denoise(frames, weight, self._steps, out=result)
         return out
 
-    def spare_memory(self) -> bool:
+    def reduce_memory(self) -> bool:
         """Take half as many frames at a time; see `sci_stream.ports.MemoryReducible`."""
         more_than_one = self._frames > 1
         if more_than_one:

@@ -30,12 +30,12 @@ from sci_stream.storage.recording.layout import (
 from sci_stream.storage.recording.series import RecordedSeries
 
 
-def whole_path(path: Path) -> Path:
+def virtual_path(path: Path) -> Path:
     """Return the path of the virtual recording over the segments that begin with ``path``."""
     return path.with_suffix(".nxs")
 
 
-def write_whole(path: Path) -> Path:
+def write_virtual_recording(path: Path) -> Path:
     """Write the virtual recording over the segments that begin with ``path``, replacing an older one.
 
     Raises
@@ -45,7 +45,7 @@ def write_whole(path: Path) -> Path:
     StorageError
         If the file cannot be written.
     """
-    out = whole_path(path)
+    out = virtual_path(path)
     partial = out.with_name(f".{out.name}.part")
     with RecordedSeries(path) as series:
         for segment in series.segments:

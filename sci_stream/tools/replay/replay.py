@@ -28,7 +28,7 @@ from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.storage.recording.columns import START_CODES, recorded_chunks
 from sci_stream.storage.recording.series import RecordedSeries
-from sci_stream.storage.recording.virtual_dataset import write_whole
+from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, Solving, replay_masks, replay_solver
 
 log = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ class _Run:
             writer.close(ledger.counts().to_json())
         if writer.segment:
             try:
-                write_whole(out)
+                write_virtual_recording(out)
             except FileFormatError as error:
                 log.warning("cannot write the virtual dataset over all segments: %s", error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sci_stream_drivers.harvesters.frame_ids import IdWatch, frame_ids_of
+from sci_stream_drivers.harvesters.frame_ids import RestartDetector, frame_ids_of
 
 from sci_stream.model import FrameIds
 
@@ -34,7 +34,7 @@ def test_frame_ids_follow_the_transport_unless_set(transport: str, last: int | N
 
 
 def restarts(ids: FrameIds, frames: list[tuple[int | None, int | None]]) -> list[bool]:
-    watch = IdWatch(ids)
+    watch = RestartDetector(ids)
     return [watch.restarted(*frame) for frame in frames]
 
 

@@ -287,7 +287,7 @@ def test_a_gpu_that_runs_out_of_memory_goes_on_with_less_at_once() -> None:
     denoiser, settings = make_prior(section, torch.device("cuda", 0))
     engine = Engine(calibration, denoiser, torch.device("cuda", 0), settings)
     most = peak(engine)
-    while engine.spare_memory():
+    while engine.reduce_memory():
         pass
     least = peak(engine)
     assert least < most

@@ -59,7 +59,7 @@ def test_one_that_spares_memory_gives_the_same_with_less_until_there_is_nothing_
     before = denoiser(x, 0.1)
     if not isinstance(denoiser, MemoryReducible):
         pytest.skip(f"{denoiser.name} takes no memory to speak of")
-    spared = list(itertools.takewhile(lambda more: more, (denoiser.spare_memory() for _ in range(64))))
+    spared = list(itertools.takewhile(lambda more: more, (denoiser.reduce_memory() for _ in range(64))))
     assert 1 <= len(spared) < 64
     torch.testing.assert_close(denoiser(x, 0.1), before)
 

@@ -20,8 +20,8 @@ from sci_stream.recon.denoisers.temporal import (
     FrameDenoiser,
     TemporalDctDenoiser,
     cosines,
-    ending_in_full,
-    priors_in_turn,
+    cycled_denoisers,
+    ending_on_frames,
 )
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
@@ -77,13 +77,13 @@ def test_means_come_as_bright_as_frames_and_changes_around_the_middle() -> None:
 
 
 def test_every_other_turn_is_along_time_in_ever_longer_groups() -> None:
-    along = [type(prior) for prior in priors_in_turn(IdentityDenoiser(), 8, CPU, along_time=True)]
+    along = [type(prior) for prior in cycled_denoisers(IdentityDenoiser(), 8, CPU, along_time=True)]
     assert along == [TemporalDctDenoiser, FrameDenoiser] * 3
     # Two frames make no group of four; one makes none at all.
-    assert len(priors_in_turn(IdentityDenoiser(), 2, CPU, along_time=True)) == 2
-    assert len(priors_in_turn(IdentityDenoiser(), 3, CPU, along_time=True)) == 4
+    assert len(cycled_denoisers(IdentityDenoiser(), 2, CPU, along_time=True)) == 2
+    assert len(cycled_denoisers(IdentityDenoiser(), 3, CPU, along_time=True)) == 4
     for n_frames, along_time in ((1, True), (8, False)):
-        (alone,) = priors_in_turn(IdentityDenoiser(), n_frames, CPU, along_time=along_time)
+        (alone,) = cycled_denoisers(IdentityDenoiser(), n_frames, CPU, along_time=along_time)
         assert isinstance(alone, FrameDenoiser)
 
 
@@ -117,7 +117,7 @@ def _solved(speed: float, *, along_time: bool) -> float:
     y, r_inv = forward(phi, truth), inverse_gram(gram_diag(phi))
     rule = ResidualRule(y, phi, r_inv)
     sigmas = AnytimeSchedule(SigmaSchedule(50 / 255, 10 / 255), Budget(12), rule=rule)
-    priors = priors_in_turn(lite(), 8, CPU, along_time=along_time)
+    priors = cycled_denoisers(lite(), 8, CPU, along_time=along_time)
     start = cold_start(y, phi, r_inv)
     iterates = gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, relaxation=1.5, observe=rule.observe)
     return psnr(list(iterates)[-1], truth)
@@ -139,7 +139,7 @@ def test_recorded_turns_are_those_done_one_by_one(make: type[TvDenoiser]) -> Non
     phi, truth = _scene(1.0)
     y, r_inv = forward(phi, truth), inverse_gram(gram_diag(phi))
     prior = make()
-    priors, start = priors_in_turn(prior, 8, CPU, along_time=True), cold_start(y, phi, r_inv)
+    priors, start = cycled_denoisers(prior, 8, CPU, along_time=True), cold_start(y, phi, r_inv)
     recorded = CudaGraphStep(prior, by_hand)
     sigmas = [0.2 * 0.9**k for k in range(9)]
     for _ in range(2):
@@ -156,8 +156,8 @@ def test_recorded_turns_are_those_done_one_by_one(make: type[TvDenoiser]) -> Non
 def test_however_many_iterations_there_are_the_last_are_those_of_the_longest_groups_and_the_frames(
     iterations: int,
 ) -> None:
-    priors = priors_in_turn(TvDenoiser(), 8, CPU, along_time=True)
-    turns = ending_in_full(priors, iterations)
+    priors = cycled_denoisers(TvDenoiser(), 8, CPU, along_time=True)
+    turns = ending_on_frames(priors, iterations)
     assert sorted(map(id, turns)) == sorted(map(id, priors))
     taken = [turns[k % len(turns)] for k in range(iterations)]
     assert taken[-2:] == list(priors[-2:])
@@ -165,5 +165,5 @@ def test_however_many_iterations_there_are_the_last_are_those_of_the_longest_gro
 
 @pytest.mark.parametrize("iterations", range(1, 6))
 def test_fewer_iterations_than_a_round_begin_with_the_shortest_groups(iterations: int) -> None:
-    priors = priors_in_turn(TvDenoiser(), 8, CPU, along_time=True)
-    assert ending_in_full(priors, iterations) == priors
+    priors = cycled_denoisers(TvDenoiser(), 8, CPU, along_time=True)
+    assert ending_on_frames(priors, iterations) == priors

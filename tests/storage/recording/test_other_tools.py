@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sci_stream.storage.recording import Compression, RecordingWriter
-from sci_stream.storage.recording.virtual_dataset import write_whole
+from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 
 
 @pytest.fixture(params=["finished", "compressed", "live", "segments"])
@@ -28,7 +28,7 @@ def recording(request, tmp_path: Path, series):
     writer.flush()
     if request.param != "live":
         writer.close({"acquired": 2, "closed": True})
-    yield write_whole(path) if request.param == "segments" else path
+    yield write_virtual_recording(path) if request.param == "segments" else path
     writer.close()
 
 

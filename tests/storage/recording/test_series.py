@@ -18,7 +18,7 @@ from sci_stream.storage.recording import file as recording_file
 from sci_stream.storage.recording.columns import COLUMNS
 from sci_stream.storage.recording.segments import segment_path
 from sci_stream.storage.recording.series import FrameStack, RecordedSeries
-from sci_stream.storage.recording.virtual_dataset import write_whole
+from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 
 LEDGER = {"acquired": 9, "closed": True}
 
@@ -71,7 +71,7 @@ def test_open_gives_arrays_over_all_segments(recorded: Path, series) -> None:
 
 
 def test_virtual_dataset_is_a_recording(recorded: Path, series) -> None:
-    whole = write_whole(recorded)
+    whole = write_virtual_recording(recorded)
     assert whole == recorded.with_suffix(".nxs")
     with sci_stream.open(whole) as recording:
         assert len(recording.segments) == 1
@@ -79,7 +79,7 @@ def test_virtual_dataset_is_a_recording(recorded: Path, series) -> None:
 
 
 def test_h5py_reads_a_moved_virtual_dataset(recorded: Path, tmp_path: Path, series) -> None:
-    write_whole(recorded)
+    write_virtual_recording(recorded)
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     for path in [*tmp_path.glob("run*")]:
@@ -107,7 +107,7 @@ def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypa
             writer, last = writer.next_segment(), writer
             last.close(continued=writer.path.name)
     writer.close(LEDGER)
-    whole = write_whole(path)
+    whole = write_virtual_recording(path)
     before = open_files()
     for name in (path, whole):
         with sci_stream.open(name) as recording:
@@ -134,7 +134,7 @@ def test_replaced_segment_is_detected(tmp_path: Path, series, monkeypatch) -> No
 
 
 def test_virtual_dataset_with_missing_segments_is_refused(recorded: Path) -> None:
-    whole = write_whole(recorded)
+    whole = write_virtual_recording(recorded)
     recorded.with_name("run_001.h5").unlink()
     with pytest.raises(FileFormatError, match=r"1 missing, such as run_001\.h5.*Keep the files"):
         sci_stream.open(whole)
@@ -150,7 +150,7 @@ def test_virtual_dataset_over_a_crashed_segment_is_refused(recorded: Path, serie
     writer = RecordingWriter(recorded, series.info, series.calibration)
     writer.flush()
     with pytest.raises(FileFormatError, match=r"run_003\.h5 was not closed cleanly.*sci-stream repair"):
-        write_whole(recorded)
+        write_virtual_recording(recorded)
     writer.close()
 
 
@@ -252,7 +252,7 @@ def test_chunk_data_are_columns_of_the_virtual_dataset(tmp_path: Path, series) -
     one.close(continued=two.path.name)
     two.write_reconstruction(replace(series.reconstruction(2), chunks={"ExposureTime": True}))
     two.close(LEDGER)
-    whole = write_whole(path)
+    whole = write_virtual_recording(path)
     for name in (path, whole):
         with RecordedSeries(name) as recording:
             np.testing.assert_array_equal(recording.table["chunk_ExposureTime"], [7.5, np.nan, 1.0])
