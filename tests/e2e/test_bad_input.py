@@ -236,7 +236,7 @@ def test_check_names_port_in_use(tmp_path: Path, check: Check, name: str) -> Non
     path, port = rig_with_a_port_taken(tmp_path, name)
     with taken(port):
         ended = check(path)
-    assert_said_well(ended.output, (str(port), "in use", "live page" if name == "preview" else name))
+    assert_said_well(ended.output, (str(port), "in use", name))
     assert ended.status == WORLD, ended.output
 
 
@@ -253,7 +253,7 @@ def test_run_names_port_in_use_and_exits(tmp_path: Path, name: str) -> None:
     path, port = rig_with_a_port_taken(tmp_path, name)
     with taken(port):
         ended = sci_stream("run", path, cwd=tmp_path)
-    assert_said_well(ended.output, (str(port), "in use", "live page" if name == "preview" else name))
+    assert_said_well(ended.output, (str(port), "in use", name))
     assert ended.status == WORLD, ended.output
     assert ended.took_s < SOON_S, "it is reported at once"
 
