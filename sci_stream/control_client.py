@@ -16,8 +16,8 @@ from sci_stream.errors import InputError, TransportError
 from sci_stream.parameters import Parameter, Value, parameter_of
 
 _MOST_BYTES = 1 << 22
+# Longer than the page waits for the nodes: its answer says more than a time-out here.
 _PATIENCE_S = 15.0
-"""Longer than the page waits for the nodes: its answer says more than a time-out here."""
 
 
 @dataclass(frozen=True, slots=True)

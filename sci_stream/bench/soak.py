@@ -18,17 +18,17 @@ from sci_stream.optional import require_optional
 _SIZE_PX = 32
 _SAMPLE_S = 1.0
 _START_S = 120.0
+# Snapshots after which caches and pools have reached their size.
 _SETTLED = 2000
-"""Snapshots after which caches and pools have reached their size."""
 _MOST_GROWTH = 0.05
+# Permitted growth of the median latency: machines with other work vary by this much.
 _MOST_DELAY = 1.5
-"""Permitted growth of the median latency: machines with other work vary by this much."""
 _LEAST_DELAY_MS = 5.0
 _EASY_HZ = 50.0
 _PROBED = 250
 _SPARE_FRACTION = 1 / 3
+# Permitted growth of open handles: a reconnecting page or tap holds two for a moment.
 _MOST_HANDLES = 2
-"""Permitted growth of open handles: a reconnecting page or tap holds two for a moment."""
 
 
 @dataclass(frozen=True, slots=True)

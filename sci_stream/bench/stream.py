@@ -40,8 +40,8 @@ BARE = ", bare ZeroMQ"
 _RANKS = ("p50", "p99")
 _UNLOADED_HZ = 50.0
 _MADE = 16
+# Interval between polls of the number in flight: far shorter than a snapshot, and little work.
 _PATIENCE_S = 300e-6
-"""Interval between polls of the number in flight: far shorter than a snapshot, and little work."""
 
 
 class LoopCamera:

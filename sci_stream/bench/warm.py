@@ -30,8 +30,8 @@ from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, Engine, SolverSettings
 
+# A result within this distance of the reference, dB, counts as having reached it.
 _AS_GOOD_DB = 0.1
-"""A result within this distance of the reference, dB, counts as having reached it."""
 
 Say = Callable[[str], None]
 

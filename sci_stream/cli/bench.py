@@ -337,8 +337,8 @@ def bench_warm(
         warm.plot(result, plot_path)
 
 
+# Random kills of a run of all faults: enough that every kind of node is hit, in under a minute.
 _KILLS = 20
-"""Random kills of a run of all faults: enough that every kind of node is hit, in under a minute."""
 
 Folder = Annotated[Path | None, typer.Option(help="Where to record; a temporary folder by default.")]
 

@@ -26,10 +26,10 @@ from sci_stream.security.http_access import Admission, HttpAccessControl
 log = logging.getLogger(__name__)
 
 _REQUESTS_AT_ONCE = 8
+# Request limit per address: Prometheus, a supervisor and `sci-stream top` together send a few per second.
 _VISITS_PER_S, _VISITS_BURST = 50.0, 200
-"""Request limit per address: Prometheus, a supervisor and `sci-stream top` together send a few per second."""
+# Timeout of a client for its request and the answer.
 _PATIENCE_S = 5.0
-"""Timeout of a client for its request and the answer."""
 
 
 class HealthServer:

@@ -40,8 +40,8 @@ __all__ = ["SOLVERS", "Budget", "BudgetController", "Engine", "SolverSettings", 
 Watch = Callable[[torch.Tensor], None]
 """Shown the video as it is after an iteration; must not write to it."""
 
+# Root mean square of y, in units of scene brightness, below which a relative residual means nothing.
 _DARK = 1e-6
-"""Root mean square of y, in units of scene brightness, below which a relative residual means nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,8 @@ from sci_stream.errors import ConfigError
 from sci_stream.recon.algorithms.schedule import LambdaRule, Shape, SigmaSchedule
 from sci_stream.recon.denoisers.registry import denoiser_spec
 
+# Iterations that explain what is left as errors that neighbours share, where nothing is said.
 _CORRELATED_ITERATIONS = 4
-"""Iterations that explain what is left as errors that neighbours share, where nothing is said."""
 
 
 @dataclass(frozen=True, slots=True)

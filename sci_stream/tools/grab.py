@@ -13,8 +13,8 @@ from sci_stream.errors import CameraError, InputError
 from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.ports import Camera
 
+# Frames stay in memory, so that writing them does not disturb the measurement.
 _MOST_BYTES = 4 << 30
-"""Frames stay in memory, so that writing them does not disturb the measurement."""
 
 
 @dataclass(frozen=True, slots=True)

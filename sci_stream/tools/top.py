@@ -20,8 +20,8 @@ from sci_stream.errors import ConfigError, EnvironmentFault
 
 _PERIOD_S = 0.5
 _PATIENCE_S = 2.0
+# Minimum column widths, so that the table does not jump.
 _LEAST = {"node": 13, "state": 7, "done": 6, "clock ms": 10}
-"""Minimum column widths, so that the table does not jump."""
 
 
 def status_url(rig: Rig) -> str:

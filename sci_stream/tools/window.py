@@ -31,8 +31,8 @@ _SMALLEST_PX = 512
 _TICK_MS = 15
 _LEAST_DWELL_S, _MOST_DWELL_S = 1 / 60, 1 / 8
 _STOPS = 0.5
+# Key codes of the arrow keys under GTK, Qt and Cocoa.
 _LEFT, _RIGHT = {81, 2}, {83, 3}
-"""Key codes of the arrow keys under GTK, Qt and Cocoa."""
 
 U8 = npt.NDArray[np.uint8]
 

@@ -49,8 +49,8 @@ UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO fir
 _MESSAGES_A_TURN = 32
 _COMPLAIN_EVERY_S = 10.0
 _ASK_AGAIN_S = 1.0
+# A connection without received data is reopened after this; the interval grows with each attempt.
 _REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0
-"""A connection without received data is reopened after this; the interval grows with each attempt."""
 
 
 def identity_of(hello: Hello) -> bytes:

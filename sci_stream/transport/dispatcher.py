@@ -36,8 +36,8 @@ from sci_stream.wire import (
 
 log = logging.getLogger(__name__)
 
+# Limit per call, so that a flooding peer cannot block the node.
 _MESSAGES_A_TURN = 1024
-"""Limit per call, so that a flooding peer cannot block the node."""
 
 
 @dataclass(frozen=True, slots=True)

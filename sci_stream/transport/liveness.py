@@ -33,8 +33,8 @@ class PauseDetector:
 
 
 _COUNTERS = struct.Struct("=Q16xI4xI")
+# ``tcpi_bytes_acked``, ``tcpi_notsent_bytes`` and ``tcpi_data_segs_in`` in Linux's ``struct tcp_info`` (4.6).
 _COUNTERS_AT = 120
-"""``tcpi_bytes_acked``, ``tcpi_notsent_bytes`` and ``tcpi_data_segs_in`` in Linux's ``struct tcp_info`` (4.6)."""
 
 
 class Moved(NamedTuple):

@@ -20,8 +20,8 @@ M = TypeVar("M", bound=Message)
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5703"
 _HEARTBEAT_S = 1.0
 _KINDS = (b"reconstruction", b"heartbeat")
+# Large enough for the CURVE handshake.
 _LONGEST_SUBSCRIPTION = 4096
-"""Large enough for the CURVE handshake."""
 _SUBSCRIPTIONS_WAITING = 1000
 
 

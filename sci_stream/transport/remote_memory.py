@@ -39,8 +39,8 @@ from sci_stream.wire import Hello, Limits, Message, Welcome, decode
 LEND_FROM_VARIABLE: Final = "SCI_STREAM_LEND_FROM_BYTES"
 """In the environment: payloads from this size up are lent. A huge number for none."""
 
+# Smaller ones are in the message before a reference would be followed.
 _LEND_FROM_BYTES = 65536
-"""Smaller ones are in the message before a reference would be followed."""
 _LEAST_BYTES = 64
 
 LENT, UNREADABLE = "lent", "unreadable"
@@ -84,8 +84,8 @@ class BufferPool:
 
 
 _ONE = [np.empty(0)]
+# References to a buffer that are unused: the pool's, and that of the function that counts them.
 _UNUSED = sys.getrefcount(_ONE[0])
-"""References to a buffer that are unused: the pool's, and that of the function that counts them."""
 _pool = BufferPool(8)
 
 

@@ -27,12 +27,12 @@ from sci_stream.wire import (
 MOST_PEERS = 256
 """Maximum number of nodes: four times the reconstruct nodes that a rig can have."""
 
+# HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40 per second.
 _TALK_PER_S, _TALK_BURST = 100.0, 400
-"""HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40 per second."""
+# Calibrations requested or sent by one peer: each may be as large as many snapshots.
 _MASKS_PER_S, _MASKS_BURST = 1.0, 8
-"""Calibrations requested or sent by one peer: each may be as large as many snapshots."""
+# New nodes, all together.
 _JOINS_PER_S, _JOINS_BURST = 20.0, MOST_PEERS
-"""New nodes, all together."""
 _LINES_PER_S, _LINES_BURST = 1.0, 20
 _ANSWERS_PER_S, _ANSWERS_BURST = 1.0, 5
 

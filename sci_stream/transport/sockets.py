@@ -23,8 +23,8 @@ from sci_stream.transport.local_sockets import shortcut
 ZERO_COPY_FROM_BYTES = 65536
 """Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs more than the copy."""
 
+# ZeroMQ's metadata key for the peer of a local socket: user, group and process.
 _LOCAL_PEER = re.compile(r"localhost:\d+:\d+:(\d+)")
-"""ZeroMQ's metadata key for the peer of a local socket: user, group and process."""
 _LINGER_MS = 1000
 _CONNECT_MS = 3000
 _HANDSHAKE_MS = 10_000

@@ -200,8 +200,8 @@ def _measured(plan: Plan, spec: SolverSpec, jobs: int, say: Say) -> Iterator[lis
         yield from (future.result() for future in pending)
 
 
+# The reconstructor of a worker process, made once.
 _worker: list[Reconstructor] = []
-"""The reconstructor of a worker process, made once."""
 
 
 def _start_worker(spec: SolverSpec) -> None:

@@ -20,8 +20,8 @@ F64 = npt.NDArray[np.float64]
 MARGIN_PX = 8
 """Pattern around the field, pixels: the reach of the widest blur (4 · 1.2 px) and a displacement of three pixels."""
 _REACH_SIGMAS = 4.0
+# Correlation length of smooth mask errors, as a fraction of the field: the size of fringes, dust and vignetting.
 _FIELD_FRACTION = 1 / 6
-"""Correlation length of smooth mask errors, as a fraction of the field: the size of fringes, dust and vignetting."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,10 +21,10 @@ from sci_stream.ports import AdjustableCamera, Camera
 
 log = logging.getLogger(__name__)
 
+# Interval at which the driver's counters are read.
 _COUNT_S = 0.5
-"""Interval at which the driver's counters are read."""
+# Interval at which setting requests are served before the camera starts.
 _ASKED_S = 0.05
-"""Interval at which setting requests are served before the camera starts."""
 
 
 @dataclass(frozen=True, slots=True)

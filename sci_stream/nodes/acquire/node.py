@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 
 _POLL_MS = 20
 _NOTEWORTHY_STEP_S = 1.0
+# End reason of a series that was asked to stop.
 _STOPPED = "stopped"
-"""End reason of a series that was asked to stop."""
+# End reason of a series that reached its limit.
 _FINISHED = "finished"
-"""End reason of a series that reached its limit."""
 
 
 class AcquireNode:

@@ -17,17 +17,17 @@ from sci_stream.recon.engine import default_settings
 
 _SIZES_PX = (512, 384, 256)
 _N_FRAMES = 8
+# Target time of a reconstruction: the longest interval between two updates.
 _SOLVE_S = 0.6
-"""Target time of a reconstruction: the longest interval between two updates."""
+# Limit for the learned prior, whose better picture is worth a longer interval on slow devices.
 _PATIENT_S = 2.0
-"""Limit for the learned prior, whose better picture is worth a longer interval on slow devices."""
+# With our own network and warm starts; more do not help on a noisy camera (research/schedule-research.md).
 _NETWORK_ITERATIONS = 12
-"""With our own network and warm starts; more do not help on a noisy camera (research/schedule-research.md)."""
+# Camera rate as a share of the device's speed, since all nodes share the machine.
 _RATE_MARGIN = 0.7
-"""Camera rate as a share of the device's speed, since all nodes share the machine."""
 _RATE_MOST_HZ = 30.0
+# Minimum camera rate: on slower devices the budget reduces the iterations.
 _RATE_LEAST_HZ = 0.5
-"""Minimum camera rate: on slower devices the budget reduces the iterations."""
 _SCENE = "fast"
 _IN_WORDS = {"tv": "TV", "ffdnet": "FFDNet", "ffdnet-lite": "ffdnet-lite"}
 

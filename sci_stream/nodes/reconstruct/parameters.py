@@ -11,16 +11,16 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recon.settings import SolverSettings
 
+# The identity denoiser, for tests.
 _NO_PRIOR = "identity"
-"""The identity denoiser, for tests."""
 
 
+# Keys whose default depends on the denoiser.
 _LEFT_OPEN = tuple(
     field.name
     for field in dataclasses.fields(SolverSettings)
     if (known := ReconstructSection.model_fields.get(field.name)) is not None and known.default is None
 )
-"""Keys whose default depends on the denoiser."""
 
 
 def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:

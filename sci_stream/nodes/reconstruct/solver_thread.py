@@ -42,8 +42,8 @@ _T = TypeVar("_T")
 SOLVER_KEY = "solver."
 """Prefix of the status keys with the solver settings, which the sink records."""
 _ID_DIGITS = 12
+# The current calibration and the previous one, whose last snapshots may still be in flight.
 _ENGINES_KEPT = 2
-"""The current calibration and the previous one, whose last snapshots may still be in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class _Change:
     changes: Mapping[str, Value]
 
 
+# Solver settings of a rig; the fields have the same names in both classes.
 _FROM_RIG = tuple(
     field.name for field in dataclasses.fields(SolverSettings) if field.name in ReconstructSection.model_fields
 )
-"""Solver settings of a rig; the fields have the same names in both classes."""
 
 
 def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:

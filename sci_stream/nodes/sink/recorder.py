@@ -25,8 +25,8 @@ from sci_stream.storage.recording import free_bytes
 __all__ = ["Admission", "OnDurable", "Recorder", "RecorderOptions", "RecorderState", "Written"]
 
 _IDLE_S = 1.0
+# Size of a queued item apart from its arrays, so that items without arrays are bounded too.
 _ITEM_OVERHEAD_BYTES = 512
-"""Size of a queued item apart from its arrays, so that items without arrays are bounded too."""
 
 
 class Admission(enum.StrEnum):

@@ -18,8 +18,8 @@ from sci_stream.storage.recording import Compression, RecordingWriter, recording
 from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 
 _LOG = logging.getLogger(__name__)
+# Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.
 _MOST_ROWS_JOINED = 2_000_000
-"""Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written."""
 
 
 class Written(enum.StrEnum):

@@ -15,8 +15,8 @@ from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, Seri
 from sci_stream.nodes.sink.control_broker import SettingChange
 
 _RECENT = 4096
+# Number of snapshots whose PSNR the summary lists; mean and minimum cover all.
 _LISTED = 1000
-"""Number of snapshots whose PSNR the summary lists; mean and minimum cover all."""
 
 STAGES = ("queue", "transfer", "wait", "solve", "deliver", "record", "total")
 

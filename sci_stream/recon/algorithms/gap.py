@@ -211,8 +211,8 @@ def gap(
         yield state.d
 
 
+# Variance of an error of v in units of the σ² that it is then denoised with. See research/noise.md.
 _ERROR_PER_SIGMA = 2.0
-"""Variance of an error of v in units of the σ² that it is then denoised with. See research/noise.md."""
 
 
 def noise_variance_ratio(noise: torch.Tensor | None, r_inv: torch.Tensor) -> torch.Tensor | None:

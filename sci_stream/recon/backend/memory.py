@@ -11,8 +11,8 @@ from sci_stream.errors import DeviceMemoryError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import describe_device
 
+# Of torch's allocator for the CPU, which raises no class of its own.
 _CPU_WORDS = "can't allocate memory"
-"""Of torch's allocator for the CPU, which raises no class of its own."""
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

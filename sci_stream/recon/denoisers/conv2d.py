@@ -11,14 +11,14 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 Convolve = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 """(features, kernel, bias, whether a ReLU follows) → features in the kernel's dtype, channels last."""
 
+# Channels that the matrix units of a GPU take at a time in 16 bits; other numbers go a slower way.
 _EIGHT = 8
-"""Channels that the matrix units of a GPU take at a time in 16 bits; other numbers go a slower way."""
 
+# Features on which ways are compared: eight frames of 256×256 pixels.
 _TRIAL_SHAPE = (8, 64, 128, 128)
-"""Features on which ways are compared: eight frames of 256×256 pixels."""
 
+# Relative error up to which two ways of rounding sums of 576 products to 16 bits count as one and the same.
 _TRIAL_TOLERANCE = 2e-2
-"""Relative error up to which two ways of rounding sums of 576 products to 16 bits count as one and the same."""
 
 
 def convolve(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:

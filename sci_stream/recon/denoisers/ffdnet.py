@@ -16,19 +16,18 @@ from sci_stream.recon.denoisers.conv2d import Convolve, convolve, convolve_mixed
 from sci_stream.recon.denoisers.half_precision import Precision, round_network, scale_to_exact_biases
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 
+# Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012).
 _ERROR_PER_SIGMA = 0.02
-"""Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012)."""
 
+# Level up to which networks are trained, FFDNet's paper, Section IV.
 _MOST_TRAINED = 75 / 255
-"""Level up to which networks are trained, FFDNet's paper, Section IV."""
 
 _PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.5))
+# Brightness beyond which the network's input is clipped in 16 bits.
+#
+# A pixel that hardly any mask exposes can be thrown that far by noise. The published networks' activations reach 12
+# times their input, so that float16, which ends at 65504, is safe with a wide margin.
 _INPUT_LIMIT = 16.0
-"""Brightness beyond which the network's input is clipped in 16 bits.
-
-A pixel that hardly any mask exposes can be thrown that far by noise. The published networks' activations reach 12 times
-their input, so that float16, which ends at 65504, is safe with a wide margin.
-"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,8 +28,8 @@ GROUPS = (2, 4, 8)
 See research/schedule-research.md.
 """
 
+# Added to the frequencies that are no means and lie around 0: priors are made for images around the middle of 0–1.
 _MIDDLE = 0.5
-"""Added to the frequencies that are no means and lie around 0: priors are made for images around the middle of 0–1."""
 
 
 class FrameDenoiser:

@@ -15,11 +15,11 @@ from sci_stream.recon.algorithms.noise_level import on_device
 WEIGHT_PER_SIGMA = 0.65
 """w/σ. Best mean PSNR on photographs with white noise of σ 15–50 (of 255) lies between 0.5 and 0.7."""
 
+# τ. Converges below 1/4, as ‖div ∇‖ ≤ 8 in two dimensions.
 _STEP = 0.24
-"""τ. Converges below 1/4, as ‖div ∇‖ ≤ 8 in two dimensions."""
 
+# On a CPU few frames at a time stay in its cache between steps; on a GPU all of them go at once, if they fit.
 _FRAMES_PER_CHUNK_CPU = 2
-"""On a CPU few frames at a time stay in its cache between steps; on a GPU all of them go at once, if they fit."""
 
 
 class TvDenoiser:

@@ -39,26 +39,26 @@ from sci_stream.optics.forward import forward
 from sci_stream.recon.denoisers.temporal import cosines, transformed
 from sci_stream.recon.initialization.optical_flow import box_mean
 
+# ν in units of Σφ² and of the frames' variance. It holds the solution where masks hardly differ.
 _NOISE = 0.025
-"""ν in units of Σφ² and of the frames' variance. It holds the solution where masks hardly differ."""
 
+# Of `GaussianPrior.explain`, which is asked again in the next iteration.
 _STEPS_EXPLAIN = 1
-"""Of `GaussianPrior.explain`, which is asked again in the next iteration."""
 
+# Of conjugate gradients: the estimate is then 0.1 to 0.3 dB short of what it converges to.
 _STEPS = 2
-"""Of conjugate gradients: the estimate is then 0.1 to 0.3 dB short of what it converges to."""
 
+# Square of the part of a residual that is taken for rounding.
 _SOLVED = 1e-10
-"""Square of the part of a residual that is taken for rounding."""
 
+# Radius of the windows in which the diagonal of an inverse is averaged, twice.
 _EXPECTED_PX = 6
-"""Radius of the windows in which the diagonal of an inverse is averaged, twice."""
 
+# Random vectors by which the diagonal of an inverse is estimated, once for all snapshots of a calibration.
 _PROBES = 2
-"""Random vectors by which the diagonal of an inverse is estimated, once for all snapshots of a calibration."""
 
+# Of all planes and frequencies, to bound memory, and on a CPU to stay in its cache.
 _PIXELS_AT_ONCE = {"cpu": 2**17, "cuda": 2**25}
-"""Of all planes and frequencies, to bound memory, and on a CPU to stay in its cache."""
 
 _TINY = 1e-20
 

@@ -19,21 +19,21 @@ from sci_stream.recon.settings import SolverSettings
 # at 8 and 13 dB after 24 iterations; from a cold start they end at 22 and 25.
 _WARM_RELAXATION = 1.5
 
+# First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md.
 _SIGMA_PER_ERROR = 2.0
-"""First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md."""
 
+# The same of a warm start whose error is at most this share of the cold one's; between that and 1, in between.
 _WARM_SIGMA_PER_ERROR, _FAR_BETTER = 1.1, 0.87
-"""The same of a warm start whose error is at most this share of the cold one's; between that and 1, in between."""
 
+# Of ρ, by which a warm start lowers the paper's first σ.
 _WARM_POWER = 1.5
-"""Of ρ, by which a warm start lowers the paper's first σ."""
 
+# What no solve begins below, however good its start is taken to be.
 _LEAST_FIRST_SIGMA = 4 / 255
-"""What no solve begins below, however good its start is taken to be."""
 
+# Iterations from which on σ falls all the way: fewer, K, end at √(16/K) times its last value. Smooth motion takes the
+# reach of a high σ to correct; by the time a longer solve is at a low one it is corrected.
 _ENDS_LOW_AFTER = 16
-"""Iterations from which on σ falls all the way: fewer, K, end at √(16/K) times its last value. Smooth motion takes the
-reach of a high σ to correct; by the time a longer solve is at a low one it is corrected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

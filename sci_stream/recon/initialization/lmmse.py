@@ -34,17 +34,17 @@ from sci_stream.recon.initialization.error_map import InitialErrorMap, start_err
 from sci_stream.recon.initialization.gaussian_prior import ESTIMATES, FRAMES, CodedField, GaussianPrior
 from sci_stream.recon.initialization.optical_flow import box_mean
 
+# Radius of the windows in which brightness and prediction errors are averaged, twice.
 _MEAN_PX, _CHOICE_PX = 2, 3
-"""Radius of the windows in which brightness and prediction errors are averaged, twice."""
 
+# Exponent of the ratio of two squared errors in a weight.
 _DECISION = 4.0
-"""Exponent of the ratio of two squared errors in a weight."""
 
+# By which share squared prediction errors must be lower than those of frames that are all alike, to be of motion.
 _SURELY_BETTER = 0.4
-"""By which share squared prediction errors must be lower than those of frames that are all alike, to be of motion."""
 
+# Share of prediction errors that are not of motion, taken for errors of the frames all the same.
 _TEXTURE = 0.1
-"""Share of prediction errors that are not of motion, taken for errors of the frames all the same."""
 
 _TINY = 1e-20
 

@@ -12,21 +12,21 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
+# A level of the pyramid is at least this long on its shorter side: below, a window is the whole image.
 _COARSEST_PX = 12
-"""A level of the pyramid is at least this long on its shorter side: below, a window is the whole image."""
 
+# λ: square of the brightness step per pixel below which a gradient is taken for noise, and no motion is seen in it.
 _GRADIENT_NOISE = 1e-3
-"""λ: square of the brightness step per pixel below which a gradient is taken for noise, and no motion is seen in it."""
 
+# A linearised step holds while images overlap to about half a pixel of their own resolution.
 _LARGEST_STEP_PX = 0.5
-"""A linearised step holds while images overlap to about half a pixel of their own resolution."""
 
+# Radius of the window in which the motion is one.
 _WINDOW_PX = 4
-"""Radius of the window in which the motion is one."""
 
 
+# Lines averaged in one product: of more of them, more of the band is zeros; of fewer, the products are small.
 _BLOCK = {"cpu": 64, "cuda": 512}
-"""Lines averaged in one product: of more of them, more of the band is zeros; of fewer, the products are small."""
 
 
 def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:

@@ -27,30 +27,30 @@ from sci_stream.recon.initialization.optical_flow import (
 )
 from sci_stream.recon.measurement import Measurement
 
+# ρ from which a prediction is not used at all.
 _USELESS = 0.97
-"""ρ from which a prediction is not used at all."""
 
+# Scene cuts: the least of 168 had ‖y − Φx̂‖/‖y‖ = 0.30 and an own ratio of 1.37, the worst of 42 without a cut 0.22 and
+# 0.95. Where scenes have few details that ratio may be low after a cut; then it takes the larger residual to tell.
 _CUT_RESIDUAL, _CUT_RATIO, _HOPELESS_RESIDUAL = 0.25, 0.9, 0.4
-"""Scene cuts: the least of 168 had ‖y − Φx̂‖/‖y‖ = 0.30 and an own ratio of 1.37, the worst of 42 without a cut 0.22 and
-0.95. Where scenes have few details that ratio may be low after a cut; then it takes the larger residual to tell."""
 
+# λ of `refine`: half a step is taken where a pixel of motion changes the scaled measurement by the root of that.
 _DAMPING = 5e-3
-"""λ of `refine`: half a step is taken where a pixel of motion changes the scaled measurement by the root of that."""
 
+# Of the measured velocity, tried at each pixel before it is refined: what turns or stops is not carried on.
 _SHARES = (1.0, 0.5, 0.0)
-"""Of the measured velocity, tried at each pixel before it is refined: what turns or stops is not carried on."""
 
+# Motion over a whole snapshot from which on a pixel surely moved, and the radius that it is averaged over.
 _SURELY_MOVED_PX, _MOVED_PX = 1.0, 3
-"""Motion over a whole snapshot from which on a pixel surely moved, and the radius that it is averaged over."""
 
 _TINY = 1e-20
 
+# Of all planes and frames, to bound memory, and on a CPU to stay near its cache.
 _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
-"""Of all planes and frames, to bound memory, and on a CPU to stay near its cache."""
 
 
+# Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine.
 _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
-"""Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

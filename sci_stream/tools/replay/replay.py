@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 _FLUSH_S = 1.0
 
+# Snapshots solved, but not written, before the first one of a partial replay: a warm-started result depends on its
+# predecessors, less and less with distance.
 _MOST_RUN_UP = 16
-"""Snapshots solved, but not written, before the first one of a partial replay: a warm-started result depends on its
-predecessors, less and less with distance."""
 _NODE = "replay"
 
 Progress = Callable[[int, int, SolveReport], None]

@@ -23,8 +23,8 @@ _MAGIC = b"SCISPOOL"
 _VERSION = 1
 # magic, version, number of slots, bytes per slot, offset of the slots, length and CRC of the info
 _HEAD = struct.Struct("<8sIIQIII")
+# The mutable fields lie between the header and this offset: see `sci_stream.nodes.acquire.spool.spool`.
 _INFO_AT = 512
-"""The mutable fields lie between the header and this offset: see `sci_stream.nodes.acquire.spool.spool`."""
 
 
 @dataclass(frozen=True, slots=True)
