@@ -260,6 +260,8 @@ void Camera::add_simulation() {
         .custom().range(0, 1000000000, 1);
     features_.integer("SimUnplugLimit", faults, "But only until it was pulled so often in all").custom()
         .range(0, 1000000, 1).starts_as(int64_t{1});
+    features_.integer("SimUnplugCount", faults, "How often it was pulled since the producer was loaded").custom()
+        .computed([this] { return unplugs_; });
     features_.boolean("SimUnplugSilent", faults, "The stream does not notice: no frame comes, and no error").custom();
 
     const auto count = [&](const char* name, const char* tooltip, int64_t Counts::* member) {

@@ -116,7 +116,8 @@ def until_back(producer: Path) -> None:
 def test_unplugged_camera_fails_disappears_and_returns_restarted(gentl_producer: Path) -> None:
     with camera(gentl_producer) as bench:
         small(bench)
-        bench.set(SimUnplugAfter=20, SimUnplugTime=8000.0)
+        # Other tests of this process may have pulled the cable too: the producer stays loaded.
+        bench.set(SimUnplugAfter=20, SimUnplugTime=8000.0, SimUnplugLimit=bench.get("SimUnplugCount") + 1)
         bench.start(buffers=64)
         assert [got.frame_id for got in bench.take(20)] == list(range(20))
         with pytest.raises(gentl.IoException, match="SIM0001 was unplugged"):
@@ -132,7 +133,7 @@ def test_unplugged_camera_fails_disappears_and_returns_restarted(gentl_producer:
     with camera(gentl_producer) as bench:
         assert bench.get("Width") == 1280
         small(bench)
-        bench.set(SimUnplugAfter=5)  # it was pulled as often as SimUnplugLimit allows
+        bench.set(SimUnplugAfter=5, SimUnplugLimit=bench.get("SimUnplugCount"))  # pulled as often as allowed
         bench.start(buffers=64)
         assert [got.frame_id for got in bench.take(20)] == list(range(20))
 

@@ -22,6 +22,7 @@ from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.tools.calibrate import Plan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
+from tests.drivers.gentl_sim.bench import camera as bench_camera
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 from tests.drivers.harvesters.kit import ramp, sim_options
 
@@ -167,10 +168,11 @@ def test_lost_frames_leave_gaps_in_the_ids(make: MakeHarvestersCamera) -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["with an error", "silently"])
-def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, silent: bool) -> None:
-    # The cable of each camera is pulled once in all.
+def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, producer: Path, silent: bool) -> None:
     selector = {"serial": "SIM0002" if silent else "SIM0001"}
-    faults = [["SimUnplugAfter", 100], ["SimUnplugTime", 300.0], ["SimUnplugSilent", silent]]
+    with bench_camera(producer, selector["serial"]) as bench:  # other tests of this process may have pulled the cable
+        limit = bench.get("SimUnplugCount") + 1
+    faults = [["SimUnplugAfter", 100], ["SimUnplugTime", 300.0], ["SimUnplugSilent", silent], ["SimUnplugLimit", limit]]
     pump, captured = run_pump(make(*faults, silence_s=0.1, selector=selector), 250)
     assert pump.failure is None
     assert [each.seq for each in captured] == list(range(250)), "the series goes on"
