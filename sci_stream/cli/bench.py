@@ -68,7 +68,7 @@ def bench_stream(
 @bench_app.command("quality")
 def bench_quality(
     data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched recursively.")],
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
     solver: Annotated[str | None, typer.Option(help="gap or admm.")] = None,
@@ -113,7 +113,7 @@ def bench_reality(
     iterations: Annotated[int, typer.Option(min=1, help="Iterations; the plain loop always has 40.")] = 12,
     snapshots: Annotated[int, typer.Option(min=1, help="Snapshots of a series, of which the last one counts.")] = 3,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the field, pixels.")] = 128,
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -303,7 +303,7 @@ def bench_warm(
     speed: Annotated[float, typer.Option(min=0.0, help="Video frames per reconstructed frame.")] = 1.0,
     iterations: Annotated[list[int] | None, typer.Option(min=1, help="Iterations to compare at; repeatable.")] = None,
     reference: Annotated[int, typer.Option(min=0, help="Cold iterations of the reference; 0 for none.")] = 40,
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: ffdnet with weights, else ffdnet-lite.")] = "auto",
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     set_: Annotated[
         list[str] | None,

@@ -37,7 +37,7 @@ class ReconstructSection(Section):
     denoiser: DenoiserName = Field(
         default="auto",
         description="Denoiser that serves as the prior: tv, ffdnet-lite, ffdnet, a sequence of two "
-        "(tv+ffdnet-lite), or auto: ffdnet if weights are given, else ffdnet-lite.",
+        "(tv+ffdnet-lite), or auto: ffdnet if weights are given or the GPU is large, else ffdnet-lite.",
     )
     weights: OptionalPath = Field(
         default=None,

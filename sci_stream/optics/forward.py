@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -135,7 +136,7 @@ def accumulate_and_project(
     x, y_acc
         (…, B, H, W) and (…, H, W), new tensors.
     """
-    fused = _fused(v.device) if v.is_cuda else None
+    fused = _fused(v.device).kernel if v.is_cuda else None
     tensors = (v, y_acc, y, phi, r_inv) if weight is None else (v, y_acc, y, phi, r_inv, weight)
     if fused is not None and all(t.dtype is torch.float32 and t.is_contiguous() for t in tensors):
         return fused(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
@@ -163,9 +164,21 @@ def _accumulate_and_project(
     return torch.addcmul(v, phi, step.unsqueeze(-3)), y_acc
 
 
+def projection_fault(device: torch.device) -> str:
+    """Return why `accumulate_and_project` does not use its kernel on a GPU; empty if it does, and for other devices."""
+    return _fused(device).fault if device.type == "cuda" else ""
+
+
+class _Fused(NamedTuple):
+    """The fused kernel, or None and why there is none."""
+
+    kernel: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None
+    fault: str = ""
+
+
 @functools.cache
-def _fused(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
-    """Return the fused kernel if it exists and agrees with torch on a small example, else None."""
+def _fused(device: torch.device) -> _Fused:
+    """Return the fused kernel if it exists and agrees with torch on a small example."""
     generator = torch.Generator().manual_seed(0)
     v, phi = (torch.rand((2, 3, 5, 7), generator=generator).to(device) for _ in range(2))
     y_acc, y, r_inv, w = (torch.rand((2, 5, 7), generator=generator).to(device) for _ in range(4))
@@ -174,12 +187,15 @@ def _fused(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tens
             "sci_stream.optics.triton_kernels"
         ).accumulate_and_project
         found = [fused(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
-    except Exception:  # absent, another version, no compiler: Triton fails in many ways, and all have the same remedy
-        return None
+    except Exception as error:  # absent, no compiler, no cache folder: Triton fails in many ways, with the same remedy
+        why = (str(error) or type(error).__name__).partition("\n")[0]
+        return _Fused(None, f"the projection runs without its Triton kernel: {why}")
     expected = [_accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
     agree = all(
         torch.allclose(a, b, rtol=1e-4, atol=1e-4)
         for mine, wanted in zip(found, expected, strict=True)
         for a, b in zip(mine, wanted, strict=True)
     )
-    return fused if agree else None
+    if not agree:
+        return _Fused(None, "the projection runs without its Triton kernel: its results differ from those of torch")
+    return _Fused(fused)

@@ -16,7 +16,7 @@ import torch
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.forward import forward
+from sci_stream.optics.forward import forward, projection_fault
 from sci_stream.optics.mask_shift import Displacement
 from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Step, cold_start, gap_step
@@ -161,7 +161,8 @@ class Engine:
     @property
     def fault(self) -> str:
         """What keeps the engine from its full speed; empty if nothing does."""
-        return self._step.fault if isinstance(self._step, CudaGraphStep) else ""
+        faults = (self._step.fault if isinstance(self._step, CudaGraphStep) else "", projection_fault(self.device))
+        return "; ".join(filter(None, faults))
 
     @property
     def start_s(self) -> float:

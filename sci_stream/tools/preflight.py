@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 import zmq
 from rich.console import Console
 from rich.markup import escape
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import SciStreamError, StorageError
+from sci_stream.errors import DeviceError, SciStreamError, StorageError
 from sci_stream.model import CameraCapabilities
 from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.sink.options import movie_options, preview_options
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.forward import projection_fault
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import free_bytes
@@ -55,10 +57,10 @@ def check_rig(path: Path) -> list[Finding]:
         return _check_calibration(rig, found[0] if found else None)
 
     def devices() -> str:
-        return ", ".join(describe_device(pick_device(name)) for name in rig.reconstruct.devices)
+        return ", ".join(_describe(pick_device(name)) for name in rig.reconstruct.devices)
 
     def denoiser() -> str:
-        prior, settings = make_prior(rig.reconstruct, pick_device("cpu"))
+        prior, settings = make_prior(rig.reconstruct, _first_device(rig))
         sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
         return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
 
@@ -76,6 +78,19 @@ def check_rig(path: Path) -> list[Finding]:
         except SciStreamError as error:
             findings.append(Finding(what, str(error), error.exit_status))
     return findings
+
+
+def _describe(device: torch.device) -> str:
+    fault = projection_fault(device)
+    return f"{describe_device(device)} ({fault})" if fault else describe_device(device)
+
+
+def _first_device(rig: Rig) -> torch.device:
+    """Return the rig's first device, on which its defaults depend; the CPU if that is not available here."""
+    try:
+        return pick_device(rig.reconstruct.devices[0])
+    except DeviceError:
+        return pick_device("cpu")
 
 
 @contextlib.contextmanager

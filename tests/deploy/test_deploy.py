@@ -139,6 +139,33 @@ def test_cluster_spool_outlives_acquire_container() -> None:
     assert volume["emptyDir"] == {"medium": "Memory"}
 
 
+KERNELS = "/var/cache/sci-stream"
+"""Where Triton keeps compiled kernels: writable, and not mounted noexec, as Docker mounts its tmpfs."""
+
+
+def test_containers_have_a_compiler_and_an_executable_cache_for_gpu_kernels() -> None:
+    text = (DEPLOY / "container" / "Containerfile").read_text()
+    assert 'if [ "$TORCH" = cuda ]; then echo gcc libc6-dev; fi' in text
+    assert f"TRITON_CACHE_DIR={KERNELS}/triton" in text
+    services = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())["services"]
+    assert f"kernels:{KERNELS}" in services["reconstruct"]["volumes"]
+    assert not any(KERNELS in place for place in services["reconstruct"]["tmpfs"])
+    (pod,) = [
+        m["spec"]["template"]["spec"]
+        for m in manifests()
+        if m["metadata"]["name"] == "sci-stream-reconstruct" and m["kind"] == "StatefulSet"
+    ]
+    (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] == KERNELS]
+    assert {"name": mount["name"], "emptyDir": {}} in pod["volumes"]
+
+
+def test_reconstruct_unit_has_a_cache_for_gpu_kernels() -> None:
+    text = (DEPLOY / "systemd" / "sci-stream-reconstruct@.service").read_text()
+    assert "\nCacheDirectory=sci-stream\n" in text
+    assert f"\nEnvironment=TRITON_CACHE_DIR={KERNELS}/triton\n" in text
+    assert "MemoryDenyWriteExecute" not in text
+
+
 def test_container_rig_loads() -> None:
     assert load_rig(DEPLOY / "container" / "rig.toml", overrides={}).policy.mode == "record"
 

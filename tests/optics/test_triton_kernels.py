@@ -6,13 +6,23 @@ import importlib.util
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.optics.forward import _fused, accumulate_and_project, forward, gram_diag, inverse_gram, project
+from sci_stream.optics import forward as optics
+from sci_stream.optics.forward import (
+    _fused,
+    accumulate_and_project,
+    forward,
+    gram_diag,
+    inverse_gram,
+    project,
+    projection_fault,
+)
 
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -107,10 +117,38 @@ def test_kernel_compiles_without_a_gpu() -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.parametrize(
+    ("reason", "found"),
+    [("Failed to find C compiler. Please specify via CC\nmore", "Failed to find C compiler"), ("", "RuntimeError")],
+)
+def test_projection_without_a_kernel_gives_the_reason(reason: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(*_parts: torch.Tensor, **_how: object) -> None:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(optics.importlib, "import_module", lambda _name: SimpleNamespace(accumulate_and_project=kernel))
+    without = _fused.__wrapped__(torch.device("cpu"))
+    assert without.kernel is None
+    assert without.fault.startswith(f"the projection runs without its Triton kernel: {found}")
+
+
+def test_projection_with_a_wrong_kernel_gives_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(v: torch.Tensor, y_acc: torch.Tensor, *_parts: object, **_how: object) -> Parts:
+        return v, y_acc  # type: ignore[return-value]
+
+    monkeypatch.setattr(optics.importlib, "import_module", lambda _name: SimpleNamespace(accumulate_and_project=kernel))
+    without = _fused.__wrapped__(torch.device("cpu"))
+    assert without.kernel is None
+    assert "differ" in without.fault
+
+
+def test_projection_on_the_cpu_lacks_nothing() -> None:
+    assert projection_fault(torch.device("cpu")) == ""
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_kernel_is_used_where_it_works() -> None:
-    assert _fused(torch.device("cuda", 0)) is not None
+    assert projection_fault(torch.device("cuda", 0)) == ""
 
 
 @pytest.mark.gpu

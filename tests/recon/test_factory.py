@@ -92,6 +92,15 @@ def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser()
     assert untouched.solver == "gap"
 
 
+@pytest.mark.parametrize(("large", "name"), [(True, "ffdnet"), (False, "ffdnet-lite")])
+def test_auto_denoiser_on_a_large_gpu_is_the_full_network(
+    large: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sci_stream.nodes.reconstruct.solver_thread.is_large_gpu", lambda _device: large)
+    denoiser, _ = make_prior(ReconstructSection(), torch.device("cpu"))
+    assert denoiser.name == name
+
+
 def test_settings_that_were_recorded_are_read_back_as_they_were() -> None:
     section = ReconstructSection(lambda_rule=LambdaRule.ADAPTIVE, sigma_shape=Shape.STEPWISE, solver="admm", gamma=0.5)
     _, settings = make_prior(section, torch.device("cpu"))

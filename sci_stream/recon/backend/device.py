@@ -99,6 +99,17 @@ def half_dtype(device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if computes_bfloat16(device) else None
 
 
+# Of an A100 with a seventh of its parts disabled, and more than a GPU for inference or a laptop has (T4 40, L4 58).
+_LARGE_GPU_MULTIPROCESSORS = 80
+
+
+def is_large_gpu(device: torch.device) -> bool:
+    """Tell whether a device runs the full network at video rates: a GPU with matrix units and many multiprocessors."""
+    if device.type != "cuda" or half_dtype(device) is None:
+        return False
+    return torch.cuda.get_device_properties(device).multi_processor_count >= _LARGE_GPU_MULTIPROCESSORS
+
+
 def prepare_libraries(device: torch.device) -> None:
     """Let cuDNN try which of its ways is fastest for each shape, and let float32 be float32; nothing on a CPU.
 
@@ -107,10 +118,9 @@ def prepare_libraries(device: torch.device) -> None:
     if device.type != "cuda":
         return
     torch.backends.cudnn.benchmark = True
-    if hasattr(torch.backends.cudnn, "conv"):
-        torch.backends.cudnn.conv.fp32_precision = "ieee"
-    else:  # torch before 2.9
-        torch.backends.cudnn.allow_tf32 = False
+    # The older of two switches: after `cudnn.conv.fp32_precision`, `cudnn.flags()`, `torch.export` and `torch.compile`
+    # raise, since cuDNN's convolutions and recurrent layers then differ (torch 2.9 to 2.13).
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def _why_no_cuda() -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from sci_stream.errors import ConfigError, DeviceError
-from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.backend.device import describe_device, is_large_gpu, pick_device, prepare_libraries
 
 
 @pytest.fixture
@@ -58,3 +60,32 @@ def test_descriptions_say_what_a_person_wants_to_know(two_gpus: None, monkeypatc
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA Test")
     assert describe_device(torch.device("cuda", 1)) == "NVIDIA Test (cuda:1)"
     assert describe_device(torch.device("cpu")).endswith("threads)") or torch.get_num_threads() == 1
+
+
+def test_prepare_libraries_on_cuda_leaves_cudnn_flags_usable() -> None:
+    """torch's newer precision switch makes `cudnn.flags`, and with it `torch.export`, raise."""
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    try:
+        prepare_libraries(torch.device("cuda"))
+        assert not torch.backends.cudnn.allow_tf32
+        with torch.backends.cudnn.flags(enabled=True):
+            pass
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "capability", "large"),
+    [(132, (9, 0), True), (108, (8, 0), True), (80, (7, 0), True), (58, (8, 9), False), (128, (6, 1), False)],
+)
+def test_is_large_gpu_needs_multiprocessors_and_matrix_units(
+    multiprocessors: int, capability: tuple[int, int], large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = SimpleNamespace(multi_processor_count=multiprocessors)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: properties)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert is_large_gpu(torch.device("cuda", 0)) is large
+
+
+def test_is_large_gpu_on_the_cpu_is_false() -> None:
+    assert not is_large_gpu(torch.device("cpu"))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sci_stream.recon.denoisers.conv2d import (
+    agrees_with_plain,
     convolve,
     convolve_fused,
     convolve_mixed,
@@ -43,6 +47,49 @@ def test_where_cudnn_is_missing_the_plain_way_is_taken() -> None:
     if torch.cuda.is_available():
         pytest.skip("cuDNN is here")
     assert fastest_on_gpu(torch.device("cpu"), torch.float32) is convolve_padded
+
+
+def test_agrees_with_plain_accepts_what_is_right_and_refuses_the_rest() -> None:
+    layer = _layer(8, 8)
+
+    def refuses(*_layer: object) -> torch.Tensor:
+        raise RuntimeError("not supported")
+
+    assert agrees_with_plain(convolve_padded, *layer)
+    assert not agrees_with_plain(lambda *a: convolve_padded(*a) + 0.1, *layer)
+    assert not agrees_with_plain(lambda *a: convolve_padded(*a).index_fill(0, torch.tensor(0), torch.nan), *layer)
+    assert not agrees_with_plain(refuses, *layer)
+
+
+class _FillsWithNan(TorchDispatchMode):
+    """Notes the shape of the last tensor that was filled with NaN, until another operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: torch.Size | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        poisons = func is torch.ops.aten.full_like.default and args[1] != args[1]
+        self.last = out.shape if poisons else None
+        return out
+
+
+def test_agrees_with_plain_fills_freed_memory_with_nan_before_each_trial() -> None:
+    """A kernel that computes 0·output must meet NaN in the trial, not in the first snapshot that leaves one behind."""
+    h, kernel, bias = _layer(8, 8)
+    poisoned: list[bool] = []
+
+    def way(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
+        poisoned.append(mode.last == torch.Size((2, 8, 6, 5)))
+        return convolve_padded(h, kernel, bias, rectify)
+
+    with _FillsWithNan() as mode:
+        assert agrees_with_plain(way, h, kernel, bias)
+    assert len(poisoned) > 1
+    assert all(poisoned)
 
 
 @pytest.mark.gpu
