@@ -25,7 +25,7 @@ _MOST_RESIDUAL = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Shot:
+class SourceFrame:
     """One snapshot of a source; the receiver owns the arrays."""
 
     counts: Array
@@ -59,7 +59,7 @@ class FrameSource(Protocol):
     frame_numbers: list[int]
     """Ascending, one per shot; a step of more than 1 gives the number of frames lost in the original run."""
 
-    def shot(self, i: int) -> Shot:
+    def shot(self, i: int) -> SourceFrame:
         """Return shot ``i``."""
         ...
 
@@ -100,11 +100,11 @@ class PublishedSource:
             "published measurement", path.name, name, depth, bayer, "none", self._truth is not None
         )
 
-    def shot(self, i: int) -> Shot:
+    def shot(self, i: int) -> SourceFrame:
         """Return shot ``i``."""
         B = self.calibration.n_frames
         truth = None if self._truth is None else self._truth[i * B : (i + 1) * B].copy()
-        return Shot(self._counts[i].copy(), truth)
+        return SourceFrame(self._counts[i].copy(), truth)
 
     def close(self) -> None:
         """Do nothing: the file has been read completely."""
@@ -166,12 +166,12 @@ class RecordedSource:
             numbers.append(numbers[-1] + seq - previous + int(lost[rows].sum()))
         return numbers
 
-    def shot(self, i: int) -> Shot:
+    def shot(self, i: int) -> SourceFrame:
         """Return shot ``i``."""
         seq = self._seqs[i]
         row = self._series.row(seq)
         stamp = row["camera_time_ns"] if self.info.clock == "recorded" else None
-        return Shot(self._series.raw_of(seq), None, stamp, recorded_chunks(row))
+        return SourceFrame(self._series.raw_of(seq), None, stamp, recorded_chunks(row))
 
     def close(self) -> None:
         """Close the files."""

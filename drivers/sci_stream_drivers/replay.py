@@ -13,7 +13,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.optics.calibration import Calibration
 from sci_stream_drivers.fields import BayerOption
-from sci_stream_drivers.frame_source import FrameSource, Shot, open_frame_source
+from sci_stream_drivers.frame_source import FrameSource, SourceFrame, open_frame_source
 from sci_stream_drivers.pacing import Pacer
 
 
@@ -135,7 +135,7 @@ class ReplayCamera:
             raise RuntimeError("the camera is not open: call open() first")
         return self._source
 
-    def _frame(self, shot: Shot, frame_id: int) -> CameraFrame:
+    def _frame(self, shot: SourceFrame, frame_id: int) -> CameraFrame:
         return CameraFrame(
             counts=shot.counts,
             frame_id=frame_id,

@@ -1,4 +1,4 @@
-"""What every benchmark returns, the one printer of its tables and the one writer of its JSON."""
+"""The result of every benchmark: its tables printed, and written as JSON, Markdown and plots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,8 +16,11 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from sci_stream.bench.environment import Environment
-from sci_stream.errors import StorageError
+from sci_stream.errors import ConfigError, StorageError
 from sci_stream.recon.settings import SolverSettings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row_co = TypeVar("Row_co", covariant=True)
 Settings = dict[str, int | float | str | bool | None]
@@ -25,7 +28,7 @@ Settings = dict[str, int | float | str | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ResultColumn:
     """A column: the attribute ``key`` of each row, under a heading.
 
     ``spec`` is the format specification of a value; a None prints as nothing. ``unit`` accompanies the figure in JSON;
@@ -46,14 +49,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Generic[Row_co]):
+class ResultTable(Generic[Row_co]):
     """Rows of one type and the columns to print of them. Rows have more fields than columns: JSON has them all.
 
     ``wrong`` are the indices of rows to print in red; ``dense`` drops the frame, for tables of many columns.
     """
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[ResultColumn, ...]
     rows: tuple[Row_co, ...]
     caption: str = ""
     wrong: frozenset[int] = frozenset()
@@ -70,7 +73,7 @@ class BenchResult:
 
     name: str
     environment: Environment
-    tables: tuple[Table[object], ...]
+    tables: tuple[ResultTable[object], ...]
     notes: tuple[str, ...] = ()
     settings: Settings = field(default_factory=dict)
 
@@ -80,7 +83,7 @@ def solver_settings(prior: str, weights: Path | None, settings: SolverSettings) 
     return {"denoiser": prior, "weights": str(weights or ""), **dataclasses.asdict(settings)}
 
 
-def print_result(result: BenchResult, console: Console, more: Iterable[Table[object]] = ()) -> None:
+def print_result(result: BenchResult, console: Console, more: Iterable[ResultTable[object]] = ()) -> None:
     """Print every table of a result and ``more`` about it, then its notes."""
     for table in (*result.tables, *more):
         console.print(_rich(table))
@@ -88,7 +91,7 @@ def print_result(result: BenchResult, console: Console, more: Iterable[Table[obj
         console.print(note, highlight=False, markup=False)
 
 
-def _rich(table: Table[object]) -> RichTable:
+def _rich(table: ResultTable[object]) -> RichTable:
     rich = RichTable(title=table.title, caption=table.caption or None)
     if table.dense:
         rich.box, rich.pad_edge, rich.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
@@ -117,7 +120,7 @@ def write_json(result: BenchResult, path: Path) -> None:
 
 def _plain(value: object) -> object:
     """Return what JSON does not know as what it knows."""
-    if isinstance(value, Table):
+    if isinstance(value, ResultTable):
         units = {column.key: column.unit for column in value.columns if column.unit}
         return {"title": value.title, "units": units}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -129,7 +132,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def write_markdown(result: BenchResult, path: Path, more: Iterable[Table[object]] = ()) -> None:
+def write_markdown(result: BenchResult, path: Path, more: Iterable[ResultTable[object]] = ()) -> None:
     """Write tables, notes, settings and environment as Markdown, for `docs/results`.
 
     Raises
@@ -149,10 +152,45 @@ def write_markdown(result: BenchResult, path: Path, more: Iterable[Table[object]
         raise StorageError(f"The report cannot be written to {path}", got=error) from error
 
 
-def markdown(table: Table[object]) -> str:
+def markdown(table: ResultTable[object]) -> str:
     """Return a table as Markdown."""
     headings = [column.heading.replace("\n", " ") for column in table.columns]
     rules = [":---" if column.left else "---:" for column in table.columns]
     lines: list[Sequence[str]] = [headings, rules]
     lines += [[column.cell(row) for column in table.columns] for row in table.rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def require_matplotlib(path: Path) -> None:
+    """Raise unless a figure can be written to this file; called before the measurements.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing or does not support the file's suffix.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - optional extra
+    except ImportError:
+        raise ConfigError(
+            "Plots need matplotlib", got="not installed", hint="pip install 'sci-stream[plot]', or leave out --plot."
+        ) from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise ConfigError(
+            f"Unsupported plot format: --plot {path}", expected=", ".join(sorted(known)), got=repr(path.suffix)
+        )
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise StorageError(f"The plot cannot be written to {path}", got=error) from error

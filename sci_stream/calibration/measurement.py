@@ -110,7 +110,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class MeasurementConditions:
     """Acquisition conditions of the frames and their meaning.
 
     Parameters
@@ -170,7 +170,7 @@ def check_white(dark: FrameMean, white: FrameMean) -> None:
 
 
 def measure(
-    dark: FrameMean, white: FrameMean, patterns: Sequence[FrameMean], setting: Setting
+    dark: FrameMean, white: FrameMean, patterns: Sequence[FrameMean], setting: MeasurementConditions
 ) -> tuple[Calibration, Measured]:
     r"""Compute the calibration from averaged frames.
 
@@ -237,7 +237,7 @@ def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
     return [(slice(i, None, 2), slice(j, None, 2)) for i in (0, 1) for j in (0, 1)]
 
 
-def _reference(light: npt.NDArray[np.float64], setting: Setting) -> tuple[npt.NDArray[np.float64], float]:
+def _reference(light: npt.NDArray[np.float64], setting: MeasurementConditions) -> tuple[npt.NDArray[np.float64], float]:
     """Return the signal of an open mask at each pixel, DN, and its maximum over the colours."""
     peaks = [float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE)) for cell in _cells(setting.bayer)]
     if setting.field is Field.UNEVEN:

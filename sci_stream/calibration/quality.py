@@ -27,7 +27,7 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class QualityFigure:
     """One quality figure: name, value, verdict and explanation."""
 
     name: str
@@ -41,7 +41,7 @@ class Figure:
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}
 
 
-def judge(calibration: Calibration, measured: Measured | None = None) -> list[Figure]:
+def judge(calibration: Calibration, measured: Measured | None = None) -> list[QualityFigure]:
     """Return all quality figures of a calibration; the worst verdict is the calibration's."""
     good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
     figures = [_bad_pixels(good), _blind(calibration, good)]
@@ -55,7 +55,7 @@ def judge(calibration: Calibration, measured: Measured | None = None) -> list[Fi
     return figures
 
 
-def worst(figures: list[Figure]) -> Verdict:
+def worst(figures: list[QualityFigure]) -> Verdict:
     """Return the worst of the verdicts."""
     order = list(Verdict)
     return max((figure.verdict for figure in figures), key=order.index, default=Verdict.OK)
@@ -66,18 +66,18 @@ def _by_limits(value: float, warn: float, bad: float) -> Verdict:
     return Verdict.BAD if value > bad else Verdict.WARN if value > warn else Verdict.OK
 
 
-def _bad_pixels(good: npt.NDArray[np.bool_]) -> Figure:
+def _bad_pixels(good: npt.NDArray[np.bool_]) -> QualityFigure:
     share = float(np.mean(~good))
     count = int((~good).sum())
-    return Figure(
+    return QualityFigure(
         "bad_pixels", share, _by_limits(share, 0.01, 0.3), f"{count} pixels ({share:.3%}) are excluded as bad"
     )
 
 
-def _blind(calibration: Calibration, good: npt.NDArray[np.bool_]) -> Figure:
+def _blind(calibration: Calibration, good: npt.NDArray[np.bool_]) -> QualityFigure:
     blind = (calibration.gram_diag <= R_FLOOR) & good
     share = float(np.mean(blind))
-    return Figure(
+    return QualityFigure(
         "blind",
         share,
         _by_limits(share, 0.01, 0.3),
@@ -85,12 +85,12 @@ def _blind(calibration: Calibration, good: npt.NDArray[np.bool_]) -> Figure:
     )
 
 
-def _contrast(masks: npt.NDArray[np.float64]) -> Figure:
+def _contrast(masks: npt.NDArray[np.float64]) -> QualityFigure:
     mean = masks.mean(0)
     seen = mean > 1e-3
     value = float(np.median(masks.std(0)[seen] / mean[seen])) if seen.any() else 0.0
     verdict = Verdict.BAD if value < 0.02 else Verdict.WARN if value < 0.2 else Verdict.OK
-    return Figure(
+    return QualityFigure(
         "contrast",
         value,
         verdict if len(masks) > 1 else Verdict.OK,
@@ -98,13 +98,13 @@ def _contrast(masks: npt.NDArray[np.float64]) -> Figure:
     )
 
 
-def _transmission(masks: npt.NDArray[np.float64]) -> Figure:
+def _transmission(masks: npt.NDArray[np.float64]) -> QualityFigure:
     value = float(masks.mean())
     verdict = Verdict.WARN if not 0.05 <= value <= 0.95 else Verdict.OK
-    return Figure("transmission", value, verdict, f"the masks transmit {value:.0%} of the light on average")
+    return QualityFigure("transmission", value, verdict, f"the masks transmit {value:.0%} of the light on average")
 
 
-def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
+def _likeness(masks: npt.NDArray[np.float64]) -> list[QualityFigure]:
     """Compare the masks with each other: frames of similar masks cannot be separated."""
     if len(masks) == 1:
         return []
@@ -113,7 +113,7 @@ def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
     empty = [b for b, norm in enumerate(norms) if norm <= 1e-6 * np.sqrt(masks.shape[1])]
     if empty:
         text = f"masks {', '.join(map(str, empty))} are constant across the sensor: not a pattern"
-        return [Figure("likeness", 1.0, Verdict.BAD, text)]
+        return [QualityFigure("likeness", 1.0, Verdict.BAD, text)]
     varied /= norms[:, None]
     alike = varied @ varied.T
     off = alike - np.diag(np.full(len(masks), 2.0))
@@ -123,10 +123,10 @@ def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
     condition = float(eigenvalues[-1] / max(eigenvalues[0], 1e-9))
     same = "are duplicates" if top > _DUPLICATE else "are the most similar"
     return [
-        Figure(
+        QualityFigure(
             "likeness", top, _by_limits(top, _SIMILAR, _DUPLICATE), f"masks {a} and {b} {same}: correlation {top:.2f}"
         ),
-        Figure(
+        QualityFigure(
             "condition",
             condition,
             _by_limits(condition, 30, 1e4),
@@ -135,44 +135,48 @@ def _likeness(masks: npt.NDArray[np.float64]) -> list[Figure]:
     ]
 
 
-def _dark(calibration: Calibration) -> Figure:
+def _dark(calibration: Calibration) -> QualityFigure:
     level = float(np.median(calibration.dark))
     if not calibration.dark.any():
-        return Figure("black_level_dn", 0.0, Verdict.WARN, "no dark frame: the black level is assumed to be 0 DN")
-    return Figure("black_level_dn", level, Verdict.OK, f"black level {level:.1f} DN")
+        return QualityFigure(
+            "black_level_dn", 0.0, Verdict.WARN, "no dark frame: the black level is assumed to be 0 DN"
+        )
+    return QualityFigure("black_level_dn", level, Verdict.OK, f"black level {level:.1f} DN")
 
 
-def _saturation(calibration: Calibration) -> Figure:
+def _saturation(calibration: Calibration) -> QualityFigure:
     level = calibration.saturation_dn
     if level is None:
         text = "the saturation level is unknown: clipped pixels will be treated as valid"
-        return Figure("saturation_dn", None, Verdict.WARN, text)
+        return QualityFigure("saturation_dn", None, Verdict.WARN, text)
     headroom = float(level - np.median(calibration.dark))
     brightest = float(np.percentile(calibration.phi.sum(0), 99.9)) * calibration.full_scale_dn
     share = brightest / headroom if headroom > 0 else np.inf
     text = f"saturates at {level:g} DN; a white scene fills {share:.0%} of the range above black"
-    return Figure("saturation_dn", float(level), Verdict.WARN if share > 1.5 or share < 0.02 else Verdict.OK, text)
+    return QualityFigure(
+        "saturation_dn", float(level), Verdict.WARN if share > 1.5 or share < 0.02 else Verdict.OK, text
+    )
 
 
-def _noise(calibration: Calibration) -> list[Figure]:
+def _noise(calibration: Calibration) -> list[QualityFigure]:
     """Describe the noise model if known; without one reconstruction quality is lower."""
     if calibration.noise is None:
         text = "the noise is unknown: every count will be treated as exact"
-        return [Figure("read_noise_dn", None, Verdict.OK, text)]
+        return [QualityFigure("read_noise_dn", None, Verdict.OK, text)]
     figures = []
     if calibration.read_noise_dn is not None:
         text = f"read noise {calibration.read_noise_dn:.2f} DN"
-        figures.append(Figure("read_noise_dn", calibration.read_noise_dn, Verdict.OK, text))
+        figures.append(QualityFigure("read_noise_dn", calibration.read_noise_dn, Verdict.OK, text))
     if calibration.gain_e_per_dn is not None:
         text = f"{calibration.gain_e_per_dn:.2f} electrons per DN"
-        figures.append(Figure("gain_e_per_dn", calibration.gain_e_per_dn, Verdict.OK, text))
+        figures.append(QualityFigure("gain_e_per_dn", calibration.gain_e_per_dn, Verdict.OK, text))
     return figures
 
 
-def _evidence(calibration: Calibration, measured: Measured) -> list[Figure]:
+def _evidence(calibration: Calibration, measured: Measured) -> list[QualityFigure]:
     clipped = measured.clipped_fraction
     figures = [
-        Figure(
+        QualityFigure(
             "clipped",
             clipped,
             _by_limits(clipped, 0.01, 0.2),
@@ -182,5 +186,5 @@ def _evidence(calibration: Calibration, measured: Measured) -> list[Figure]:
     light = measured.white - calibration.dark
     unevenness = float(np.percentile(light, 1) / max(float(np.percentile(light, 99)), 1e-6))
     text = f"the darkest corner of the white field has {unevenness:.0%} of its peak ({measured.field.value} field)"
-    figures.append(Figure("white_evenness", unevenness, Verdict.WARN if unevenness < 0.3 else Verdict.OK, text))
+    figures.append(QualityFigure("white_evenness", unevenness, Verdict.WARN if unevenness < 0.3 else Verdict.OK, text))
     return figures

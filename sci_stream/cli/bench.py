@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from sci_stream.bench.datasets import Footage
-    from sci_stream.bench.result import BenchResult, Table
+    from sci_stream.bench.result import BenchResult, ResultTable
     from sci_stream.config import ReconstructSection
     from sci_stream.ports import Denoiser
     from sci_stream.recon.denoisers.half_precision import Precision
@@ -29,7 +29,7 @@ bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no
 app.add_typer(bench_app, name="bench")
 
 
-def _show(result: BenchResult, json_path: Path | None, more: Iterable[Table[object]] = ()) -> None:
+def _show(result: BenchResult, json_path: Path | None, more: Iterable[ResultTable[object]] = ()) -> None:
     """Print a result; write it as JSON if requested."""
     from sci_stream.bench.result import print_result, write_json
 
@@ -56,8 +56,8 @@ def bench_stream(
     json_path: JsonPath = None,
 ) -> None:
     """Measure the pipeline without reconstruction: camera, copying worker, sink."""
-    from sci_stream.bench.record import bench_record
-    from sci_stream.bench.stream import bench, stream_result
+    from sci_stream.bench.pipeline.record import bench_record
+    from sci_stream.bench.pipeline.stream import bench, stream_result
 
     parts = bench(snapshots=snapshots, height_px=height, width_px=width, tcp=tcp)
     if record:
@@ -89,7 +89,7 @@ def bench_quality(
     ] = None,
 ) -> None:
     """Measure PSNR and SSIM on published sets, next to the paper's figures."""
-    from sci_stream.bench.quality import bench
+    from sci_stream.bench.quality.published_sets import bench
 
     if not data.is_dir():
         raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
@@ -127,19 +127,17 @@ def bench_reality(
     report: Annotated[Path | None, typer.Option(help="Write all tables to this Markdown file.")] = None,
 ) -> None:
     """Measure how much is lost when the masks are not quite those of the calibration, on scenes with truth."""
-    from sci_stream.bench.plots import require_matplotlib
     from sci_stream.bench.reality import compare, rigs
     from sci_stream.bench.reality.perturbations import PERTURBATIONS
-    from sci_stream.bench.reality.plot import plot
     from sci_stream.bench.reality.scenes import Half
     from sci_stream.bench.reality.solving import SolverSpec
-    from sci_stream.bench.result import write_markdown
+    from sci_stream.bench.result import require_matplotlib, write_markdown
 
     if scenes not in {"all", *Half}:
         raise ConfigError("Unknown --scenes", expected="tuning, reporting or all", got=repr(scenes))
     if plot_path is not None:
         require_matplotlib(plot_path)
-    plan = compare.Plan(
+    plan = compare.ComparisonPlan(
         rigs=rigs.choose_rigs(
             rigs.QUICK_RIGS if quick else rigs.ALL_RIGS if full else rigs.RIGS,
             patterns=tuple(masks or ()),
@@ -158,7 +156,7 @@ def bench_reality(
     if report is not None:
         write_markdown(result, report, [compare.cell_table(result)])
     if plot_path is not None:
-        plot(result, plot_path)
+        compare.plot(result, plot_path)
 
 
 @bench_app.command("colour")
@@ -170,7 +168,7 @@ def bench_colour(
     json_path: JsonPath = None,
 ) -> None:
     """Measure demosaicing on photographs, and a colour chart through the simulated camera and back."""
-    from sci_stream.bench.colour import bench
+    from sci_stream.bench.quality.colour import bench
     from sci_stream.config import ReconstructSection
 
     if not folder.is_dir():
@@ -238,16 +236,18 @@ def bench_speed(
     """Measure the time per iteration and snapshot by size, and the time to the published result."""
     import torch
 
-    from sci_stream.bench import speed, time_to_quality
-    from sci_stream.bench.result import solver_settings
-    from sci_stream.bench.speed_report import plot_figures, speed_result
+    from sci_stream.bench.result import require_matplotlib, solver_settings
+    from sci_stream.bench.speed import solve_times, time_to_quality
+    from sci_stream.bench.speed.report import plot_figures, speed_result
     from sci_stream.recon.backend.device import describe_device, pick_device
     from sci_stream.recon.denoisers.half_precision import Precision
     from sci_stream.recon.settings import default_settings
 
     if precision not in set(Precision):
         raise ConfigError("Unknown --precision", expected="auto, float32 or half", got=repr(precision))
-    chosen = speed.SIZES if sizes is None else speed.parse_sizes(sizes) if sizes else ()
+    if plot is not None:
+        require_matplotlib(plot)
+    chosen = solve_times.SIZES if sizes is None else solve_times.parse_sizes(sizes) if sizes else ()
     on = pick_device(device)
     if threads:
         torch.set_num_threads(threads)
@@ -257,8 +257,12 @@ def bench_speed(
     progress = _progress()
     few = min(settings.min_iterations, iterations)
     timed = dataclasses.replace(settings, iterations=iterations, min_iterations=few)
-    speeds = speed.bench(prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds)
-    by_chunk = speed.time_chunks(make, on, chosen[0], progress) if chunks and chosen and network is not None else ()
+    speeds = solve_times.bench(
+        prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds
+    )
+    by_chunk = (
+        solve_times.time_chunks(make, on, chosen[0], progress) if chunks and chosen and network is not None else ()
+    )
     reach = None
     if against is not None:
         if network is None or weights is None:
@@ -276,7 +280,7 @@ def _denoisers(
     name: str, weights: Path | None, device: torch.device, precision: Precision
 ) -> tuple[FfdnetWeights | None, Callable[[int | None], Denoiser]]:
     """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
-    from sci_stream.bench.time_to_quality import read_weights
+    from sci_stream.bench.speed.time_to_quality import read_weights
     from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
     from sci_stream.recon.denoisers.registry import make_denoiser
     from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_shape
@@ -314,7 +318,8 @@ def bench_warm(
     plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot PSNR over snapshots to this file.")] = None,
 ) -> None:
     """Compare warm starts with cold ones at equal iterations and at equal time; by default at 4, 8 and 12."""
-    from sci_stream.bench import datasets, warm
+    from sci_stream.bench import datasets
+    from sci_stream.bench.quality import warm_start
 
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
@@ -331,10 +336,10 @@ def bench_warm(
 
     section = reconstruct_section(denoiser, weights, None, None, set_ or [])
     counts = tuple(iterations or (4, 8, 12))
-    result = warm.bench(sequences(), section, device, _progress(), iterations=counts, reference=reference)
+    result = warm_start.bench(sequences(), section, device, _progress(), iterations=counts, reference=reference)
     _show(result, json_path)
     if plot_path is not None:
-        warm.plot(result, plot_path)
+        warm_start.plot(result, plot_path)
 
 
 # Random kills of a run of all faults: enough that every kind of node is hit, in under a minute.
@@ -407,12 +412,12 @@ def bench_soak(
     json_path: JsonPath = None,
 ) -> None:
     """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""
-    from sci_stream.bench.soak import bench, plot
-    from sci_stream.optional import require_optional
+    from sci_stream.bench.pipeline.soak import bench, plot
+    from sci_stream.bench.result import require_matplotlib
 
     _check(folder)
     if plot_path is not None:
-        require_optional("matplotlib", "plot", "--plot")  # fail before the run, not after it
+        require_matplotlib(plot_path)  # fail before the run, not after it
     result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, say=_progress())
     _show(result, json_path)
     if plot_path is not None:
@@ -430,7 +435,7 @@ def bench_scale(
     json_path: JsonPath = None,
 ) -> None:
     """Let reconstruct nodes join a running rig; report the gain of each and its time to contribute."""
-    from sci_stream.bench.scale import bench
+    from sci_stream.bench.pipeline.scale import bench
 
     _check(folder)
     result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, say=_progress())

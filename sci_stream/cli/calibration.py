@@ -16,7 +16,7 @@ from sci_stream.model import BayerPhase
 
 if TYPE_CHECKING:
     from sci_stream.calibration.measurement import Measured
-    from sci_stream.calibration.quality import Figure
+    from sci_stream.calibration.quality import QualityFigure
     from sci_stream.optics.calibration import Calibration
 
 calibration_app = typer.Typer(help="Import, check and show calibration files.", no_args_is_help=True)
@@ -62,7 +62,7 @@ def calibrate(
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.ports import PatternCamera
     from sci_stream.storage.calibration_file import save_calibration
-    from sci_stream.tools.calibrate import Plan
+    from sci_stream.tools.calibrate import CalibrationPlan
     from sci_stream.tools.calibrate import calibrate as take
 
     set_up_logging("calibrate", verbose=state["verbose"])
@@ -76,7 +76,7 @@ def calibrate(
             got=f"--manual or the driver of {rig}, which cannot",
             hint="Without --yes you are prompted for each pattern.",
         )
-    plan = Plan(
+    plan = CalibrationPlan(
         frames=frames,
         settle=settle,
         n_frames=masks or None,
@@ -263,7 +263,7 @@ def _finish(
     path: Path,
     calibration: Calibration,
     measured: Measured | None,
-    figures: list[Figure],
+    figures: list[QualityFigure],
     report: Path | None,
     *,
     wrote: bool = True,
@@ -278,7 +278,7 @@ def _finish(
     Console().print(f"wrote {escape(written)}", highlight=False, soft_wrap=True)
 
 
-def _print(figures: list[Figure]) -> None:
+def _print(figures: list[QualityFigure]) -> None:
     colours = {"ok": "green", "warn": "yellow", "bad": "bold red"}
     console = Console()
     for figure in figures:

@@ -32,6 +32,8 @@ class DropReason(enum.StrEnum):
     """The dispatch queue was full: under `live` the oldest queued snapshot is dropped."""
     NODE_FAILURES = "node_failures"
     """Every reconstruct node that received it failed or was lost."""
+    RECONSTRUCT_FAILED = "reconstruct_failed"
+    """Reconstruct nodes reported errors for it as often as it may be sent; their logs have the cause."""
     DRAIN_TIMEOUT = "drain_timeout"
     """It was still queued when the time to drain ran out."""
     ACQUIRE_LOST = "acquire_lost"

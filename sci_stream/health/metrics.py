@@ -18,7 +18,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _ITERATIONS = (1, 2, 4, 6, 8, 12, 16, 20, 30, 40, 60, 100)
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """Kinds of metrics."""
 
     COUNTER = "counter"
@@ -30,57 +30,63 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MetricSpec:
     """One metric: kind, label (if any), unit (if any) and help text."""
 
-    kind: Kind
+    kind: MetricKind
     help: str
     label: str = ""
     buckets: tuple[float, ...] = ()
 
 
-CATALOGUE: Final[Mapping[str, Figure]] = {
+CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     # Every node.
-    "ready": Figure(Kind.GAUGE, "1 if the node is ready; /readyz has the reason if not."),
-    "wire_errors": Figure(Kind.COUNTER, "Messages refused, by reason.", "reason"),
-    "http_refused": Figure(Kind.COUNTER, "Requests to health and live page refused, by reason.", "reason"),
-    "resent": Figure(Kind.COUNTER, "Messages resent to the sink."),
+    "ready": MetricSpec(MetricKind.GAUGE, "1 if the node is ready; /readyz has the reason if not."),
+    "wire_errors": MetricSpec(MetricKind.COUNTER, "Messages refused, by reason.", "reason"),
+    "http_refused": MetricSpec(MetricKind.COUNTER, "Requests to health and live page refused, by reason.", "reason"),
+    "resent": MetricSpec(MetricKind.COUNTER, "Messages resent to the sink."),
     # Acquire.
-    "acquired": Figure(Kind.COUNTER, "Snapshots that the camera delivered."),
-    "camera_events": Figure(Kind.COUNTER, "Camera events: missed, incomplete, timeouts and more.", "event"),
-    "camera_epoch": Figure(Kind.GAUGE, "Restarts of the camera within the series."),
-    "queue_depth": Figure(Kind.GAUGE, "Snapshots queued for a reconstruct node."),
-    "in_flight": Figure(Kind.GAUGE, "Snapshots held by reconstruct nodes."),
-    "credit": Figure(Kind.GAUGE, "Free credits of the reconstruct nodes."),
-    "held": Figure(Kind.GAUGE, "Snapshots kept in memory until they are safe."),
-    "ring_bytes": Figure(Kind.GAUGE, "Memory for snapshots that are not yet safe, in use, bytes."),
-    "unconfirmed": Figure(Kind.GAUGE, "Messages not yet acknowledged by the sink."),
-    "reconstruct_nodes": Figure(Kind.GAUGE, "Reconstruct nodes that are ready."),
-    "redelivered": Figure(Kind.COUNTER, "Snapshots redelivered to another node."),
+    "acquired": MetricSpec(MetricKind.COUNTER, "Snapshots that the camera delivered."),
+    "camera_events": MetricSpec(MetricKind.COUNTER, "Camera events: missed, incomplete, timeouts and more.", "event"),
+    "camera_epoch": MetricSpec(MetricKind.GAUGE, "Restarts of the camera within the series."),
+    "queue_depth": MetricSpec(MetricKind.GAUGE, "Snapshots queued for a reconstruct node."),
+    "in_flight": MetricSpec(MetricKind.GAUGE, "Snapshots held by reconstruct nodes."),
+    "credit": MetricSpec(MetricKind.GAUGE, "Free credits of the reconstruct nodes."),
+    "held": MetricSpec(MetricKind.GAUGE, "Snapshots kept in memory until they are safe."),
+    "ring_bytes": MetricSpec(MetricKind.GAUGE, "Memory for snapshots that are not yet safe, in use, bytes."),
+    "unconfirmed": MetricSpec(MetricKind.GAUGE, "Messages not yet acknowledged by the sink."),
+    "reconstruct_nodes": MetricSpec(MetricKind.GAUGE, "Reconstruct nodes that are ready."),
+    "redelivered": MetricSpec(MetricKind.COUNTER, "Snapshots redelivered to another node."),
     # Reconstruct.
-    "reconstructed": Figure(Kind.COUNTER, "Snapshots reconstructed by this node."),
-    "failed": Figure(Kind.COUNTER, "Snapshots that this node could not reconstruct."),
-    "budget_limited": Figure(Kind.COUNTER, "Snapshots solved with fewer iterations than configured, for lack of time."),
-    "starts": Figure(Kind.COUNTER, "Solves by how they started: warm or cold.", "start"),
-    "in_hand": Figure(Kind.GAUGE, "Snapshots that this node holds."),
-    "solve_seconds": Figure(Kind.HISTOGRAM, "Time to solve a snapshot, s.", buckets=_SECONDS),
-    "iterations": Figure(Kind.HISTOGRAM, "Iterations spent on a snapshot.", buckets=_ITERATIONS),
-    "solver_busy_seconds": Figure(Kind.COUNTER, "Time that the solver computed, s: its rate is the utilisation."),
-    "device_utilisation": Figure(Kind.GAUGE, "Share of the last seconds in which the device solved, 0 to 1."),
-    "out_of_memory": Figure(Kind.COUNTER, "Solves that ran out of device memory."),
-    "device_memory_bytes": Figure(Kind.GAUGE, "Memory of the device, by use, bytes.", "use"),
+    "reconstructed": MetricSpec(MetricKind.COUNTER, "Snapshots reconstructed by this node."),
+    "failed": MetricSpec(MetricKind.COUNTER, "Snapshots that this node could not reconstruct."),
+    "budget_limited": MetricSpec(
+        MetricKind.COUNTER, "Snapshots solved with fewer iterations than configured, for lack of time."
+    ),
+    "starts": MetricSpec(MetricKind.COUNTER, "Solves by how they started: warm or cold.", "start"),
+    "in_hand": MetricSpec(MetricKind.GAUGE, "Snapshots that this node holds."),
+    "solve_seconds": MetricSpec(MetricKind.HISTOGRAM, "Time to solve a snapshot, s.", buckets=_SECONDS),
+    "iterations": MetricSpec(MetricKind.HISTOGRAM, "Iterations spent on a snapshot.", buckets=_ITERATIONS),
+    "solver_busy_seconds": MetricSpec(
+        MetricKind.COUNTER, "Time that the solver computed, s: its rate is the utilisation."
+    ),
+    "device_utilisation": MetricSpec(MetricKind.GAUGE, "Share of the last seconds in which the device solved, 0 to 1."),
+    "out_of_memory": MetricSpec(MetricKind.COUNTER, "Solves that ran out of device memory."),
+    "device_memory_bytes": MetricSpec(MetricKind.GAUGE, "Memory of the device, by use, bytes.", "use"),
     # Sink.
-    "snapshots": Figure(Kind.COUNTER, "Snapshots of this series by outcome: the ledger.", "outcome"),
-    "ledger_acquired": Figure(Kind.COUNTER, "Snapshots acquired in this series, as known to the sink."),
-    "ledger_in_flight": Figure(Kind.GAUGE, "Snapshots of this series without an outcome yet."),
-    "duplicates": Figure(Kind.COUNTER, "Duplicate results, discarded."),
-    "latency_seconds": Figure(Kind.HISTOGRAM, "Time a snapshot spent, by stage, s.", "stage", _SECONDS),
-    "disk_free_bytes": Figure(Kind.GAUGE, "Free disk space for recordings, bytes."),
-    "recorded_bytes": Figure(Kind.COUNTER, "Written to this recording, bytes."),
-    "recorded_bytes_per_second": Figure(Kind.GAUGE, "Written to this recording in the last second, bytes."),
-    "recorder_state": Figure(Kind.GAUGE, "1 for the current state of the recorder.", "state"),
-    "nodes": Figure(Kind.GAUGE, "Nodes that report to the sink, by state.", "state"),
-    "calibration_shift_px": Figure(Kind.GAUGE, "Estimated shift of the masks on the sensor, by axis, px.", "axis"),
+    "snapshots": MetricSpec(MetricKind.COUNTER, "Snapshots of this series by outcome: the ledger.", "outcome"),
+    "ledger_acquired": MetricSpec(MetricKind.COUNTER, "Snapshots acquired in this series, as known to the sink."),
+    "ledger_in_flight": MetricSpec(MetricKind.GAUGE, "Snapshots of this series without an outcome yet."),
+    "duplicates": MetricSpec(MetricKind.COUNTER, "Duplicate results, discarded."),
+    "latency_seconds": MetricSpec(MetricKind.HISTOGRAM, "Time a snapshot spent, by stage, s.", "stage", _SECONDS),
+    "disk_free_bytes": MetricSpec(MetricKind.GAUGE, "Free disk space for recordings, bytes."),
+    "recorded_bytes": MetricSpec(MetricKind.COUNTER, "Written to this recording, bytes."),
+    "recorded_bytes_per_second": MetricSpec(MetricKind.GAUGE, "Written to this recording in the last second, bytes."),
+    "recorder_state": MetricSpec(MetricKind.GAUGE, "1 for the current state of the recorder.", "state"),
+    "nodes": MetricSpec(MetricKind.GAUGE, "Nodes that report to the sink, by state.", "state"),
+    "calibration_shift_px": MetricSpec(
+        MetricKind.GAUGE, "Estimated shift of the masks on the sensor, by axis, px.", "axis"
+    ),
 }
 """Every metric by its name, without the prefix ``sci_stream_`` and without the ``_total`` of counters."""
 
@@ -113,7 +119,7 @@ class Figures(Collector):
             If a metric is not in the catalogue.
         """
         for name in figures:
-            if CATALOGUE[name].kind is Kind.HISTOGRAM:
+            if CATALOGUE[name].kind is MetricKind.HISTOGRAM:
                 raise KeyError(f"{name} is a histogram: observe it")
         self._told = dict(figures)
 
@@ -126,7 +132,7 @@ class Figures(Collector):
             If the histogram is not in the catalogue.
         """
         figure = CATALOGUE[name]
-        if figure.kind is not Kind.HISTOGRAM:
+        if figure.kind is not MetricKind.HISTOGRAM:
             raise KeyError(f"{name} is not a histogram: report it")
         if name not in self._histograms:
             labels = (figure.label,) if figure.label else ()
@@ -145,7 +151,7 @@ class Figures(Collector):
         for name, value in self._told.items():
             figure = CATALOGUE[name]
             labels = [figure.label] if figure.label else []
-            of_kind = CounterMetricFamily if figure.kind is Kind.COUNTER else GaugeMetricFamily
+            of_kind = CounterMetricFamily if figure.kind is MetricKind.COUNTER else GaugeMetricFamily
             family = of_kind(PREFIX + name, figure.help, labels=labels)
             if isinstance(value, Mapping):
                 for label, each in value.items():

@@ -21,7 +21,7 @@ from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import TransportError
 from sci_stream.health.report import Health
-from sci_stream.security.http_access import Admission, HttpAccessControl
+from sci_stream.security.http_access import AccessDecision, HttpAccessControl
 
 log = logging.getLogger(__name__)
 
@@ -81,12 +81,12 @@ class HealthServer:
 
 
 _REFUSALS = {
-    Admission.TOKEN: (HTTPStatus.UNAUTHORIZED, "expected Authorization: Bearer with the token of [health]\n"),
-    Admission.EXPIRED: (
+    AccessDecision.TOKEN: (HTTPStatus.UNAUTHORIZED, "expected Authorization: Bearer with the token of [health]\n"),
+    AccessDecision.EXPIRED: (
         HTTPStatus.UNAUTHORIZED,
         "the token of [health] has expired: the rig needs a new one ([health] token, token_expires)\n",
     ),
-    Admission.RATE: (HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens from this address: try again later\n"),
+    AccessDecision.RATE: (HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens from this address: try again later\n"),
 }
 
 
@@ -139,7 +139,7 @@ def _handler(health: Health, access: HttpAccessControl, *, needs_token: bool) ->
             address, now_s = str(self.client_address[0]), time.monotonic()
             with lock:
                 rate = access.visit(address, now_s)
-            if rate is Admission.RATE:
+            if rate is AccessDecision.RATE:
                 self._answer(HTTPStatus.TOO_MANY_REQUESTS, "too many requests from this address: try again later\n")
                 return
             if not needs_token and not is_loopback(_name(self.headers.get("Host", ""))):
@@ -153,7 +153,7 @@ def _handler(health: Health, access: HttpAccessControl, *, needs_token: bool) ->
             open_to_all = path in {"/healthz", "/readyz"} and not word
             with lock:
                 admission = None if open_to_all else access.admit(address, [word], now_s, host_s())
-            known = admission is Admission.OPEN or not needs_token
+            known = admission is AccessDecision.OPEN or not needs_token
             if path == "/healthz":
                 hangs_s = health.hangs_for_s
                 self._verdict(f"event loop blocked for {hangs_s:.1f} s" if hangs_s else "", known=known)
@@ -162,7 +162,7 @@ def _handler(health: Health, access: HttpAccessControl, *, needs_token: bool) ->
             elif path not in {"/status", "/metrics"}:
                 self._answer(HTTPStatus.NOT_FOUND, "available: /healthz, /readyz, /status and /metrics\n")
             elif not known:
-                refusal = _REFUSALS[admission or Admission.TOKEN]
+                refusal = _REFUSALS[admission or AccessDecision.TOKEN]
                 with lock:
                     said = lines.take(now_s)
                 if said:

@@ -14,7 +14,7 @@ from sci_stream.delivery.rate_limit import KeyedRateLimiter
 _GUESSES_PER_S, _GUESSES_BURST = 0.5, 10
 
 
-class Admission(enum.Enum):
+class AccessDecision(enum.Enum):
     """Result of checking a request."""
 
     OPEN = "open"
@@ -47,11 +47,11 @@ class HttpAccessControl:
         self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(_GUESSES_PER_S, _GUESSES_BURST)
         self.refused: Counter[str] = Counter()
 
-    def visit(self, address: str, now_s: float) -> Admission:
+    def visit(self, address: str, now_s: float) -> AccessDecision:
         """Count a request against the rate limit; return ``RATE`` or ``OPEN``."""
-        return self._counted(Admission.OPEN if self._visits.take(address, now_s) else Admission.RATE)
+        return self._counted(AccessDecision.OPEN if self._visits.take(address, now_s) else AccessDecision.RATE)
 
-    def admit(self, address: str, given: Iterable[str], now_s: float, unix_s: float) -> Admission:
+    def admit(self, address: str, given: Iterable[str], now_s: float, unix_s: float) -> AccessDecision:
         """Check the tokens given with a request.
 
         Parameters
@@ -62,15 +62,15 @@ class HttpAccessControl:
             The time, monotonic and Unix.
         """
         if self._token is None:
-            return Admission.OPEN
+            return AccessDecision.OPEN
         if not self._guesses.has(address, now_s):
-            return self._counted(Admission.RATE)
+            return self._counted(AccessDecision.RATE)
         words = [word.encode() for word in given if word]
         if not any(hmac.compare_digest(word, self._token) for word in words):
             if words:
                 self._guesses.take(address, now_s)
-            return self._counted(Admission.TOKEN)
-        return self._counted(Admission.OPEN if unix_s < self._expires_s else Admission.EXPIRED)
+            return self._counted(AccessDecision.TOKEN)
+        return self._counted(AccessDecision.OPEN if unix_s < self._expires_s else AccessDecision.EXPIRED)
 
     def expired(self, unix_s: float) -> bool:
         """Return whether there is a token and it has expired."""
@@ -80,7 +80,7 @@ class HttpAccessControl:
         """Count a request that was refused for another reason."""
         self.refused[reason] += 1
 
-    def _counted(self, admission: Admission) -> Admission:
-        if admission is not Admission.OPEN:
+    def _counted(self, admission: AccessDecision) -> AccessDecision:
+        if admission is not AccessDecision.OPEN:
             self.refused[admission.value] += 1
         return admission

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sci_stream.calibration.measurement import Field, FrameMean, Measured, Setting, check_white, measure
+from sci_stream.calibration.measurement import Field, FrameMean, Measured, MeasurementConditions, check_white, measure
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError
 from sci_stream.model import CameraCapabilities
@@ -26,7 +26,7 @@ _DARK_AT_MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CalibrationPlan:
     """Settings of a calibration.
 
     Parameters
@@ -40,7 +40,7 @@ class Plan:
     automatic
         Let the camera show the patterns; False to ask the user even if it could.
     field, brightness, held
-        As in `sci_stream.calibration.measurement.Setting`; brightness None for the camera's value, else 1.
+        As in `calibration.measurement.MeasurementConditions`; brightness None for the camera's value, else 1.
     reverse
         Patterns are shown in reverse order of exposure.
     exposure_ns, gain_db
@@ -68,7 +68,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the present step, the number of frames taken and their total."""
 
 
-def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple[Calibration, Measured]:
+def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progress) -> tuple[Calibration, Measured]:
     """Acquire all frames and compute the calibration.
 
     The camera is closed on return and on every exception, including KeyboardInterrupt.
@@ -111,7 +111,7 @@ def calibrate(camera: Camera, plan: Plan, ask: Ask, progress: Progress) -> tuple
         return measure(dark, white, patterns, replace(setting, mask_order=tuple(shown)))
 
 
-def with_camera_settings(camera: Camera, plan: Plan) -> Plan:
+def with_camera_settings(camera: Camera, plan: CalibrationPlan) -> CalibrationPlan:
     """Fill in exposure time and gain from a camera with the SFNC features, unless the plan gives them."""
     if not isinstance(camera, AdjustableCamera):
         return plan
@@ -124,8 +124,10 @@ def with_camera_settings(camera: Camera, plan: Plan) -> Plan:
     return plan
 
 
-def _setting(plan: Plan, capabilities: CameraCapabilities, saturation_dn: float, brightness: float) -> Setting:
-    return Setting(
+def _setting(
+    plan: CalibrationPlan, capabilities: CameraCapabilities, saturation_dn: float, brightness: float
+) -> MeasurementConditions:
+    return MeasurementConditions(
         field=plan.field,
         brightness=brightness,
         held=plan.held,
@@ -152,7 +154,7 @@ def _running(camera: Camera) -> Iterator[CameraCapabilities]:
         camera.close()
 
 
-def _average(camera: Camera, plan: Plan, words: str, saturation_dn: float, progress: Progress) -> FrameMean:
+def _average(camera: Camera, plan: CalibrationPlan, words: str, saturation_dn: float, progress: Progress) -> FrameMean:
     """Average the next frames whose exposure starts after this call."""
     mean = FrameMean()
     to_settle = plan.settle

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.measurement import Measured, PixelFlag
-from sci_stream.calibration.quality import Figure, Verdict
+from sci_stream.calibration.quality import QualityFigure, Verdict
 from sci_stream.errors import ConfigError, StorageError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optional import require_optional
@@ -36,7 +36,7 @@ _FLAG_COLOURS = {PixelFlag.HOT: "#dc2828", PixelFlag.DEAD: "#0078c8", PixelFlag.
 
 
 def write_report(
-    path: Path, name: str, calibration: Calibration, figures: Sequence[Figure], measured: Measured | None = None
+    path: Path, name: str, calibration: Calibration, figures: Sequence[QualityFigure], measured: Measured | None = None
 ) -> bool:
     """Write the report as an image in the format of the suffix; return False, with a warning, without matplotlib.
 
@@ -61,7 +61,7 @@ def write_report(
     return True
 
 
-def _draw(name: str, calibration: Calibration, figures: Sequence[Figure], measured: Measured | None) -> Page:
+def _draw(name: str, calibration: Calibration, figures: Sequence[QualityFigure], measured: Measured | None) -> Page:
     from matplotlib.figure import Figure as Page  # noqa: PLC0415 - optional; without pyplot, which needs a display
 
     shown = min(calibration.n_frames, _MASKS_SHOWN)
@@ -138,7 +138,7 @@ def _plot_bad_pixels(axis: Axes, calibration: Calibration, measured: Measured | 
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=3, fontsize=8, frameon=False)
 
 
-def _plot_figures(part: SubFigure, figures: Sequence[Figure]) -> None:
+def _plot_figures(part: SubFigure, figures: Sequence[QualityFigure]) -> None:
     """Write the quality figures, one per line, with the verdict in its colour."""
     for i, figure in enumerate(figures):
         height = 1 - (i + 0.5) / max(1, len(figures))

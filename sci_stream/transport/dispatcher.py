@@ -196,7 +196,7 @@ class Dispatcher:
                     *("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason),
                     extra={"series": message.series, "seq": message.seq},
                 )
-                return [] if entry is None else self._given_up([entry], "reconstruct_failed")
+                return [] if entry is None else self._given_up([entry], DropReason.RECONSTRUCT_FAILED)
             case CalibrationRequest():
                 missing = encode(CalibrationMissing(hash=message.hash))
                 self._send(identity, self._calibrations.get(message.hash, missing))

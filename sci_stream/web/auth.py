@@ -18,7 +18,7 @@ from starlette.websockets import WebSocketClose
 from sci_stream.clock import host_s
 from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rate_limit import TokenBucket
-from sci_stream.security.http_access import Admission, HttpAccessControl
+from sci_stream.security.http_access import AccessDecision, HttpAccessControl
 
 _LOG = logging.getLogger(__name__)
 # RFC 6455, section 7.4.1.
@@ -32,8 +32,8 @@ _WRONG_TOKEN = (403, "the token is wrong: take it from the address printed by th
 _EXPIRED = (403, "the token of this page has expired: the rig needs a new one ([preview] token_expires)")
 _ASK_FOR_A_TOKEN = frozenset({_NO_TOKEN, _WRONG_TOKEN, _EXPIRED})
 _REFUSALS = {
-    Admission.EXPIRED: _EXPIRED,
-    Admission.RATE: (429, "too many wrong tokens from this address: wait a moment"),
+    AccessDecision.EXPIRED: _EXPIRED,
+    AccessDecision.RATE: (429, "too many wrong tokens from this address: wait a moment"),
 }
 _SECURITY_HEADERS = {
     b"content-security-policy": (
@@ -93,7 +93,7 @@ class AccessMiddleware:
         """Return status and reason of a refusal; None to accept."""
         address = str((scope.get("client") or ("nowhere",))[0])
         now_s = time.monotonic()
-        if self._access.visit(address, now_s) is Admission.RATE:
+        if self._access.visit(address, now_s) is AccessDecision.RATE:
             return _TOO_OFTEN
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
@@ -110,7 +110,7 @@ class AccessMiddleware:
             return None
         words = [word for word in self._words(scope, headers) if word]
         admission = self._access.admit(address, words, now_s, host_s())
-        if admission is Admission.TOKEN:
+        if admission is AccessDecision.TOKEN:
             return _WRONG_TOKEN if words else _NO_TOKEN
         return _REFUSALS.get(admission)
 

@@ -32,7 +32,7 @@ from sci_stream.wire.message_spec import (
     SMALL_COUNT,
     UNITS,
     VERSIONS,
-    Kind,
+    MessageKind,
 )
 from sci_stream.wire.payload import Arrays, PayloadSpec
 from sci_stream.wire.validators import (
@@ -147,7 +147,7 @@ _TIMES = Record(
     dict.fromkeys(("acquired_ns", "dispatched_ns", "received_ns", "started_ns", "finished_ns", "accepted_ns"), COUNT),
 )
 
-SERIES_START: Final = Kind(
+SERIES_START: Final = MessageKind(
     "series_start",
     SeriesInfo,
     Record(
@@ -174,7 +174,7 @@ SERIES_START: Final = Kind(
     ),
     agree=_series_agrees,
 )
-SNAPSHOT: Final = Kind(
+SNAPSHOT: Final = MessageKind(
     "snapshot",
     Snapshot,
     Record(
@@ -206,7 +206,7 @@ SNAPSHOT: Final = Kind(
     build=_with_id(Snapshot),
     agree=_snapshot_agrees,
 )
-RECONSTRUCTION: Final = Kind(
+RECONSTRUCTION: Final = MessageKind(
     "reconstruction",
     Reconstruction,
     Record(
@@ -232,7 +232,7 @@ RECONSTRUCTION: Final = Kind(
     build=_with_id(Reconstruction),
     agree=_reconstruction_agrees,
 )
-CALIBRATION: Final = Kind(
+CALIBRATION: Final = MessageKind(
     "calibration",
     Calibration,
     Record(

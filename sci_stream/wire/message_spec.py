@@ -59,7 +59,7 @@ UNITS = Table(Prose(64), most=16)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MessageKind:
     """One kind of message.
 
     Parameters

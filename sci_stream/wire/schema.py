@@ -15,7 +15,7 @@ from sci_stream.wire.message_spec import (
     PARAMETERS,
     VERSIONS,
     WORD,
-    Kind,
+    MessageKind,
     Status,
     StatusEntry,
 )
@@ -31,8 +31,8 @@ def _one_of(literal: Any) -> Choice:
     return Choice({option: option for option in get_args(literal)})
 
 
-def _plain(name: str, kind: type, fields: dict[str, Check], agree: Callable[[Any], None] | None = None) -> Kind:
-    return Kind(name, kind, Record(kind, fields), agree=agree)
+def _plain(name: str, kind: type, fields: dict[str, Check], agree: Callable[[Any], None] | None = None) -> MessageKind:
+    return MessageKind(name, kind, Record(kind, fields), agree=agree)
 
 
 _SHOWN = Text(64, r"([0-9a-f]{1,16}:[0-9a-f]{32})?", "an address and 16 bytes, hexadecimal")

@@ -14,8 +14,8 @@ from rich.console import Console
 from sci_stream.bench.environment import Environment, environment
 from sci_stream.bench.result import (
     BenchResult,
-    Column,
-    Table,
+    ResultColumn,
+    ResultTable,
     markdown,
     print_result,
     solver_settings,
@@ -44,15 +44,15 @@ class Result(BenchResult):
 
 
 COLUMNS = (
-    Column("name", "set", left=True),
-    Column("shots", "shots"),
-    Column("psnr_db", "PSNR\ndB", ".2f", "dB"),
+    ResultColumn("name", "set", left=True),
+    ResultColumn("shots", "shots"),
+    ResultColumn("psnr_db", "PSNR\ndB", ".2f", "dB"),
 )
 ROWS = (Row("drop", 38.126, (38.0, 38.3)), Row("[red]kobe", None))
 RESULT = Result(
     name="quality",
     environment=Environment("a machine", "cpu", {"numpy": "2"}),
-    tables=(Table("some sets", COLUMNS, ROWS, caption="kobe is missing", wrong=frozenset({1})),),
+    tables=(ResultTable("some sets", COLUMNS, ROWS, caption="kobe is missing", wrong=frozenset({1})),),
     notes=("all [bold]done",),
     settings={"iterations": 12},
     rows=ROWS,
@@ -62,7 +62,7 @@ RESULT = Result(
 
 def test_print_result_shows_tables_with_captions_and_notes() -> None:
     shown = io.StringIO()
-    print_result(RESULT, Console(file=shown, width=80), [Table("more", COLUMNS[:1], ROWS[:1], dense=True)])
+    print_result(RESULT, Console(file=shown, width=80), [ResultTable("more", COLUMNS[:1], ROWS[:1], dense=True)])
     text = shown.getvalue()
     for words in ("some sets", "38.13", "[red]kobe", "kobe is missing", "more", "all [bold]done"):
         assert words in text
@@ -88,7 +88,7 @@ def test_write_json_of_unknown_type_raises(tmp_path: Path) -> None:
 
 
 def test_write_markdown_has_environment_tables_and_notes(tmp_path: Path) -> None:
-    write_markdown(RESULT, tmp_path / "out.md", [Table("more", COLUMNS[:1], ROWS[:1])])
+    write_markdown(RESULT, tmp_path / "out.md", [ResultTable("more", COLUMNS[:1], ROWS[:1])])
     text = (tmp_path / "out.md").read_text()
     for words in (
         "a machine",

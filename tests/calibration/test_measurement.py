@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.calibration.measurement import Field, FrameMean, Measured, PixelFlag, Setting, measure
+from sci_stream.calibration.measurement import Field, FrameMean, Measured, MeasurementConditions, PixelFlag, measure
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, BayerPhase
 
 H, W, B = 40, 48, 4
 BLACK_DN, LIGHT_DN, GAIN_E, READ_E = 60.0, 2000.0, 4.0, 6.0
-SETTING = Setting(saturation_dn=4095.0, brightness=0.5)
+SETTING = MeasurementConditions(saturation_dn=4095.0, brightness=0.5)
 
 
 class Bench:
@@ -35,7 +35,7 @@ class Bench:
             mean.add(np.clip(np.rint(self.offset + collected / GAIN_E), 0, 4095).astype(np.uint16), 4095.0)
         return mean
 
-    def measure(self, frames: int = 64, setting: Setting = SETTING) -> tuple[object, Measured]:
+    def measure(self, frames: int = 64, setting: MeasurementConditions = SETTING) -> tuple[object, Measured]:
         dark, white = self.expose(0.0, frames), self.expose(self.transmission, frames)
         patterns = [self.expose(self.transmission * mask, frames) for mask in self.phi]
         return measure(dark, white, patterns, setting)

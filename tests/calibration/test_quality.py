@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sci_stream.calibration.quality import Figure, Verdict, judge, worst
+from sci_stream.calibration.quality import QualityFigure, Verdict, judge, worst
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 
@@ -20,7 +20,7 @@ def calibration(change: SettingChange | None = None, **fields: object) -> Calibr
     return Calibration(phi.astype(np.float32), **{**known, **fields})  # type: ignore[arg-type]  # as given
 
 
-def figure(name: str, judged: Calibration) -> Figure:
+def figure(name: str, judged: Calibration) -> QualityFigure:
     return next(figure for figure in judge(judged) if figure.name == name)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from sci_stream.bench.supervised_rig import SupervisedRig
+from sci_stream.bench.pipeline.supervised_rig import SupervisedRig
 from sci_stream.config import load_rig
 from sci_stream.errors import EnvironmentFault, WireError
 from sci_stream.nodes.runtime.camera_drivers import make_camera

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, Column, Table
-from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, RunSummary, small_rig, supervised
+from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, RunSummary, small_rig, supervised
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError, SciStreamError
 from tests.chaos import fault_injection, random_kills
@@ -175,15 +175,15 @@ class FaultsResult(BenchResult):
 
 
 _COLUMNS = (
-    Column("fault", "fault", left=True),
-    Column("done", "done", left=True, wraps=True),
-    Column("happened", "what happened", left=True, wraps=True),
-    Column("restarts", "restarts", wraps=True),
-    Column("redelivered", "redelivered", wraps=True),
-    Column("lost", "lost", wraps=True),
-    Column("doubled", "twice", wraps=True),
-    Column("dropped", "dropped", left=True, wraps=True),
-    Column("ledger_state", "ledger", left=True, wraps=True),
+    ResultColumn("fault", "fault", left=True),
+    ResultColumn("done", "done", left=True, wraps=True),
+    ResultColumn("happened", "what happened", left=True, wraps=True),
+    ResultColumn("restarts", "restarts", wraps=True),
+    ResultColumn("redelivered", "redelivered", wraps=True),
+    ResultColumn("lost", "lost", wraps=True),
+    ResultColumn("doubled", "twice", wraps=True),
+    ResultColumn("dropped", "dropped", left=True, wraps=True),
+    ResultColumn("ledger_state", "ledger", left=True, wraps=True),
 )
 
 
@@ -250,7 +250,7 @@ def faults_result(
             for node, n in by.items()
         ]
         notes.append(f"{RANDOM_KILLS}: {', '.join(counts)}; {kills.ledger.acquired} snapshots in {kills.seconds:g} s")
-    table = Table(
+    table = ResultTable(
         f"faults and their outcome ({here.machine})",
         _COLUMNS,
         tuple(rows),

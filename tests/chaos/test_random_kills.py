@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sci_stream.bench.pipeline.supervised_rig import LedgerFigures
 from sci_stream.bench.result import print_result
-from sci_stream.bench.supervised_rig import LedgerFigures
 from sci_stream.transport.remote_memory import LEND_FROM_VARIABLE
 from tests.chaos import faults
 from tests.chaos.random_kills import KillsOutcome, bench

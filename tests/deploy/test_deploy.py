@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sci_stream.config import load_rig
-from sci_stream.health import CATALOGUE, Kind
+from sci_stream.health import CATALOGUE, MetricKind
 from tests.e2e.kit import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -25,9 +25,11 @@ def published_names() -> set[str]:
     """Return the names of all published metrics."""
     names: set[str] = set()
     for name, figure in CATALOGUE.items():
-        endings = {Kind.COUNTER: ["_total"], Kind.GAUGE: [""], Kind.HISTOGRAM: ["_bucket", "_sum", "_count"]}[
-            figure.kind
-        ]
+        endings = {
+            MetricKind.COUNTER: ["_total"],
+            MetricKind.GAUGE: [""],
+            MetricKind.HISTOGRAM: ["_bucket", "_sum", "_count"],
+        }[figure.kind]
         names |= {f"sci_stream_{name}{ending}" for ending in endings}
     return names
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sci_stream.health import CATALOGUE, Figures, Kind
+from sci_stream.health import CATALOGUE, Figures, MetricKind
 
 
 def families(figures: Figures) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -61,11 +61,11 @@ def test_only_a_histogram_is_observed(name: str) -> None:
 def test_every_histogram_has_buckets_and_every_figure_says_what_it_is() -> None:
     for name, figure in CATALOGUE.items():
         assert figure.help.endswith("."), name
-        assert bool(figure.buckets) == (figure.kind is Kind.HISTOGRAM), name
+        assert bool(figure.buckets) == (figure.kind is MetricKind.HISTOGRAM), name
 
 
 def test_the_manual_lists_every_figure_as_it_is_published() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "operation.md").read_text()
     for name, figure in CATALOGUE.items():
-        published = f"sci_stream_{name}" + ("_total" if figure.kind is Kind.COUNTER else "")
+        published = f"sci_stream_{name}" + ("_total" if figure.kind is MetricKind.COUNTER else "")
         assert f"| `{published}` | {figure.kind.value} | {figure.label} | {figure.help} |" in manual

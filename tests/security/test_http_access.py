@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sci_stream.security.http_access import Admission, HttpAccessControl
+from sci_stream.security.http_access import AccessDecision, HttpAccessControl
 
 
 def access(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAccessControl:
@@ -14,34 +14,34 @@ def access(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAccessC
 @pytest.mark.parametrize(
     ("given", "unix_s", "admission"),
     [
-        (["hush"], 999.0, Admission.OPEN),
-        (["wrong", "", "hush"], 0.0, Admission.OPEN),
-        (["hush"], 1000.0, Admission.EXPIRED),
-        (["wrong"], 1000.0, Admission.TOKEN),
-        ([], 0.0, Admission.TOKEN),
-        (["hüsh\ud800".encode("utf-8", "replace").decode()], 0.0, Admission.TOKEN),
+        (["hush"], 999.0, AccessDecision.OPEN),
+        (["wrong", "", "hush"], 0.0, AccessDecision.OPEN),
+        (["hush"], 1000.0, AccessDecision.EXPIRED),
+        (["wrong"], 1000.0, AccessDecision.TOKEN),
+        ([], 0.0, AccessDecision.TOKEN),
+        (["hüsh\ud800".encode("utf-8", "replace").decode()], 0.0, AccessDecision.TOKEN),
     ],
 )
-def test_right_token_is_accepted_until_it_expires(given: list[str], unix_s: float, admission: Admission) -> None:
+def test_right_token_is_accepted_until_it_expires(given: list[str], unix_s: float, admission: AccessDecision) -> None:
     gate = access()
     assert gate.admit("10.0.0.1", given, 0.0, unix_s) is admission
-    assert gate.refused.total() == (admission is not Admission.OPEN)
+    assert gate.refused.total() == (admission is not AccessDecision.OPEN)
 
 
 def test_access_without_token_is_open() -> None:
     gate = access(token=None, expires_s=0.0)
-    assert gate.admit("10.0.0.1", [], 0.0, 10.0) is Admission.OPEN
+    assert gate.admit("10.0.0.1", [], 0.0, 10.0) is AccessDecision.OPEN
     assert not gate.expired(10.0)
 
 
 def test_wrong_tokens_block_their_address_only() -> None:
     gate = access()
     guesses = [gate.admit("10.0.0.1", ["wrong"], 0.0, 0.0) for _ in range(100)]
-    assert guesses.count(Admission.TOKEN) == 10
-    assert guesses[-1] is Admission.RATE
-    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is Admission.RATE, "it would learn that it guessed right"
-    assert gate.admit("10.0.0.2", ["hush"], 0.0, 0.0) is Admission.OPEN
-    assert gate.admit("10.0.0.1", ["hush"], 10.0, 0.0) is Admission.OPEN
+    assert guesses.count(AccessDecision.TOKEN) == 10
+    assert guesses[-1] is AccessDecision.RATE
+    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is AccessDecision.RATE, "it would learn that it guessed right"
+    assert gate.admit("10.0.0.2", ["hush"], 0.0, 0.0) is AccessDecision.OPEN
+    assert gate.admit("10.0.0.1", ["hush"], 10.0, 0.0) is AccessDecision.OPEN
     assert gate.refused == {"token": 10, "rate": 91}
 
 
@@ -49,12 +49,12 @@ def test_request_without_token_is_not_a_guess() -> None:
     gate = access()
     for _ in range(100):
         gate.admit("10.0.0.1", [], 0.0, 0.0)
-    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is Admission.OPEN
+    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is AccessDecision.OPEN
 
 
 def test_requests_per_address_are_limited() -> None:
     gate = access()
     visits = [gate.visit("10.0.0.1", 0.0) for _ in range(30)]
-    assert visits.count(Admission.OPEN) == 20
-    assert gate.visit("10.0.0.2", 0.0) is Admission.OPEN
-    assert gate.visit("10.0.0.1", 1.0) is Admission.OPEN
+    assert visits.count(AccessDecision.OPEN) == 20
+    assert gate.visit("10.0.0.2", 0.0) is AccessDecision.OPEN
+    assert gate.visit("10.0.0.1", 1.0) is AccessDecision.OPEN

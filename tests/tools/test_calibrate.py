@@ -21,11 +21,11 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
 from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
-from sci_stream.tools.calibrate import Plan, calibrate
+from sci_stream.tools.calibrate import CalibrationPlan, calibrate
 from sci_stream.tools.calibration_report import write_report
 
 CPU = torch.device("cpu")
-PLAN = Plan(frames=16, settle=1, patience_s=5.0)
+PLAN = CalibrationPlan(frames=16, settle=1, patience_s=5.0)
 
 
 def camera(**options: object) -> SimulatedCamera:

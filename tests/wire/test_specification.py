@@ -10,7 +10,7 @@ import pytest
 
 from sci_stream.model import CalibrationHealth, SolveReport, StageTimes
 from sci_stream.wire import SCHEMA_VERSION, Goodbye, Limits, Reason, encode
-from sci_stream.wire.message_spec import Kind
+from sci_stream.wire.message_spec import MessageKind
 from sci_stream.wire.payload import DTYPES
 from sci_stream.wire.schema import KINDS
 
@@ -18,13 +18,13 @@ TEXT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_kind_field_and_payload_is_specified(kind: Kind) -> None:
+def test_every_kind_field_and_payload_is_specified(kind: MessageKind) -> None:
     for name in (kind.name, *kind.record.names, *(payload.name for payload in kind.payloads)):
         assert f"`{name}`" in TEXT, name
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.payloads], ids=lambda kind: kind.name)
-def test_every_payload_is_specified_with_its_dtypes(kind: Kind) -> None:
+def test_every_payload_is_specified_with_its_dtypes(kind: MessageKind) -> None:
     for payload in kind.payloads:
         optional = ", optional" if payload.optional else ""
         assert f"| `{payload.name}`{optional} | {', '.join(payload.dtypes)} | (" in TEXT

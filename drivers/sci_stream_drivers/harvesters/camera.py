@@ -22,7 +22,7 @@ from sci_stream_drivers.harvesters.features import apply, configure
 from sci_stream_drivers.harvesters.frame_ids import RestartDetector
 from sci_stream_drivers.harvesters.library import library, words
 from sci_stream_drivers.harvesters.node_map import settings
-from sci_stream_drivers.harvesters.options import HarvestersOptions, Setting
+from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions
 from sci_stream_drivers.harvesters.producers import open_system, producer_files
 from sci_stream_drivers.harvesters.session import Session
 from sci_stream_drivers.harvesters.stream import Grabbed, Image, Stream
@@ -141,7 +141,7 @@ class HarvestersCamera:
         assert self._capabilities is not None
         checked = checked_changes(self.settings(), {name: value}, session.name)
         try:
-            apply(session.node_map, Setting(feature=name, value=checked[name]), session.name)
+            apply(session.node_map, FeatureSetting(feature=name, value=checked[name]), session.name)
             period_ns = frame_period_ns(session.node_map, self._options)
         except library().transport_errors as error:
             raise CameraLost(f"The camera {session.name} does not respond", got=words(error)) from None
@@ -192,7 +192,7 @@ class HarvestersCamera:
         """
         session = self._opened()
         try:
-            apply(session.node_map, Setting(feature="TriggerSoftware"), session.name)
+            apply(session.node_map, FeatureSetting(feature="TriggerSoftware"), session.name)
         except CameraError as error:
             raise CameraLost(f"The camera {session.name} does not accept a trigger", got=error.got) from None
 

@@ -12,7 +12,7 @@ from typing import Any
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream_drivers.harvesters.library import feature, library, words
 from sci_stream_drivers.harvesters.node_map import access_of, choices_of, kind_of, range_text, value_of
-from sci_stream_drivers.harvesters.options import HarvestersOptions, Setting, TriggerOptions, Value
+from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions, TriggerOptions, Value
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def configure(node_map: Any, options: HarvestersOptions, camera: str) -> str | N
 def _check_what_is_left(node_map: Any, mentioned: set[str], camera: str) -> None:
     """Warn about settings left by a viewer that would leave a series without frames, or reset them."""
     if "AcquisitionMode" not in mentioned and feature(node_map, "AcquisitionMode", "Continuous") != "Continuous":
-        apply(node_map, Setting(feature="AcquisitionMode", value="Continuous"), camera)
+        apply(node_map, FeatureSetting(feature="AcquisitionMode", value="Continuous"), camera)
     if "TriggerMode" not in mentioned and feature(node_map, "TriggerMode") == "On":
         source = feature(node_map, "TriggerSource", "an unknown source")
         log.warning(
@@ -64,41 +64,47 @@ def _check_what_is_left(node_map: Any, mentioned: set[str], camera: str) -> None
         )
 
 
-def settings_of(options: HarvestersOptions) -> list[Setting]:
+def settings_of(options: HarvestersOptions) -> list[FeatureSetting]:
     """Return all settings, in order."""
-    steps: list[Setting] = []
+    steps: list[FeatureSetting] = []
     if options.user_set:
-        steps += [Setting(feature="UserSetSelector", value=options.user_set), Setting(feature="UserSetLoad")]
+        steps += [
+            FeatureSetting(feature="UserSetSelector", value=options.user_set),
+            FeatureSetting(feature="UserSetLoad"),
+        ]
     steps += options.features
     if options.trigger is not None:
         steps += _trigger_settings(options.trigger)
     if options.chunks:
-        steps.append(Setting(feature="ChunkModeActive", value=True))
+        steps.append(FeatureSetting(feature="ChunkModeActive", value=True))
     for chunk in options.chunks:
-        steps += [Setting(feature="ChunkSelector", value=chunk), Setting(feature="ChunkEnable", value=True)]
+        steps += [
+            FeatureSetting(feature="ChunkSelector", value=chunk),
+            FeatureSetting(feature="ChunkEnable", value=True),
+        ]
     return steps
 
 
-def _trigger_settings(trigger: TriggerOptions) -> Iterable[Setting]:
+def _trigger_settings(trigger: TriggerOptions) -> Iterable[FeatureSetting]:
     # A camera with a single kind of trigger may have no selector.
-    yield Setting(feature="TriggerSelector", value=trigger.selector, optional=trigger.selector == "FrameStart")
-    yield Setting(feature="TriggerSource", value=trigger.source)
+    yield FeatureSetting(feature="TriggerSelector", value=trigger.selector, optional=trigger.selector == "FrameStart")
+    yield FeatureSetting(feature="TriggerSource", value=trigger.source)
     if trigger.activation is not None:
-        yield Setting(feature="TriggerActivation", value=trigger.activation)
+        yield FeatureSetting(feature="TriggerActivation", value=trigger.activation)
     if trigger.delay_us is not None:
-        yield Setting(feature="TriggerDelay", value=trigger.delay_us)
+        yield FeatureSetting(feature="TriggerDelay", value=trigger.delay_us)
     if trigger.exposure_mode is not None:
-        yield Setting(feature="ExposureMode", value=trigger.exposure_mode)
+        yield FeatureSetting(feature="ExposureMode", value=trigger.exposure_mode)
     if trigger.output_line is not None:
-        yield Setting(feature="LineSelector", value=trigger.output_line)
-        yield Setting(
+        yield FeatureSetting(feature="LineSelector", value=trigger.output_line)
+        yield FeatureSetting(
             feature="LineMode", value="Output", optional=True
         )  # a line that can only be an output has no mode
-        yield Setting(feature="LineSource", value=trigger.output_signal)
-    yield Setting(feature="TriggerMode", value="On")
+        yield FeatureSetting(feature="LineSource", value=trigger.output_signal)
+    yield FeatureSetting(feature="TriggerMode", value="On")
 
 
-def apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
+def apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
     """Set one feature, or execute one command; return its value read back.
 
     Raises
@@ -117,7 +123,7 @@ def apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
         return None
 
 
-def _apply(node_map: Any, setting: Setting, camera: str) -> Value | None:
+def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
     lib = library()
     node = find(node_map, setting.feature, camera)
     kind, access = kind_of(node), access_of(node)
@@ -170,7 +176,7 @@ def find(node_map: Any, name: str, camera: str) -> Any:
     )
 
 
-def _execute(node: Any, setting: Setting, camera: str) -> None:
+def _execute(node: Any, setting: FeatureSetting, camera: str) -> None:
     if setting.value not in (None, True):
         raise ConfigError(
             f"{camera}: {setting.feature} is a command and takes no value",
@@ -189,7 +195,7 @@ def _execute(node: Any, setting: Setting, camera: str) -> None:
     log.info("%s: %s executed", camera, setting.feature)
 
 
-def _as_kind(setting: Setting, kind: str, node: Any, camera: str) -> Value:
+def _as_kind(setting: FeatureSetting, kind: str, node: Any, camera: str) -> Value:
     """Return the value in the type of the feature; a bool is an int in Python, but not for a camera."""
     value = setting.value
     fits: Value | None = None
@@ -239,7 +245,7 @@ def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str 
             hint='Set ptp = "off", or "try".',
         )
     else:
-        apply(node_map, Setting(feature=switch, value=True), camera)
+        apply(node_map, FeatureSetting(feature=switch, value=True), camera)
         state = _settle(node_map, switch, options.ptp_timeout_s)
         if state in _SETTLED:
             log.info("%s: clock synchronised by IEEE 1588 as %s", camera, state)

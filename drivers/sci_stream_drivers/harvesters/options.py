@@ -34,7 +34,7 @@ class Selector(_Table):
         return self.model_dump(exclude_none=True)
 
 
-class Setting(_Table):
+class FeatureSetting(_Table):
     """One step of the configuration: set a feature, or execute a command."""
 
     feature: str = Field(min_length=1, description="Name of the feature.")
@@ -105,7 +105,7 @@ class HarvestersOptions(_Table):
     )
     selector: Selector = Field(default=Selector(), description="Selects the camera; must match exactly one.")
     user_set: str = Field(default="", description='User set to load first: "Default", "UserSet1", …; "" for none.')
-    features: list[Setting] = Field(
+    features: list[FeatureSetting] = Field(
         default_factory=list,
         description="Settings and commands to apply next, in this order: ['Name', value], ['Command'], or "
         "{ feature = 'Name', value = …, optional = true }.",

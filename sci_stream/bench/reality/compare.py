@@ -7,34 +7,35 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.reality.optics import F32, MaskOptics
+from sci_stream.bench.reality.optics import F32, PatternOptics
 from sci_stream.bench.reality.perturbations import PERTURBATIONS, Perturbation, parse_perturbation
-from sci_stream.bench.reality.rigs import RIGS, Rig, film
-from sci_stream.bench.reality.scenes import SCENES, Half, Scene, SceneUnavailableError, Take
+from sci_stream.bench.reality.rigs import RIGS, OpticalSetup, film
+from sci_stream.bench.reality.scenes import SCENES, Half, NamedScene, SceneUnavailableError, Take
 from sci_stream.bench.reality.solving import Reconstructor, SolverSpec
-from sci_stream.bench.result import BenchResult, Column, Settings, Table
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, require_matplotlib, save_figure
 from sci_stream.errors import FileFormatError
 
 Say = Callable[[str], None]
 
 PLAIN_MARGIN_DB = 0.1
-"""By this much the defaults may be below the plain loop in any cell (issue 19)."""
+"""By this much the defaults may be below the plain loop in any cell."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ComparisonPlan:
     """What to measure: the product of rigs and perturbations, each rig on some scenes of each half in turn.
 
     ``snapshots`` are solved in series, of which the last one counts; ``size`` is the field's height and width, pixels;
     ``scenes_per_rig`` is a number in each half, or 0 for all.
     """
 
-    rigs: tuple[Rig, ...] = RIGS
+    rigs: tuple[OpticalSetup, ...] = RIGS
     perturbations: tuple[str, ...] = PERTURBATIONS
     halves: tuple[Half, ...] = tuple(Half)
     snapshots: int = 3
@@ -98,32 +99,34 @@ class RealityResult(BenchResult):
 
 
 SUMMARY_COLUMNS = (
-    Column("half", "scenes", left=True),
-    Column("group", "group", left=True),
-    Column("cells", "cells"),
-    Column("exact_db", "exact\ndB", ".2f", "dB"),
-    Column("defaults_db", "defaults\ndB", ".2f", "dB"),
-    Column("plain_db", "plain 40\ndB", ".2f", "dB"),
-    Column("lead_db", "over\nplain", "+.2f", "dB"),
-    Column("worst_lead_db", "worst", "+.2f", "dB"),
-    Column("loss_db", "below\nexact", "+.2f", "dB"),
-    Column("worst_loss_db", "worst", "+.2f", "dB"),
+    ResultColumn("half", "scenes", left=True),
+    ResultColumn("group", "group", left=True),
+    ResultColumn("cells", "cells"),
+    ResultColumn("exact_db", "exact\ndB", ".2f", "dB"),
+    ResultColumn("defaults_db", "defaults\ndB", ".2f", "dB"),
+    ResultColumn("plain_db", "plain 40\ndB", ".2f", "dB"),
+    ResultColumn("lead_db", "over\nplain", "+.2f", "dB"),
+    ResultColumn("worst_lead_db", "worst", "+.2f", "dB"),
+    ResultColumn("loss_db", "below\nexact", "+.2f", "dB"),
+    ResultColumn("worst_loss_db", "worst", "+.2f", "dB"),
 )
 
 CELL_COLUMNS = (
-    Column("half", "scenes", left=True),
-    Column("scene", "scene", left=True),
-    Column("rig", "rig", left=True),
-    Column("perturbation", "perturbation", left=True),
-    Column("exact_db", "exact\ndB", ".2f", "dB"),
-    Column("defaults_db", "defaults\ndB", ".2f", "dB"),
-    Column("plain_db", "plain 40\ndB", ".2f", "dB"),
-    Column("lead_db", "over\nplain", "+.2f", "dB"),
-    Column("loss_db", "below\nexact", "+.2f", "dB"),
+    ResultColumn("half", "scenes", left=True),
+    ResultColumn("scene", "scene", left=True),
+    ResultColumn("rig", "rig", left=True),
+    ResultColumn("perturbation", "perturbation", left=True),
+    ResultColumn("exact_db", "exact\ndB", ".2f", "dB"),
+    ResultColumn("defaults_db", "defaults\ndB", ".2f", "dB"),
+    ResultColumn("plain_db", "plain 40\ndB", ".2f", "dB"),
+    ResultColumn("lead_db", "over\nplain", "+.2f", "dB"),
+    ResultColumn("loss_db", "below\nexact", "+.2f", "dB"),
 )
 
 
-def bench(plan: Plan, spec: SolverSpec, say: Say, *, settings: Settings | None = None, jobs: int = 0) -> RealityResult:
+def bench(
+    plan: ComparisonPlan, spec: SolverSpec, say: Say, *, settings: Settings | None = None, jobs: int = 0
+) -> RealityResult:
     """Measure every cell of a plan.
 
     Parameters
@@ -158,7 +161,7 @@ def bench(plan: Plan, spec: SolverSpec, say: Say, *, settings: Settings | None =
     return RealityResult(
         name="reality",
         environment=environment(spec.device),
-        tables=(Table(title, SUMMARY_COLUMNS, summarise(cells), dense=True),),
+        tables=(ResultTable(title, SUMMARY_COLUMNS, summarise(cells), dense=True),),
         notes=verdicts(cells),
         settings={
             **{"iterations": spec.iterations, "snapshots": plan.snapshots, "size": plan.size},
@@ -168,22 +171,22 @@ def bench(plan: Plan, spec: SolverSpec, say: Say, *, settings: Settings | None =
     )
 
 
-def cell_table(result: RealityResult) -> Table[object]:
+def cell_table(result: RealityResult) -> ResultTable[object]:
     """Return a table with a row for each cell."""
-    return Table("every cell", CELL_COLUMNS, result.cells, dense=True)
+    return ResultTable("every cell", CELL_COLUMNS, result.cells, dense=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Take:
     """A rig on a scene: the unit of work, whose cells share the true video."""
 
-    rig: Rig
-    scene: Scene
-    optics: MaskOptics
+    rig: OpticalSetup
+    scene: NamedScene
+    optics: PatternOptics
     videos: F32
 
 
-def _measured(plan: Plan, spec: SolverSpec, jobs: int, say: Say) -> Iterator[list[Cell]]:
+def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, say: Say) -> Iterator[list[Cell]]:
     """Yield the cells of each take, in the order of the plan."""
     perturbations = [parse_perturbation(name) for name in plan.perturbations]
     takes = _takes(plan, say)
@@ -209,13 +212,15 @@ def _start_worker(spec: SolverSpec) -> None:
     _worker.append(Reconstructor(spec))
 
 
-def _work(rig: Rig, scene: str, optics: MaskOptics, videos: F32, perturbations: Sequence[Perturbation]) -> list[Cell]:
+def _work(
+    rig: OpticalSetup, scene: str, optics: PatternOptics, videos: F32, perturbations: Sequence[Perturbation]
+) -> list[Cell]:
     """Measure a take in a worker process. The scene goes by its name: what films it cannot be sent."""
     found = next(entry for entry in SCENES if entry.name == scene)
     return measure(_Take(rig, found, optics, videos), perturbations, _worker[0])
 
 
-def _takes(plan: Plan, say: Say) -> Iterator[_Take]:
+def _takes(plan: ComparisonPlan, say: Say) -> Iterator[_Take]:
     """Yield each rig with its scenes, halves in turn; say of what is not available why."""
     said: set[str] = set()
     for half in plan.halves:
@@ -322,3 +327,46 @@ def verdicts(cells: Sequence[Cell]) -> tuple[str, ...]:
             f"{len(own)} cells, most in {worst.scene}, {worst.rig}, {worst.perturbation} ({worst.lead_db:+.2f} dB)"
         )
     return tuple(lines)
+
+
+_WAYS = (
+    ("exact_db", "exact calibration", "C2"),
+    ("defaults_db", "defaults", "C0"),
+    ("plain_db", "plain loop, 40", "C1"),
+)
+
+
+def plot(result: RealityResult, path: Path) -> None:
+    """Draw, for each half of the scenes, the mean PSNR of each perturbation with every cell as a dot.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed, or does not support the file's suffix.
+    StorageError
+        If the file cannot be written.
+    """
+    require_matplotlib(path)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra
+
+    halves = list(dict.fromkeys(cell.half for cell in result.cells))
+    figure = Figure(figsize=(11, 4 * len(halves)), layout="constrained")
+    figure.suptitle(result.tables[0].title)
+    for axis, half in zip(figure.subplots(len(halves), 1, squeeze=False)[:, 0], halves, strict=True):
+        cells = [cell for cell in result.cells if cell.half is half]
+        names = list(dict.fromkeys(cell.perturbation for cell in cells))
+        for offset, (key, label, colour) in enumerate(_WAYS):
+            at = np.arange(len(names)) + 0.25 * (offset - 1)
+            groups = [_values(cells, name, key) for name in names]
+            axis.bar(at, [np.mean(group) for group in groups], 0.23, color=colour, alpha=0.5, label=label)
+            for x, group in zip(at, groups, strict=True):
+                axis.plot([x] * len(group), group, ".", color=colour, markersize=3)
+        axis.set(title=f"{half} scenes", ylabel="PSNR, dB", xticks=range(len(names)), xticklabels=names)
+        axis.set_ylim(bottom=min(getattr(cell, key) for cell in cells for key, _, _ in _WAYS) - 1)
+        axis.grid(axis="y", alpha=0.3)
+        axis.legend(loc="upper right", ncols=3, fontsize="small")
+    save_figure(figure, path)
+
+
+def _values(cells: Sequence[Cell], perturbation: str, key: str) -> list[float]:
+    return [getattr(cell, key) for cell in cells if cell.perturbation == perturbation]

@@ -25,7 +25,7 @@ _FIELD_FRACTION = 1 / 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MaskOptics:
+class PatternOptics:
     """Patterns and how they are imaged.
 
     Parameters
@@ -57,34 +57,34 @@ class MaskOptics:
         phi = np.stack([image(p, self.blur_px, (x, y)) for p, (x, y) in zip(self.patterns, shifts, strict=True)])
         return phi if self.transmission is None else phi * self.transmission
 
-    def shifted(self, x_px: float, y_px: float) -> MaskOptics:
+    def shifted(self, x_px: float, y_px: float) -> PatternOptics:
         """Return the optics with all masks displaced together."""
         return self._displaced(np.broadcast_to(np.array([x_px, y_px]), (len(self.patterns), 2)))
 
-    def jittered(self, sd_px: float, rng: np.random.Generator) -> MaskOptics:
+    def jittered(self, sd_px: float, rng: np.random.Generator) -> PatternOptics:
         """Return the optics with each mask displaced by itself, normally distributed along each axis."""
         return self._displaced(sd_px * rng.standard_normal((len(self.patterns), 2)))
 
-    def blurred(self, more_px: float) -> MaskOptics:
+    def blurred(self, more_px: float) -> PatternOptics:
         """Return the optics with a further blur; variances of blurs in series add up."""
         return replace(self, blur_px=math.hypot(self.blur_px, more_px))
 
-    def with_gains(self, sd: float, rng: np.random.Generator) -> MaskOptics:
+    def with_gains(self, sd: float, rng: np.random.Generator) -> PatternOptics:
         """Return the optics with each frame's exposure off by a factor of its own, 1 ± sd."""
         gains = np.maximum(1 + sd * rng.standard_normal(len(self.patterns)), 0.1)
         return self._weakened(gains[:, None, None])
 
-    def with_smooth_errors(self, sd: float, rng: np.random.Generator) -> MaskOptics:
+    def with_smooth_errors(self, sd: float, rng: np.random.Generator) -> PatternOptics:
         """Return the optics with each mask's transmission off by a smooth field of its own, 1 ± sd over the field."""
         B, height, width = self.shape
         fields = [smooth_field((height, width), _FIELD_FRACTION * min(height, width), rng) for _ in range(B)]
         return self._weakened(np.maximum(1 + sd * np.stack(fields), 0.1))
 
-    def _displaced(self, by_px: F64) -> MaskOptics:
+    def _displaced(self, by_px: F64) -> PatternOptics:
         before = 0.0 if self.shifts_px is None else self.shifts_px
         return replace(self, shifts_px=before + by_px)
 
-    def _weakened(self, factor: F64 | F32) -> MaskOptics:
+    def _weakened(self, factor: F64 | F32) -> PatternOptics:
         before = 1.0 if self.transmission is None else self.transmission
         after = np.broadcast_to(before * factor, self.shape)
         return replace(self, transmission=np.asarray(after, np.float32))

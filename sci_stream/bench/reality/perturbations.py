@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from sci_stream.bench.reality.optics import F32, MaskOptics
+from sci_stream.bench.reality.optics import F32, PatternOptics
 from sci_stream.errors import ConfigError
 from sci_stream.model import Array
 
 NONE: Final = "none"
 ALL: Final = "all"
 
-Change = Callable[[MaskOptics, np.random.Generator], MaskOptics]
+Change = Callable[[PatternOptics, np.random.Generator], PatternOptics]
 
 
-def _shifted(optics: MaskOptics, rng: np.random.Generator) -> MaskOptics:
+def _shifted(optics: PatternOptics, rng: np.random.Generator) -> PatternOptics:
     angle = rng.uniform(0, 2 * math.pi)
     return optics.shifted(0.25 * math.cos(angle), 0.25 * math.sin(angle))
 
@@ -62,7 +62,7 @@ class Perturbation:
         """Whether the sensor is a noisy one of 8 bits; else counts are exact."""
         return NOISE in self.parts
 
-    def applied(self, optics: MaskOptics, seed: int) -> MaskOptics:
+    def applied(self, optics: PatternOptics, seed: int) -> PatternOptics:
         """Return the optics as they really are; equal seeds give equal errors, whatever is combined with what."""
         for part in self.parts:
             if part != NOISE:
@@ -89,7 +89,7 @@ def parse_perturbation(name: str) -> Perturbation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sensor:
+class SensorModel:
     """Digital numbers from light: ``counts = y · full_scale_dn``, exact, or rounded to 8 bits with noise.
 
     ``full_scale_dn`` is the counts of one white frame through an open mask, ``noise_dn`` the standard deviation
@@ -113,9 +113,9 @@ class Sensor:
         return np.clip(np.rint(dn), 0, self.max_dn).astype(np.uint8)
 
 
-def sensor_for(perturbation: Perturbation, brightest: float) -> Sensor:
+def sensor_for(perturbation: Perturbation, brightest: float) -> SensorModel:
     """Return the sensor of a rig, exposed so that the brightest pixel of the series, in units of y, fills 90 %."""
-    exact = Sensor()
+    exact = SensorModel()
     if not perturbation.is_noisy:
         return exact
     most = (1 << _BITS) - 1

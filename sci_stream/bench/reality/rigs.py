@@ -11,12 +11,12 @@ import numpy as np
 
 from sci_stream.bench.reality.optics import (
     F32,
-    MaskOptics,
+    PatternOptics,
     measured_patterns,
     random_patterns,
     shifting_patterns,
 )
-from sci_stream.bench.reality.perturbations import Perturbation, Sensor, sensor_for
+from sci_stream.bench.reality.perturbations import Perturbation, SensorModel, sensor_for
 from sci_stream.bench.reality.scenes import BAYER, SceneUnavailableError, data_folder
 from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot, SnapshotId
@@ -32,7 +32,7 @@ _FILES: Final = {"published": "benchmark/*_cacti.mat", "measured": "real/*_cacti
 
 
 @dataclass(frozen=True, slots=True)
-class Rig:
+class OpticalSetup:
     """Masks of one kind with a blur; B; and whether the sensor has colour filters."""
 
     patterns: str
@@ -50,7 +50,7 @@ class Rig:
         """Seed of everything random about it, equal in every process."""
         return zlib.crc32(self.name.encode())
 
-    def optics(self, size: int) -> MaskOptics:
+    def optics(self, size: int) -> PatternOptics:
         """Return its masks over a square field.
 
         Raises
@@ -66,7 +66,7 @@ class Rig:
             patterns = shifting_patterns(self.n_frames, shape, rng)
         else:
             patterns = measured_patterns(self._file_masks(size), shape)
-        return MaskOptics(patterns, self.blur_px)
+        return PatternOptics(patterns, self.blur_px)
 
     def _file_masks(self, size: int) -> F32:
         for path in sorted(data_folder().glob(_FILES[self.patterns])):
@@ -77,29 +77,33 @@ class Rig:
 
 
 RIGS: Final = (
-    Rig("published", 0.0, 8),
-    Rig("published", 0.3, 8),
-    Rig("published", 0.5, 8),
-    Rig("published", 0.8, 8),
-    Rig("random", 0.5, 14, colour=True),
-    Rig("shift", 0.5, 14),
-    Rig("shift", 0.8, 8, colour=True),
-    Rig("shift", 0.3, 24),
-    Rig("random", 0.8, 24),
-    Rig("measured", 0.0, 14),
+    OpticalSetup("published", 0.0, 8),
+    OpticalSetup("published", 0.3, 8),
+    OpticalSetup("published", 0.5, 8),
+    OpticalSetup("published", 0.8, 8),
+    OpticalSetup("random", 0.5, 14, colour=True),
+    OpticalSetup("shift", 0.5, 14),
+    OpticalSetup("shift", 0.8, 8, colour=True),
+    OpticalSetup("shift", 0.3, 24),
+    OpticalSetup("random", 0.8, 24),
+    OpticalSetup("measured", 0.0, 14),
 )
 """The default rigs: each kind of masks, each blur, each B, grey and Bayer, several times, but not their product."""
 
-QUICK_RIGS: Final = (Rig("published", 0.5, 8), Rig("random", 0.5, 14, colour=True), Rig("shift", 0.3, 14))
+QUICK_RIGS: Final = (
+    OpticalSetup("published", 0.5, 8),
+    OpticalSetup("random", 0.5, 14, colour=True),
+    OpticalSetup("shift", 0.3, 14),
+)
 """A minute's worth."""
 
 ALL_RIGS: Final = (
-    *(Rig("published", blur, 8) for blur in BLURS_PX),
+    *(OpticalSetup("published", blur, 8) for blur in BLURS_PX),
     *(
-        Rig(patterns, blur, B, colour)
+        OpticalSetup(patterns, blur, B, colour)
         for patterns, blur, B, colour in product(("random", "shift"), BLURS_PX, FRAMES, (False, True))
     ),
-    Rig("measured", 0.0, 14),
+    OpticalSetup("measured", 0.0, 14),
 )
 """The product of everything that can be generated, besides the masks that come from files."""
 
@@ -121,7 +125,7 @@ class Series:
         return tuple(_snapshot(s.id.seq, s.counts, s.truth, calibration) for s in self.snapshots)
 
 
-def film(rig: Rig, optics: MaskOptics, videos: F32, perturbation: Perturbation) -> Series:
+def film(rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Perturbation) -> Series:
     """Film a scene with a perturbed rig.
 
     Parameters
@@ -149,7 +153,7 @@ def film(rig: Rig, optics: MaskOptics, videos: F32, perturbation: Perturbation) 
     return Series(calibration, exact, snapshots)
 
 
-def _calibration(rig: Rig, phi: F32, sensor: Sensor, *, knows_noise: bool) -> Calibration:
+def _calibration(rig: OpticalSetup, phi: F32, sensor: SensorModel, *, knows_noise: bool) -> Calibration:
     # A gain above 1 is no transmission: the calibration has it in the scale.
     peak = max(1.0, float(phi.max()))
     return Calibration(
@@ -175,12 +179,12 @@ def _snapshot(seq: int, counts: object, truth: object, calibration: Calibration)
 
 
 def choose_rigs(
-    rigs: tuple[Rig, ...],
+    rigs: tuple[OpticalSetup, ...],
     *,
     patterns: tuple[str, ...] = (),
     blurs_px: tuple[float, ...] = (),
     frames: tuple[int, ...] = (),
-) -> tuple[Rig, ...]:
+) -> tuple[OpticalSetup, ...]:
     """Return the rigs with these properties; an empty tuple allows any.
 
     Raises

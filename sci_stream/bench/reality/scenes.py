@@ -62,7 +62,7 @@ Film = Callable[[Take], F32]
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class NamedScene:
     """A scene by name. ``in_colour`` is false where only grey frames exist."""
 
     name: str
@@ -216,9 +216,9 @@ def _sensed(rgb: F32, colour: bool) -> F32:
     return mosaic
 
 
-def _scenes(half: Half, entries: dict[str, Film], published: tuple[str, ...]) -> tuple[Scene, ...]:
-    sets = (Scene(name, half, _published(f"benchmark/{name}*.mat"), in_colour=False) for name in published)
-    return (*sets, *(Scene(name, half, film) for name, film in entries.items()))
+def _scenes(half: Half, entries: dict[str, Film], published: tuple[str, ...]) -> tuple[NamedScene, ...]:
+    sets = (NamedScene(name, half, _published(f"benchmark/{name}*.mat"), in_colour=False) for name in published)
+    return (*sets, *(NamedScene(name, half, film) for name, film in entries.items()))
 
 
 SCENES: Final = (

@@ -22,7 +22,7 @@ from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.snapshot_builder import make_snapshot, series_info
 from sci_stream.nodes.acquire.spool.spool import RecoveredState
-from sci_stream.nodes.acquire.status import AcquireReport, Phase
+from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.connection_security import ConnectionSecurity, setup_security
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter, acquire_figures
@@ -110,7 +110,7 @@ class AcquireNode:
         )
         self._reason = ""
         self._watched = HealthReporter(rig, "acquire", "acquire")
-        self._phase = Phase.OPENING
+        self._phase = AcquirePhase.OPENING
         self._info: SeriesInfo | None = None
         self._since_s = self._started_s = time.monotonic()
         self._progress_s = self._since_s
@@ -149,7 +149,7 @@ class AcquireNode:
         self._pump.open(patient=self._safe.left is not None)
         freeze_gc()
         try:
-            while self._phase is not Phase.ENDED:
+            while self._phase is not AcquirePhase.ENDED:
                 poller.poll(_POLL_MS)
                 self._wakeup.clear()
                 self._turn(time.monotonic())
@@ -158,7 +158,7 @@ class AcquireNode:
         finally:
             self._pump.stop()
             self._pump.join(5.0)
-            over = self._phase is Phase.ENDED and self._info is not None
+            over = self._phase is AcquirePhase.ENDED and self._info is not None
             self._safe.close(over=over, last=self._reason == _FINISHED)
             self._link.close()
             self._dispatcher.close()
@@ -202,29 +202,29 @@ class AcquireNode:
 
     def _advance(self, now_s: float) -> None:
         match self._phase:
-            case Phase.OPENING:
+            case AcquirePhase.OPENING:
                 if self._stop:
                     self._pump.stop()
                 # A resumed series is closed even if nothing else is left to do for it.
                 wanted = self._safe.left is not None or not self._pump.finished
                 if self._pump.opened is not None and wanted:
                     self._begin_series(now_s)
-                    self._enter(Phase.WAITING, now_s)
+                    self._enter(AcquirePhase.WAITING, now_s)
                     self._introduce_series(now_s)
                 elif self._pump.finished:
-                    self._enter(Phase.ENDED, now_s)
-            case Phase.WAITING:
+                    self._enter(AcquirePhase.ENDED, now_s)
+            case AcquirePhase.WAITING:
                 self._wait_for_nodes(now_s)
-            case Phase.RUNNING:
+            case AcquirePhase.RUNNING:
                 if self._stop or now_s >= self._deadline_s:
                     self._pump.stop()
                 if self._pump.finished:
-                    self._enter(Phase.DRAINING, now_s)
-            case Phase.DRAINING:
+                    self._enter(AcquirePhase.DRAINING, now_s)
+            case AcquirePhase.DRAINING:
                 self._drain(now_s)
-            case Phase.ENDING if not len(self._link.outbox):
-                self._enter(Phase.ENDED, now_s)
-            case Phase.ENDING if now_s - max(self._since_s, self._progress_s) > self._rig.drain.timeout_s:
+            case AcquirePhase.ENDING if not len(self._link.outbox):
+                self._enter(AcquirePhase.ENDED, now_s)
+            case AcquirePhase.ENDING if now_s - max(self._since_s, self._progress_s) > self._rig.drain.timeout_s:
                 raise EnvironmentFault(
                     "The sink did not confirm the end of the series",
                     expected=f"a confirmation within {self._rig.drain.timeout_s:g} s",
@@ -232,11 +232,11 @@ class AcquireNode:
                     hint=f"Is the sink running at {self._rig.network.results}?",
                 )
 
-    def _enter(self, phase: Phase, now_s: float) -> None:
+    def _enter(self, phase: AcquirePhase, now_s: float) -> None:
         log.info("%s", phase)
         self._phase = phase
         self._since_s = now_s
-        if phase is Phase.DRAINING:
+        if phase is AcquirePhase.DRAINING:
             # Recorded first: a successor that resumes this series then acquires nothing more for it.
             self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else _FINISHED))
             self._safe.end(self._reason)
@@ -303,7 +303,7 @@ class AcquireNode:
         if self._stop or self._pump.finished or self._reason:
             self._pump.stop()
             # A series that was never announced to the sink needs no end.
-            self._enter(Phase.DRAINING if series_known or left is not None else Phase.ENDED, now_s)
+            self._enter(AcquirePhase.DRAINING if series_known or left is not None else AcquirePhase.ENDED, now_s)
         elif (series_known or left is not None) and (nodes_there or not patient):
             if not nodes_there:
                 log.warning(
@@ -318,7 +318,7 @@ class AcquireNode:
             if ran_s <= 0:
                 self._safe.run_since(time.monotonic_ns())
             self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
-            self._enter(Phase.RUNNING, now_s)
+            self._enter(AcquirePhase.RUNNING, now_s)
 
     def _drain(self, now_s: float) -> None:
         if not self._stop and self._dispatcher.ready_nodes:
@@ -339,7 +339,7 @@ class AcquireNode:
                 camera_dropped=self._pump.counts["missed"],
             )
             self._link.post(end, now_s)
-        self._enter(Phase.ENDING, now_s)
+        self._enter(AcquirePhase.ENDING, now_s)
 
     # --- snapshots
 
@@ -390,7 +390,7 @@ class AcquireNode:
 
     @property
     def _offered(self) -> list[str]:
-        return list(self._actions) if self._phase in {Phase.WAITING, Phase.RUNNING} else []
+        return list(self._actions) if self._phase in {AcquirePhase.WAITING, AcquirePhase.RUNNING} else []
 
     def _changed(self, answer: Answer) -> None:
         """Report new camera settings and adopt the new frame rate."""

@@ -14,7 +14,7 @@ from sci_stream.transport.sink_client import SinkClient
 _SLOW_CAMERA_NS = 10 * 10**9
 
 
-class Phase(enum.StrEnum):
+class AcquirePhase(enum.StrEnum):
     """Phases of the node."""
 
     OPENING = "opening"
@@ -50,17 +50,17 @@ class AcquireReport:
         """Refused messages by reason."""
         return self._dispatcher.wire_errors + self._link.dealer.wire_errors
 
-    def must_progress(self, phase: Phase) -> bool:
+    def must_progress(self, phase: AcquirePhase) -> bool:
         """Return whether progress is due: frames from a free-running camera or, when draining, results."""
-        if phase is Phase.RUNNING:
+        if phase is AcquirePhase.RUNNING:
             period_ns = self._dispatcher.period_ns
             # A triggered camera may deliver nothing for any time, a slow one rarely.
             return 0 < period_ns < _SLOW_CAMERA_NS and not self._pump.lost
-        return phase is Phase.DRAINING and self._dispatcher.ready_nodes > 0
+        return phase is AcquirePhase.DRAINING and self._dispatcher.ready_nodes > 0
 
-    def not_ready(self, phase: Phase, sink: str) -> str:
+    def not_ready(self, phase: AcquirePhase, sink: str) -> str:
         """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
-        if phase is Phase.OPENING:
+        if phase is AcquirePhase.OPENING:
             return "opening the camera"
         if self._pump.lost:
             return f"camera lost: {self._pump.lost}"
@@ -68,9 +68,9 @@ class AcquireReport:
             return f"no answer from the sink at {sink}"
         if not self._dispatcher.ready_nodes:
             return "no reconstruct node is ready"
-        return "" if phase in {Phase.WAITING, Phase.RUNNING} else f"the series is over: {phase}"
+        return "" if phase in {AcquirePhase.WAITING, AcquirePhase.RUNNING} else f"the series is over: {phase}"
 
-    def status(self, phase: Phase, series: str, health_url: str) -> dict[str, int | float | str]:
+    def status(self, phase: AcquirePhase, series: str, health_url: str) -> dict[str, int | float | str]:
         """Return every metric of the node, for the live page and for the node's own health server."""
         return {
             "phase": phase.value,

@@ -40,7 +40,7 @@ def free_port() -> int:
         return port
 
 
-class _Plan(NamedTuple):
+class _DemoPlan(NamedTuple):
     """Prior, iterations and size that a device reconstructs within the target time."""
 
     prior: str
@@ -49,7 +49,7 @@ class _Plan(NamedTuple):
     solve_s: float
 
 
-def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...]) -> _Plan:
+def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...]) -> _DemoPlan:
     """Choose prior and size: a network if the device is fast enough, otherwise total variation."""
     if weights is not None:
         return _largest_in_time(device, "ffdnet", weights, default_settings(device, "ffdnet").iterations, sizes_px)
@@ -76,13 +76,13 @@ def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | Non
 
 def _largest_in_time(
     device: torch.device, prior: str, weights: Path | None, iterations: int, sizes_px: tuple[int, ...]
-) -> _Plan:
+) -> _DemoPlan:
     """Return the largest of the descending sizes within the target time, at least the last, with its time."""
     for size_px in reversed(sizes_px):
         candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px)
         if size_px != sizes_px[-1] and candidate_s > _SOLVE_S:
             break
-        plan = _Plan(prior, iterations, size_px, candidate_s)
+        plan = _DemoPlan(prior, iterations, size_px, candidate_s)
     return plan
 
 

@@ -22,14 +22,14 @@ from sci_stream.nodes.sink.series_recording import (
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording import free_bytes
 
-__all__ = ["Admission", "OnDurable", "Recorder", "RecorderOptions", "RecorderState", "Written"]
+__all__ = ["OnDurable", "Recorder", "RecorderOptions", "RecorderState", "SubmitResult", "Written"]
 
 _IDLE_S = 1.0
 # Size of a queued item apart from its arrays, so that items without arrays are bounded too.
 _ITEM_OVERHEAD_BYTES = 512
 
 
-class Admission(enum.StrEnum):
+class SubmitResult(enum.StrEnum):
     """Result of a submission."""
 
     ACCEPTED = "accepted"
@@ -122,44 +122,46 @@ class Recorder:
             raise failed[0]
         self._thread = thread
 
-    def submit_raw(self, snapshot: Snapshot, on_durable: OnDurable | None = None) -> Admission:
+    def submit_raw(self, snapshot: Snapshot, on_durable: OnDurable | None = None) -> SubmitResult:
         """Queue a raw snapshot; its counts must not be changed afterwards."""
         return self._submit(_raw_item(snapshot, on_durable))
 
-    def submit_reconstruction(self, reconstruction: Reconstruction, on_durable: OnDurable | None = None) -> Admission:
+    def submit_reconstruction(
+        self, reconstruction: Reconstruction, on_durable: OnDurable | None = None
+    ) -> SubmitResult:
         """Queue a reconstruction; its arrays must not be changed afterwards."""
         return self._submit(_reconstruction_item(reconstruction, on_durable))
 
     def submit_outcome(
         self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None
-    ) -> Admission:
+    ) -> SubmitResult:
         """Queue the outcome of a snapshot without video (``raw_only``, ``dropped``)."""
         event: JsonObject = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
         return self._submit(Item(0, lambda writer: writer.write_outcome(seq, outcome, reason), on_durable, event))
 
-    def submit_ledger(self, ledger: JsonObject, notes: JsonObject | None = None) -> Admission:
+    def submit_ledger(self, ledger: JsonObject, notes: JsonObject | None = None) -> SubmitResult:
         """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""
         return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
 
-    def submit_event(self, event: str, fields: JsonObject) -> Admission:
+    def submit_event(self, event: str, fields: JsonObject) -> SubmitResult:
         """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
         return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
 
-    def _submit(self, item: Item, *, wait: bool = False) -> Admission:
+    def _submit(self, item: Item, *, wait: bool = False) -> SubmitResult:
         size = item.n_bytes + _ITEM_OVERHEAD_BYTES
         with self._changed:
             while True:
                 if self._state is not RecorderState.RECORDING or self._ending:
-                    return Admission.STOPPED
+                    return SubmitResult.STOPPED
                 if not self._queue or self._queue_bytes + size <= self.options.queue_bytes:
                     break
                 if not wait:
-                    return Admission.FULL
+                    return SubmitResult.FULL
                 self._changed.wait()
             self._queue.append(item)
             self._queue_bytes += size
             self._changed.notify_all()
-        return Admission.ACCEPTED
+        return SubmitResult.ACCEPTED
 
     def raw(self, snapshot: Snapshot) -> None:
         """Queue a raw snapshot; wait for room.
@@ -175,8 +177,8 @@ class Recorder:
         """Queue a reconstruction; wait for room. Raises as `raw`."""
         self._require(self._submit(_reconstruction_item(reconstruction), wait=True))
 
-    def _require(self, admission: Admission) -> None:
-        if admission is Admission.STOPPED:
+    def _require(self, admission: SubmitResult) -> None:
+        if admission is SubmitResult.STOPPED:
             reason = self._recording.reason if self._recording is not None else ""
             raise StorageError(f"Recorder is {self._state}", got=reason or "no series is being recorded")
 

@@ -20,7 +20,7 @@ from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.control_broker import SettingChange
 from sci_stream.nodes.sink.live_movie import Movie
 from sci_stream.nodes.sink.options import movie_options, recorder_options
-from sci_stream.nodes.sink.recorder import Admission, OnDurable, Recorder, Written
+from sci_stream.nodes.sink.recorder import OnDurable, Recorder, SubmitResult, Written
 from sci_stream.nodes.sink.recording_controller import RecordingController
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import Rates, RecordingStatus, SeriesStatus
@@ -70,7 +70,7 @@ class _Pending:
     """A message that is not safe yet: who sent it, and what to do once the recorder has written it."""
 
     senders: list[bytes]
-    submit: Callable[[Recorder, OnDurable], Admission]
+    submit: Callable[[Recorder, OnDurable], SubmitResult]
     """Submits it to the recorder."""
     finish: Callable[[Written | None], object]
     """Settles it in the ledger, with None if nothing was recorded."""
@@ -241,7 +241,7 @@ class SeriesSession:
         self,
         key: tuple[Acceptable, int],
         sender: bytes,
-        submit: Callable[[Recorder, OnDurable], Admission],
+        submit: Callable[[Recorder, OnDurable], SubmitResult],
         finish: Callable[[Written | None], object],
     ) -> Receipt:
         self._pending[key] = _Pending([sender], submit, finish)
@@ -263,9 +263,9 @@ class SeriesSession:
             done(None)
             return True
         admission = self._pending[key].submit(recorder, done)
-        if admission is Admission.STOPPED:  # the recorder does not call back
+        if admission is SubmitResult.STOPPED:  # the recorder does not call back
             done(Written.LOST)
-        return admission is not Admission.FULL
+        return admission is not SubmitResult.FULL
 
     # --- display
 

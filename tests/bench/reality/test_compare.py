@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from sci_stream.bench.reality import compare
-from sci_stream.bench.reality.compare import Cell, Plan, bench, cell_table, summarise, verdicts
-from sci_stream.bench.reality.plot import plot
-from sci_stream.bench.reality.rigs import Rig
-from sci_stream.bench.reality.scenes import DATA_VARIABLE, SCENES, Half, Scene, SceneUnavailableError, Take
+from sci_stream.bench.reality.compare import Cell, ComparisonPlan, bench, cell_table, plot, summarise, verdicts
+from sci_stream.bench.reality.rigs import OpticalSetup
+from sci_stream.bench.reality.scenes import DATA_VARIABLE, SCENES, Half, NamedScene, SceneUnavailableError, Take
 from sci_stream.bench.reality.solving import SolverSpec
 from sci_stream.bench.result import markdown, write_json
 from sci_stream.cli import app
@@ -28,15 +27,15 @@ def _without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
 
 
-def small_plan(**changes: object) -> Plan:
+def small_plan(**changes: object) -> ComparisonPlan:
     plan = {
-        "rigs": (Rig("random", 0.5, 4), Rig("shift", 0.3, 4, colour=True)),
+        "rigs": (OpticalSetup("random", 0.5, 4), OpticalSetup("shift", 0.3, 4, colour=True)),
         "perturbations": ("none", "all"),
         "snapshots": 2,
         "size": 32,
         "scenes_per_rig": 1,
     }
-    return Plan(**{**plan, **changes})  # type: ignore[arg-type]
+    return ComparisonPlan(**{**plan, **changes})  # type: ignore[arg-type]
 
 
 def test_bench_measures_every_cell_and_writes_table_json_and_plot(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_rigs_have_number_of_scenes_asked_for() -> None:
-    rig = (Rig("random", 0.5, 4),)
+    rig = (OpticalSetup("random", 0.5, 4),)
     for wanted, expected in ((2, 2), (0, 2)):  # without data there are two
         plan = small_plan(rigs=rig, perturbations=("none",), halves=(Half.TUNING,), scenes_per_rig=wanted, snapshots=1)
         assert len({cell.scene for cell in bench(plan, SPEC, lambda _: None, jobs=1).cells}) == expected
@@ -85,7 +84,7 @@ def test_rigs_have_number_of_scenes_asked_for() -> None:
 
 def test_bench_without_available_masks_raises() -> None:
     with pytest.raises(FileFormatError, match="Nothing to measure"):
-        bench(small_plan(rigs=(Rig("published", 0.5, 8),)), SPEC, lambda _: None, jobs=1)
+        bench(small_plan(rigs=(OpticalSetup("published", 0.5, 8),)), SPEC, lambda _: None, jobs=1)
 
 
 def test_halves_share_no_scene_and_both_have_all_kinds() -> None:
@@ -103,7 +102,7 @@ def test_simulated_scene_gives_video_of_each_snapshot() -> None:
 
 
 def test_grey_or_short_scene_is_unavailable() -> None:
-    short = Scene("short", Half.TUNING, lambda _: np.zeros((5, 8, 8), np.float32), in_colour=False)
+    short = NamedScene("short", Half.TUNING, lambda _: np.zeros((5, 8, 8), np.float32), in_colour=False)
     with pytest.raises(SceneUnavailableError, match="5 frames, fewer than 6"):
         short.frames(Take(8, 6, False, 1))
     with pytest.raises(SceneUnavailableError, match="not in colour"):

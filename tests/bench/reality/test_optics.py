@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter
 
 from sci_stream.bench.reality.optics import (
     MARGIN_PX,
-    MaskOptics,
+    PatternOptics,
     image,
     measured_patterns,
     random_patterns,
@@ -22,8 +22,8 @@ from sci_stream.bench.reality.optics import (
 INNER = slice(MARGIN_PX, -MARGIN_PX)
 
 
-def random_optics(blur_px: float = 0.5, n_frames: int = 4) -> MaskOptics:
-    return MaskOptics(random_patterns(n_frames, (24, 32), np.random.default_rng(0)), blur_px)
+def random_optics(blur_px: float = 0.5, n_frames: int = 4) -> PatternOptics:
+    return PatternOptics(random_patterns(n_frames, (24, 32), np.random.default_rng(0)), blur_px)
 
 
 @pytest.mark.parametrize("blur_px", [0.0, 0.3, 0.5, 0.8])
@@ -98,6 +98,6 @@ def test_shifting_pattern_moves_down_by_pixel_each_frame() -> None:
 def test_measured_masks_are_their_middle_with_margin() -> None:
     mask = np.random.default_rng(0).random((2, 40, 48)).astype(np.float32)
     patterns = measured_patterns(mask, (24, 32))
-    np.testing.assert_array_equal(MaskOptics(patterns, 0.0).masks(), mask[:, 8:32, 8:40])
+    np.testing.assert_array_equal(PatternOptics(patterns, 0.0).masks(), mask[:, 8:32, 8:40])
     with pytest.raises(ValueError, match="do not cover"):
         measured_patterns(mask, (48, 48))

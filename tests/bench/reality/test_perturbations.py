@@ -7,13 +7,13 @@ import pytest
 
 from sci_stream.bench.reality.optics import F32
 from sci_stream.bench.reality.perturbations import PERTURBATIONS, TOGETHER, parse_perturbation, sensor_for
-from sci_stream.bench.reality.rigs import ALL_RIGS, RIGS, Rig, choose_rigs, film
+from sci_stream.bench.reality.rigs import ALL_RIGS, RIGS, OpticalSetup, choose_rigs, film
 from sci_stream.errors import ConfigError
 
-RIG = Rig("random", 0.5, 4)
+RIG = OpticalSetup("random", 0.5, 4)
 
 
-def scene(rig: Rig = RIG, snapshots: int = 2) -> F32:
+def scene(rig: OpticalSetup = RIG, snapshots: int = 2) -> F32:
     return np.random.default_rng(5).random((snapshots, rig.n_frames, 32, 32)).astype(np.float32)
 
 

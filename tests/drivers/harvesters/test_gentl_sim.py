@@ -20,7 +20,7 @@ from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
-from sci_stream.tools.calibrate import Plan, with_camera_settings
+from sci_stream.tools.calibrate import CalibrationPlan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
 from tests.drivers.gentl_sim.bench import camera as bench_camera
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
@@ -254,9 +254,11 @@ def test_grab_reports_chunk_data(make: MakeHarvestersCamera) -> None:
 def test_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvestersCamera) -> None:
     camera = make(["Gain", 6.0])
     camera.open()
-    plan = with_camera_settings(camera, Plan())
+    plan = with_camera_settings(camera, CalibrationPlan())
     assert (plan.exposure_ns, plan.gain_db) == (100_000, 6.0)
-    assert with_camera_settings(camera, Plan(exposure_ns=7, gain_db=1.0)) == Plan(exposure_ns=7, gain_db=1.0)
+    assert with_camera_settings(camera, CalibrationPlan(exposure_ns=7, gain_db=1.0)) == CalibrationPlan(
+        exposure_ns=7, gain_db=1.0
+    )
 
 
 def test_timestamps_use_the_named_clock(make: MakeHarvestersCamera) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from sci_stream_drivers.harvesters import HarvestersCamera
-from sci_stream_drivers.harvesters.options import Setting
+from sci_stream_drivers.harvesters.options import FeatureSetting
 
 from sci_stream.errors import CameraError, ConfigError, SciStreamError
 from sci_stream.model import CameraFrame
@@ -79,7 +79,7 @@ def test_settings_are_read_back_and_logged(make: MakeHarvestersCamera, caplog: p
 def test_present_state_can_be_saved_and_restored(make: MakeHarvestersCamera) -> None:
     saved = make(features=[*FEATURES, ["BouncingBallSize", 33]]).inspect().options
     again = HarvestersCamera.Options.model_validate(saved)
-    assert Setting(feature="BouncingBallSize", value=33) in again.features
+    assert FeatureSetting(feature="BouncingBallSize", value=33) in again.features
     assert HarvestersCamera(again).inspect().options == saved
     restored = HarvestersCamera(again)
     assert restored.open().width_px == 320

@@ -34,7 +34,7 @@ RECORD_FOR_EVER = f"""
     from sci_stream.model import (
         Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, SolveReport, StageTimes, Start)
     from sci_stream.optics.calibration import Calibration
-    from sci_stream.nodes.sink.recorder import Admission, Recorder, RecorderOptions
+    from sci_stream.nodes.sink.recorder import SubmitResult, Recorder, RecorderOptions
 
     SIZE, frame = {SIZE}, 2 * {SIZE} ** 2
     calibration = Calibration(phi=np.full((2, SIZE, SIZE), 0.5, np.float32))
@@ -52,16 +52,16 @@ RECORD_FOR_EVER = f"""
         os.write(1, f"sent {{seq}} -\\n".encode())
         counts = np.full((SIZE, SIZE), seq, np.uint16)
         snapshot = Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1)
-        while recorder.submit_raw(snapshot, say("raw", seq)) is Admission.FULL:
+        while recorder.submit_raw(snapshot, say("raw", seq)) is SubmitResult.FULL:
             pass
         if seq % 3 == 0:
             video = np.full((2, SIZE, SIZE), seq % 2048, np.float16)
             made = Reconstruction(
                 snapshot.id, video, calibration.hash, report, StageTimes(acquired_ns=seq + 1), "n", "cpu")
-            while recorder.submit_reconstruction(made, say("video", seq)) is Admission.FULL:
+            while recorder.submit_reconstruction(made, say("video", seq)) is SubmitResult.FULL:
                 pass
         else:
-            while recorder.submit_outcome(seq, "raw_only", "", say("outcome", seq)) is Admission.FULL:
+            while recorder.submit_outcome(seq, "raw_only", "", say("outcome", seq)) is SubmitResult.FULL:
                 pass
 """
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import InputError, StorageError
-from sci_stream.nodes.sink.recorder import Admission, Recorder, RecorderOptions, Written
+from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult, Written
 from sci_stream.ports import Sink
 from sci_stream.storage.journal import read_journal
 from sci_stream.storage.recording import Recording, RecordingWriter, free_bytes
@@ -75,7 +75,7 @@ def test_callbacks_come_once_each_and_only_when_the_rows_can_be_read(
 
     recorder.series_started(series.info, series.calibration)
     for seq in (0, 1, 1, 2):
-        assert recorder.submit_raw(series.snapshot(seq), note(seq)) is Admission.ACCEPTED
+        assert recorder.submit_raw(series.snapshot(seq), note(seq)) is SubmitResult.ACCEPTED
     recorder.series_ended(LEDGER)
     assert seen == [
         (0, Written.WRITTEN, True),
@@ -102,13 +102,13 @@ def test_a_full_queue_is_said_and_holds_no_more(tmp_path: Path, series, held) ->
     recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1))
     recorder.series_started(series.info, series.calibration)
     answers = [recorder.submit_raw(series.snapshot(seq)) for seq in range(20)]
-    assert answers.count(Admission.FULL) > 10
+    assert answers.count(SubmitResult.FULL) > 10
     assert recorder.status().queue_bytes <= 4 * size
     held.set()
     recorder.raw(series.snapshot(30))  # waits for room
     recorder.series_ended(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
-        assert len(recording.raw_seqs) == answers.count(Admission.ACCEPTED) + 1
+        assert len(recording.raw_seqs) == answers.count(SubmitResult.ACCEPTED) + 1
 
 
 def test_what_is_larger_than_the_queue_passes_alone(tmp_path: Path, series) -> None:
@@ -136,14 +136,14 @@ def test_outcomes_are_in_the_recording_and_in_the_journal(recorder: Recorder, tm
 
 
 def test_recording_can_stop_and_start_again_while_the_series_runs(recorder: Recorder, tmp_path: Path, series) -> None:
-    assert recorder.submit_raw(series.snapshot(0)) is Admission.STOPPED
+    assert recorder.submit_raw(series.snapshot(0)) is SubmitResult.STOPPED
     for seq in range(2):
         recorder.series_started(series.info, series.calibration)
         assert recorder.status().state == "recording"
         recorder.raw(series.snapshot(seq))
         recorder.series_ended(LEDGER)
         assert recorder.status().state == "idle"
-        assert recorder.submit_raw(series.snapshot(9)) is Admission.STOPPED
+        assert recorder.submit_raw(series.snapshot(9)) is SubmitResult.STOPPED
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run-1.h5",
         "run-1.journal.jsonl",
@@ -188,7 +188,7 @@ def test_at_the_floor_it_stops_in_order_and_what_comes_later_is_refused(tmp_path
         done.set()
 
     for seq in range(1, 50):
-        if recorder.submit_raw(series.snapshot(seq), on_durable) is Admission.STOPPED:
+        if recorder.submit_raw(series.snapshot(seq), on_durable) is SubmitResult.STOPPED:
             break
         assert done.wait(10)
         done.clear()
@@ -309,7 +309,7 @@ def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(small_disk: Path, seri
     results: list[Written] = []
     seq = 0
     ballast = small_disk / "ballast"
-    while recorder.submit_raw(series.snapshot(seq), results.append) is not Admission.STOPPED:
+    while recorder.submit_raw(series.snapshot(seq), results.append) is not SubmitResult.STOPPED:
         with ballast.open("ab") as file:
             file.write(b"\1" * min(100_000, max(0, free_bytes(ballast) - 4096)))
         seq += 1

@@ -190,7 +190,7 @@ def _summary_line(row: SizeSpeed) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _TimingPlan:
     """Repeats of solves with few and with many iterations, then of a stream of snapshots, and their iterations."""
 
     few: int
@@ -200,13 +200,13 @@ class _Plan:
     iterations: int
 
 
-def _plan(settings: SolverSettings, device: torch.device, size: Size) -> _Plan:
+def _plan(settings: SolverSettings, device: torch.device, size: Size) -> _TimingPlan:
     few, many, times, snapshots = 1, 3, 1, 1
     if device.type == "cuda":
         few, many, times, snapshots = 4, 12, 5, 50 if size.pixels < 10**7 else 8
     warming_up = 2 * settings.min_iterations
     iterations = warming_up + (few + many) * times + (snapshots + 1) * settings.iterations
-    return _Plan(few, many, times, snapshots, iterations)
+    return _TimingPlan(few, many, times, snapshots, iterations)
 
 
 def _time_size(
@@ -217,7 +217,7 @@ def _time_size(
     device: torch.device,
     size: Size,
     rate: float,
-    plan: _Plan,
+    plan: _TimingPlan,
 ) -> SizeSpeed:
     on_gpu = device.type == "cuda"
     if on_gpu:

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, Column, Table
-from sci_stream.bench.scale_node import SLEEPING
-from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
+from sci_stream.bench.pipeline.scale_node import SLEEPING
+from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.clock import unix_ns
 from sci_stream.errors import EnvironmentFault, TransportError
 from sci_stream.storage.recording import Recording
@@ -33,7 +33,7 @@ Result = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class ScalePhase:
     """Figures of a number of nodes: rate, its ratio to one node's, and the part of the snapshots that each solved.
 
     ``first_result_s`` is the time from the request to join to the node's first result.
@@ -59,7 +59,7 @@ class ScaleResult(BenchResult):
     """
 
     snapshots: int = 0
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[ScalePhase, ...] = ()
     ledger: LedgerFigures | None = None
     twice: int = 0
     missing: int = 0
@@ -74,11 +74,11 @@ class ScaleResult(BenchResult):
 
 
 _COLUMNS = (
-    Column("nodes", "nodes"),
-    Column("per_s", "snapshots/s", ".1f", "1/s"),
-    Column("ratio", "ratio to one node", ".2f"),
-    Column("shares", "share of each"),
-    Column("first_result_s", "joining to first result, s", ".2f", "s"),
+    ResultColumn("nodes", "nodes"),
+    ResultColumn("per_s", "snapshots/s", ".1f", "1/s"),
+    ResultColumn("ratio", "ratio to one node", ".2f"),
+    ResultColumn("shares", "share of each"),
+    ResultColumn("first_result_s", "joining to first result, s", ".2f", "s"),
 )
 
 
@@ -133,7 +133,7 @@ def bench(
         name="scale",
         environment=here,
         tables=(
-            Table(
+            ResultTable(
                 f"nodes that take {1000 * solve_s:g} ms a snapshot, joining one by one ({here.machine})",
                 _COLUMNS,
                 phases,
@@ -176,7 +176,7 @@ def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
 @contextlib.contextmanager
 def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subprocess.Popen[str]]]:
     """Start nodes that load and wait for the request to join; end all of them on exit."""
-    command = [sys.executable, "-P", "-m", "sci_stream.bench.scale_node", str(path)]
+    command = [sys.executable, "-P", "-m", "sci_stream.bench.pipeline.scale_node", str(path)]
     processes = [
         subprocess.Popen([*command, str(index), str(solve_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for index in range(nodes)
@@ -229,13 +229,13 @@ def _listen(rig: SupervisedRig, seen: list[int]) -> None:
             seen.extend(reconstruction.id.seq for reconstruction in results)
 
 
-def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[Phase]:
+def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[ScalePhase]:
     """Return the figures of each phase: from the first result of a new node until the next one joins."""
     times = np.array([finished_ns for finished_ns, _ in results], np.int64)
     # At the end of the run, nodes idle while others finish their last snapshots.
     last_ns = int(times[max(0, len(times) - 1 - _CREDIT * len(joined_ns))])
     ends_ns = [*joined_ns[1:], last_ns]
-    phases: list[Phase] = []
+    phases: list[ScalePhase] = []
     for index, (begin_ns, end_ns) in enumerate(zip(joined_ns, ends_ns, strict=True)):
         first_ns = next((at_ns for at_ns, node in results if node == f"reconstruct-{index}"), None)
         if first_ns is None:
@@ -244,7 +244,7 @@ def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[Phase]:
         counts = Counter(within)
         per_s = len(within) / max((end_ns - first_ns) / 1e9, 1e-9)
         phases.append(
-            Phase(
+            ScalePhase(
                 nodes=index + 1,
                 per_s=round(per_s, 2),
                 ratio=round(per_s / phases[0].per_s, 3) if phases and phases[0].per_s else 1.0,

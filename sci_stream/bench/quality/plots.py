@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import ConfigError, StorageError
+from sci_stream.bench.result import require_matplotlib, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Image = npt.NDArray[np.float32]
 
@@ -32,27 +31,6 @@ class Example:
     ours: Image
     coded: Image
     paper_db: float | None
-
-
-def require_matplotlib(path: Path) -> None:
-    """Raise unless a figure can be written to this file; called before the measurements.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is missing or does not support the file's suffix.
-    """
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - optional extra
-    except ImportError:
-        raise ConfigError(
-            "Plots need matplotlib", got="not installed", hint="pip install 'sci-stream[plot]', or leave out --plot."
-        ) from None
-    known = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise ConfigError(
-            f"Unsupported plot format: --plot {path}", expected=", ".join(sorted(known)), got=repr(path.suffix)
-        )
 
 
 def plot_quality(examples: list[Example], title: str, path: Path) -> None:
@@ -81,7 +59,7 @@ def plot_quality(examples: list[Example], title: str, path: Path) -> None:
             axis.imshow(image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest")
             axis.set_title(label)
             axis.set_axis_off()
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _plot_psnr(axis: Axes, example: Example) -> None:
@@ -94,17 +72,3 @@ def _plot_psnr(axis: Axes, example: Example) -> None:
     axis.set(title=example.name, xlabel="iteration", ylabel="PSNR / dB")
     axis.grid(alpha=0.3)
     axis.legend(loc="lower right")
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure.
-
-    Raises
-    ------
-    StorageError
-        If the file cannot be written.
-    """
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise StorageError(f"The plot cannot be written to {path}", got=error) from error

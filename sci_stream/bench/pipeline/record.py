@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from sci_stream.bench.stream import LoopCamera, bench_rig, neighbours, part_figures, run_once
-from sci_stream.bench.zmq_baseline import StreamPart
+from sci_stream.bench.pipeline.stream import LoopCamera, bench_rig, neighbours, part_figures, run_once
+from sci_stream.bench.pipeline.zmq_baseline import StreamPart
 from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError

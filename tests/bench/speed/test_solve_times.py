@@ -12,9 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 from sci_stream.bench.environment import matrix_rate
-from sci_stream.bench.speed import SIZES, Size, SizeSpeed, Speeds, flop_per_pixel, parse_sizes
-from sci_stream.bench.speed_report import plot_figures, speed_result
-from sci_stream.bench.time_to_quality import LADDER, read_shots, time_to_reach
+from sci_stream.bench.speed.report import plot_figures, speed_result
+from sci_stream.bench.speed.solve_times import SIZES, Size, SizeSpeed, Speeds, flop_per_pixel, parse_sizes
+from sci_stream.bench.speed.time_to_quality import LADDER, read_shots, time_to_reach
 from sci_stream.cli import app
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -136,7 +136,7 @@ def test_time_to_quality_without_weights_raises(tmp_path: Path, published: Path)
 def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     speeds = Speeds((SizeSpeed("1x1x1", snapshots_per_s=1.0, iterations=1),), 1e12, "float32", "float32")
-    with pytest.raises(ConfigError, match=r"a name ending in \.png"):
+    with pytest.raises(ConfigError, match=r"Unsupported plot format"):
         plot_figures(speed_result(speeds, {"denoiser": "tv"}, "none"), tmp_path / "out.nothing")
 
 

@@ -20,8 +20,14 @@ import torch
 
 from sci_stream.bench.datasets import Footage
 from sci_stream.bench.environment import environment
-from sci_stream.bench.plots import require_matplotlib
-from sci_stream.bench.result import BenchResult, Column, Table, solver_settings
+from sci_stream.bench.result import (
+    BenchResult,
+    ResultColumn,
+    ResultTable,
+    require_matplotlib,
+    save_figure,
+    solver_settings,
+)
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot, SolveReport, Start
@@ -120,19 +126,19 @@ class WarmResult(BenchResult):
 
 
 _COLUMNS = (
-    Column("short_name", "set", left=True),
-    Column("shots", "shots"),
-    Column("iterations", "iter."),
-    Column("still_db", "ȳ\ndB", ".2f", "dB"),
-    Column("cold_db", "cold\ndB", ".2f", "dB"),
-    Column("warm_db", "warm\ndB", ".2f", "dB"),
-    Column("gain_db", "gain", "+.2f", "dB"),
-    Column("worst_gain_db", "worst", "+.2f", "dB"),
-    Column("cut_gain_db", "cut", "+.2f", "dB"),
-    Column("drift_db", "drift", "+.2f", "dB"),
-    Column("equal_time_gain_db", "equal\ntime", "+.2f", "dB"),
-    Column("shares", "start %\n(own)"),
-    Column("warm_starts", "warm"),
+    ResultColumn("short_name", "set", left=True),
+    ResultColumn("shots", "shots"),
+    ResultColumn("iterations", "iter."),
+    ResultColumn("still_db", "ȳ\ndB", ".2f", "dB"),
+    ResultColumn("cold_db", "cold\ndB", ".2f", "dB"),
+    ResultColumn("warm_db", "warm\ndB", ".2f", "dB"),
+    ResultColumn("gain_db", "gain", "+.2f", "dB"),
+    ResultColumn("worst_gain_db", "worst", "+.2f", "dB"),
+    ResultColumn("cut_gain_db", "cut", "+.2f", "dB"),
+    ResultColumn("drift_db", "drift", "+.2f", "dB"),
+    ResultColumn("equal_time_gain_db", "equal\ntime", "+.2f", "dB"),
+    ResultColumn("shares", "start %\n(own)"),
+    ResultColumn("warm_starts", "warm"),
 )
 
 
@@ -190,7 +196,7 @@ def bench(
     return WarmResult(
         name="warm",
         environment=environment(describe_device(device)),
-        tables=(Table(title, _COLUMNS, runs, dense=True),),
+        tables=(ResultTable(title, _COLUMNS, runs, dense=True),),
         notes=tuple(_reference_note(row, reference) for row in sets if row.reference_db is not None),
         settings=solver_settings(prior.name, section.weights, settings),
         sets=tuple(sets),
@@ -343,4 +349,4 @@ def plot(result: WarmResult, path: Path) -> None:
             axes.axhline(row.reference_db, color="0.5", linewidth=0.8, label=label)
         axes.set(title=row.name, xlabel="snapshot", ylabel="PSNR, dB")
         axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path)
+    save_figure(figure, path)

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, Column, Table
-from sci_stream.bench.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
-from sci_stream.optional import require_optional
+from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, save_figure
 
 _SIZE_PX = 32
 _SAMPLE_S = 1.0
@@ -120,12 +119,12 @@ class SoakResult(BenchResult):
 
 
 _COLUMNS = (
-    Column("node", "node", left=True),
-    Column("memory", "memory MiB", unit="MiB"),
-    Column("change", "change", "+.1%"),
-    Column("threads", "threads"),
-    Column("handles", "handles"),
-    Column("verdict", "flat"),
+    ResultColumn("node", "node", left=True),
+    ResultColumn("memory", "memory MiB", unit="MiB"),
+    ResultColumn("change", "change", "+.1%"),
+    ResultColumn("threads", "threads"),
+    ResultColumn("handles", "handles"),
+    ResultColumn("verdict", "flat"),
 )
 
 
@@ -180,7 +179,7 @@ def bench(
     return SoakResult(
         name="soak",
         environment=here,
-        tables=(Table(title, _COLUMNS, tuple(growth.values())),),
+        tables=(ResultTable(title, _COLUMNS, tuple(growth.values())),),
         notes=(
             f"latency, first and last quarter: p50 {latency.first_p50_ms} → {latency.last_p50_ms} ms, "
             f"p99 {latency.first_p99_ms} → {latency.last_p99_ms} ms; "
@@ -308,9 +307,9 @@ def plot(result: SoakResult, path: Path) -> None:
     Raises
     ------
     ConfigError
-        If matplotlib is not installed.
+        If matplotlib is not installed, or does not support the file's suffix.
     """
-    require_optional("matplotlib", "plot", "--plot")
+    require_matplotlib(path)
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     samples = result.samples
@@ -334,4 +333,4 @@ def plot(result: SoakResult, path: Path) -> None:
     axes[-1].set_xlabel("s")
     axes[-1].legend(loc="upper right")
     drawing.suptitle(result.tables[0].title)
-    drawing.savefig(path)
+    save_figure(drawing, path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab
+from sci_stream.bench.quality.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab
 from sci_stream.bench.result import print_result, write_json
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.bench.soak import Growth, LatencyChange, ProcessFigures, Sample, growths, process_figures, verdicts
+from sci_stream.bench.pipeline.soak import (
+    Growth,
+    LatencyChange,
+    ProcessFigures,
+    Sample,
+    growths,
+    process_figures,
+    verdicts,
+)
 from tests.e2e.kit import sci_stream
 
 

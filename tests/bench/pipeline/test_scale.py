@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sci_stream.bench.pipeline.scale import bench
+from sci_stream.bench.pipeline.scale_node import SLEEPING, SleepingDenoiser, register
 from sci_stream.bench.result import print_result, write_json
-from sci_stream.bench.scale import bench
-from sci_stream.bench.scale_node import SLEEPING, SleepingDenoiser, register
 from sci_stream.errors import ConfigError
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, denoiser_spec

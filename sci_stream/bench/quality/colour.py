@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, Column, Table
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.demosaic import Demosaic, demosaic
@@ -75,16 +75,16 @@ class ColourResult(BenchResult):
 
 
 _DEMOSAIC_COLUMNS = (
-    Column("method", "method", left=True),
-    Column("psnr_db", "PSNR dB", ".2f", "dB"),
-    Column("lead_db", "vs bilinear", "+.2f", "dB"),
-    *(Column(f"{phase.value.lower()}_db", phase.value, ".2f", "dB") for phase in BayerPhase),
-    Column("ms_per_megapixel", "ms/megapixel", ".1f", "ms"),
+    ResultColumn("method", "method", left=True),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("lead_db", "vs bilinear", "+.2f", "dB"),
+    *(ResultColumn(f"{phase.value.lower()}_db", phase.value, ".2f", "dB") for phase in BayerPhase),
+    ResultColumn("ms_per_megapixel", "ms/megapixel", ".1f", "ms"),
 )
 _CHART_COLUMNS = (
-    Column("phase", "phase", left=True),
-    Column("mean", "mean", ".2f", "ΔE₀₀"),
-    Column("largest", "largest", ".2f", "ΔE₀₀"),
+    ResultColumn("phase", "phase", left=True),
+    ResultColumn("mean", "mean", ".2f", "ΔE₀₀"),
+    ResultColumn("largest", "largest", ".2f", "ΔE₀₀"),
 )
 
 
@@ -137,8 +137,10 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
         name="colour",
         environment=environment(describe_device(pick_device(device))),
         tables=(
-            Table(f"demosaicing, {images} photographs, all four phases", _DEMOSAIC_COLUMNS, methods),
-            Table("colour chart through the simulated Bayer camera and back, ΔE (CIEDE2000)", _CHART_COLUMNS, chart),
+            ResultTable(f"demosaicing, {images} photographs, all four phases", _DEMOSAIC_COLUMNS, methods),
+            ResultTable(
+                "colour chart through the simulated Bayer camera and back, ΔE (CIEDE2000)", _CHART_COLUMNS, chart
+            ),
         ),
         images=images,
         demosaic=methods,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.record import bench_record, recorder_alone
+from sci_stream.bench.pipeline.record import bench_record, recorder_alone
+from sci_stream.bench.pipeline.stream import stream_result
 from sci_stream.bench.result import print_result
-from sci_stream.bench.stream import stream_result
 from sci_stream.errors import ConfigError
 from sci_stream.storage.recording import Compression
 from tests.e2e.kit import sci_stream

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.plots import Example, plot_quality, require_matplotlib
-from sci_stream.bench.result import BenchResult, Column, Table, solver_settings
+from sci_stream.bench.quality.plots import Example, plot_quality
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, solver_settings
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
@@ -68,14 +68,14 @@ class SetQuality:
 
 
 _COLUMNS = (
-    Column("name", "set", left=True),
-    Column("shots", "shots"),
-    Column("psnr_db", "PSNR dB", ".2f", "dB"),
-    Column("ssim", "SSIM", ".4f"),
-    Column("iterations", "iterations", ".0f"),
-    Column("seconds_per_shot", "s/shot", ".2f", "s"),
-    Column("paper_gap_tv", "paper GAP-TV"),
-    Column("paper_pnp_ffdnet", "paper FFDNet"),
+    ResultColumn("name", "set", left=True),
+    ResultColumn("shots", "shots"),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("ssim", "SSIM", ".4f"),
+    ResultColumn("iterations", "iterations", ".0f"),
+    ResultColumn("seconds_per_shot", "s/shot", ".2f", "s"),
+    ResultColumn("paper_gap_tv", "paper GAP-TV"),
+    ResultColumn("paper_pnp_ffdnet", "paper FFDNet"),
 )
 
 
@@ -150,7 +150,7 @@ def bench(
         )
     if plot is not None:
         plot_quality(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
-    table = Table(f"{prior.name} on {describe_device(device)}", _COLUMNS, tuple(sets))
+    table = ResultTable(f"{prior.name} on {describe_device(device)}", _COLUMNS, tuple(sets))
     return QualityResult(
         name="quality",
         environment=environment(describe_device(device)),

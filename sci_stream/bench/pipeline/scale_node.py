@@ -1,7 +1,7 @@
 """A reconstruct node for `bench scale` whose denoiser sleeps: its solve time does not depend on free cores.
 
-Run as ``python -m sci_stream.bench.scale_node RIG INDEX SECONDS``. It loads, writes ``loaded``, and joins the rig
-when it receives a line.
+Run as ``python -m sci_stream.bench.pipeline.scale_node RIG INDEX SECONDS``. It loads, writes ``loaded``, and joins
+the rig when it receives a line.
 """
 
 from __future__ import annotations

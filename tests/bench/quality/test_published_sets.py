@@ -13,7 +13,7 @@ import pytest
 import scipy.io
 from rich.console import Console
 
-from sci_stream.bench.quality import bench, paper_row
+from sci_stream.bench.quality.published_sets import bench, paper_row
 from sci_stream.bench.result import print_result, write_json
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection

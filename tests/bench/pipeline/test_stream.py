@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sci_stream.bench.pipeline.stream import stream_result
+from sci_stream.bench.pipeline.zmq_baseline import StreamPart, measure_zmq_baseline
 from sci_stream.bench.result import print_result
-from sci_stream.bench.stream import stream_result
-from sci_stream.bench.zmq_baseline import StreamPart, measure_zmq_baseline
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["local sockets", "tcp"])

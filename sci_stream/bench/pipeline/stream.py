@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.bench.environment import CpuTimeMeter, environment
-from sci_stream.bench.result import BenchResult, Column, Table
-from sci_stream.bench.supervised_rig import RunSummary
-from sci_stream.bench.zmq_baseline import WINDOW, StreamPart, measure_zmq_baseline
+from sci_stream.bench.pipeline.supervised_rig import RunSummary
+from sci_stream.bench.pipeline.zmq_baseline import WINDOW, StreamPart, measure_zmq_baseline
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
@@ -246,15 +246,15 @@ class StreamResult(BenchResult):
 
 
 _COLUMNS = (
-    Column("part", "part", left=True),
-    Column("snapshot_mib", "MiB", unit="MiB"),
-    Column("snapshots", "snapshots"),
-    Column("mb_per_s", "MB/s", unit="MB/s"),
-    Column("snapshots_per_s", "snapshots/s", unit="1/s"),
-    Column("total_cpu_ms", "CPU ms", unit="ms"),
-    Column("p50_ms", "p50 ms", unit="ms"),
-    Column("p99_ms", "p99 ms", unit="ms"),
-    Column("lost", "lost"),
+    ResultColumn("part", "part", left=True),
+    ResultColumn("snapshot_mib", "MiB", unit="MiB"),
+    ResultColumn("snapshots", "snapshots"),
+    ResultColumn("mb_per_s", "MB/s", unit="MB/s"),
+    ResultColumn("snapshots_per_s", "snapshots/s", unit="1/s"),
+    ResultColumn("total_cpu_ms", "CPU ms", unit="ms"),
+    ResultColumn("p50_ms", "p50 ms", unit="ms"),
+    ResultColumn("p99_ms", "p99 ms", unit="ms"),
+    ResultColumn("lost", "lost"),
 )
 
 
@@ -294,7 +294,7 @@ def stream_result(parts: Sequence[StreamPart], *, tcp: bool = False) -> StreamRe
     return StreamResult(
         name="stream",
         environment=here,
-        tables=(Table(title, _COLUMNS, tuple(parts)),),
+        tables=(ResultTable(title, _COLUMNS, tuple(parts)),),
         notes=tuple(
             _against_baseline(part, by_name[part.part + BARE]) for part in parts if part.part + BARE in by_name
         ),

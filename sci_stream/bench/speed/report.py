@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, Column, Settings, Table
-from sci_stream.bench.speed import ChunkSpeed, SizeSpeed, Speeds
-from sci_stream.bench.time_to_quality import TimeToQuality
-from sci_stream.errors import ConfigError
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, require_matplotlib, save_figure
+from sci_stream.bench.speed.solve_times import ChunkSpeed, SizeSpeed, Speeds
+from sci_stream.bench.speed.time_to_quality import TimeToQuality
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,21 +28,21 @@ class SpeedResult(BenchResult):
 
 
 _SIZE_COLUMNS = (
-    Column("size", "size", left=True),
-    Column("iteration", "ms/iteration", unit="ms"),
-    Column("tflop_per_s", "TFLOP/s", ".3g"),
-    Column("rate_percent", "of matrix rate"),
-    Column("iterations", "iterations"),
-    Column("snapshot_ms", "ms/snapshot", ".4g", "ms"),
-    Column("snapshots_per_s", "snapshots/s", ".3g", "1/s"),
-    Column("memory_mib", "MiB", ".0f", "MiB"),
+    ResultColumn("size", "size", left=True),
+    ResultColumn("iteration", "ms/iteration", unit="ms"),
+    ResultColumn("tflop_per_s", "TFLOP/s", ".3g"),
+    ResultColumn("rate_percent", "of matrix rate"),
+    ResultColumn("iterations", "iterations"),
+    ResultColumn("snapshot_ms", "ms/snapshot", ".4g", "ms"),
+    ResultColumn("snapshots_per_s", "snapshots/s", ".3g", "1/s"),
+    ResultColumn("memory_mib", "MiB", ".0f", "MiB"),
 )
 _REACH_COLUMNS = (
-    Column("implementation", "", left=True),
-    Column("iterations", "iterations"),
-    Column("seconds", "s", ".2f", "s"),
-    Column("cpu_seconds", "processor s", ".2f", "s"),
-    Column("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("implementation", "", left=True),
+    ResultColumn("iterations", "iterations"),
+    ResultColumn("seconds", "s", ".2f", "s"),
+    ResultColumn("cpu_seconds", "processor s", ".2f", "s"),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
 )
 
 
@@ -56,7 +55,7 @@ def speed_result(
     reach: TimeToQuality | None = None,
 ) -> SpeedResult:
     """Return the result of these measurements; ``settings`` name the denoiser, ``device`` is in words."""
-    tables: list[Table[object]] = []
+    tables: list[ResultTable[object]] = []
     if speeds.sizes or reach is None:
         tables.append(_size_table(speeds, settings, device))
     if reach is not None:
@@ -75,10 +74,10 @@ def speed_result(
     )
 
 
-def _size_table(speeds: Speeds, settings: Settings, device: str) -> Table[SizeSpeed]:
+def _size_table(speeds: Speeds, settings: Settings, device: str) -> ResultTable[SizeSpeed]:
     skipped = [f"{row.size} skipped: {row.skipped}" for row in speeds.sizes if row.skipped]
     faults = [f"{row.size}: {row.fault}" for row in speeds.sizes if row.fault]
-    return Table(
+    return ResultTable(
         f"{settings['denoiser']} ({speeds.arithmetic}) on {device}; "
         f"matrix product in {speeds.matrix_dtype} {speeds.matrix_flop_per_s / 1e12:.3g} TFLOP/s",
         _SIZE_COLUMNS,
@@ -87,12 +86,12 @@ def _size_table(speeds: Speeds, settings: Settings, device: str) -> Table[SizeSp
     )
 
 
-def _reach_table(reach: TimeToQuality) -> Table[object]:
+def _reach_table(reach: TimeToQuality) -> ResultTable[object]:
     verdict = "not reached"
     if reach.ratio is not None and reach.cpu_ratio is not None:
         verdict = f"reached in 1/{1 / reach.ratio:.1f} of the time, 1/{1 / reach.cpu_ratio:.1f} of the processor time"
     title = f"Time to the published loop's result, mean of {reach.shots} shots: {verdict}"
-    return Table(title, _REACH_COLUMNS, reach.rows)
+    return ResultTable(title, _REACH_COLUMNS, reach.rows)
 
 
 def plot_figures(result: SpeedResult, path: Path) -> None:
@@ -103,12 +102,9 @@ def plot_figures(result: SpeedResult, path: Path) -> None:
     ConfigError
         If matplotlib is not installed, or does not support the file's suffix.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise ConfigError(
-            "--plot needs matplotlib", got=error, hint="Install it: pip install 'sci-stream[plot]'."
-        ) from error
+    require_matplotlib(path)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+
     rows = [row for row in result.sizes if not row.skipped]
     panels = bool(rows) + (result.reach is not None)
     figure = Figure(figsize=(6 * panels, 4), layout="constrained")
@@ -120,12 +116,7 @@ def plot_figures(result: SpeedResult, path: Path) -> None:
         axes[0].set(ylabel="snapshots/s", yscale="log", title=title)
     if result.reach is not None:
         _plot_reach(axes[-1], result.reach)
-    try:
-        figure.savefig(path, dpi=120)
-    except ValueError as error:
-        raise ConfigError(
-            f"Unsupported plot format: --plot {path}", expected="a name ending in .png, .svg or .pdf", got=error
-        ) from error
+    save_figure(figure, path)
 
 
 def _plot_reach(axis: Axes, reach: TimeToQuality) -> None:

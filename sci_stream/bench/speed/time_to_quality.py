@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.bench.published_loop import PUBLISHED_SIGMAS, published_gap
-from sci_stream.bench.quality import published_shots
+from sci_stream.bench.quality.published_sets import published_shots
 from sci_stream.errors import ConfigError
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -27,7 +27,7 @@ LADDER = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 60)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shot:
+class PublishedShot:
     """One measurement, (H, W), its masks, (B, H, W), and the ground truth, (B, H, W), 0–1 scale."""
 
     frame: CameraFrame
@@ -87,7 +87,7 @@ def read_weights(path: Path) -> FfdnetWeights:
     return read_matconvnet(path) if path.suffix == ".mat" else load_ffdnet(path)
 
 
-def read_shots(path: Path, most: int) -> list[Shot]:
+def read_shots(path: Path, most: int) -> list[PublishedShot]:
     """Read the first shots of a published file.
 
     Raises
@@ -97,7 +97,7 @@ def read_shots(path: Path, most: int) -> list[Shot]:
     ConfigError
         If its frames are of odd size, for which the published network is not defined.
     """
-    shots: list[Shot] = []
+    shots: list[PublishedShot] = []
     for frame, calibration in published_shots(path):
         if len(shots) == most:
             break
@@ -109,12 +109,12 @@ def read_shots(path: Path, most: int) -> list[Shot]:
                 got=f"{calibration.shape[0]}×{calibration.shape[1]} pixels",
             )
         scale = np.float32(255 if frame.truth.dtype == np.uint8 else 1)
-        shots.append(Shot(frame, calibration, torch.from_numpy(frame.truth.astype(np.float32) / scale)))
+        shots.append(PublishedShot(frame, calibration, torch.from_numpy(frame.truth.astype(np.float32) / scale)))
     return shots
 
 
 def time_to_reach(
-    shots: list[Shot],
+    shots: list[PublishedShot],
     weights: FfdnetWeights,
     prior: Denoiser,
     settings: SolverSettings,
@@ -156,7 +156,7 @@ def time_to_reach(
     return TimeToQuality(len(shots), baseline, tuple(tried), ratio, cpu_ratio)
 
 
-def _still_db(shot: Shot) -> float:
+def _still_db(shot: PublishedShot) -> float:
     """Return the PSNR of the still image y/Σφ in every frame."""
     phi_sum = np.maximum(shot.calibration.phi.sum(0), np.finfo(np.float32).tiny)
     still = torch.from_numpy(shot.calibration.measurement(shot.frame.counts) / phi_sum)
@@ -164,7 +164,7 @@ def _still_db(shot: Shot) -> float:
 
 
 def _baselines(
-    shots: list[Shot],
+    shots: list[PublishedShot],
     weights: FfdnetWeights,
     device: torch.device,
     progress: Callable[[str], None],
@@ -183,7 +183,7 @@ def _baselines(
 
 @torch.inference_mode()
 def _baseline(
-    shot: Shot, weights: FfdnetWeights, device: torch.device, *, published_start: bool
+    shot: PublishedShot, weights: FfdnetWeights, device: torch.device, *, published_start: bool
 ) -> tuple[list[float], ...]:
     """Return seconds, processor seconds and PSNR after each iteration of the published loop, excluding the scoring."""
     y = torch.from_numpy(shot.calibration.measurement(shot.frame.counts)).to(device)
@@ -208,7 +208,7 @@ def _baseline(
     return seconds, cpu_seconds, scores
 
 
-def _instrument(engine: Engine, shots: list[Shot], iterations: int) -> Solves:
+def _instrument(engine: Engine, shots: list[PublishedShot], iterations: int) -> Solves:
     """Return the mean time and PSNR of whole solves with this many iterations."""
     seconds, cpu_seconds, scores = [], [], []
     for n, shot in enumerate(shots):

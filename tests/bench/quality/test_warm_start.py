@@ -10,7 +10,8 @@ import pytest
 import scipy.io
 from rich.console import Console
 
-from sci_stream.bench import datasets, warm
+from sci_stream.bench import datasets
+from sci_stream.bench.quality import warm_start
 from sci_stream.bench.result import print_result, write_json
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    figures = warm.bench(datasets.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
+    figures = warm_start.bench(datasets.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
     (row,) = figures.sets
     assert (row.name, row.shots) == ("moving", 4)
     assert [run.iterations for run in row.runs] == [3, 6]
@@ -72,8 +73,8 @@ def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path)
 
 def test_bench_warm_plot_is_written(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    figures = warm.bench(datasets.published(folder), TV, "cpu", lambda _: None, iterations=(2,), reference=0)
-    warm.plot(figures, tmp_path / "out.png")
+    figures = warm_start.bench(datasets.published(folder), TV, "cpu", lambda _: None, iterations=(2,), reference=0)
+    warm_start.plot(figures, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -90,7 +91,7 @@ def test_footage_cut_uses_same_masks(folder: Path) -> None:
 
 def test_bench_warm_without_data_raises() -> None:
     with pytest.raises(FileFormatError, match="Nothing to measure"):
-        warm.bench(["skipped: x"], TV, "cpu", lambda _: None)
+        warm_start.bench(["skipped: x"], TV, "cpu", lambda _: None)
 
 
 def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The whole pipeline in real processes: throughput, recording rate, scaling, long runs."""

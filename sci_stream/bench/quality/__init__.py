@@ -1,0 +1,1 @@
+"""Reconstruction quality: published sets, warm starts, colour."""

@@ -1,0 +1,1 @@
+"""Reconstruction time: per iteration, per snapshot, and to the published result."""

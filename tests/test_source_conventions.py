@@ -1,0 +1,36 @@
+"""Conventions of the source that no linter of ours can hold: unique class names, small folders, typed middles."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
+MOST_MODULES = 15
+
+
+def _modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def test_class_names_are_unique() -> None:
+    places = defaultdict(list)
+    for path in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_folders_hold_at_most_fifteen_modules(package: str) -> None:
+    modules: dict[Path, int] = defaultdict(int)
+    for path in (ROOT / package).rglob("*.py"):
+        modules[path.parent.relative_to(ROOT)] += path.name != "__init__.py"
+    assert {str(folder): count for folder, count in modules.items() if count > MOST_MODULES} == {}
