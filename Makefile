@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 
 RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples
 
-.PHONY: demo test test-unit test-rigs test-long check lint types imports docs gentl install clean
+.PHONY: demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
@@ -21,6 +21,13 @@ test-rigs: install  ## Tests of whole rigs with real processes and sockets, one 
 
 test-long: install  ## The long tests: about an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+# Newer releases of other packages deprecate what the oldest use: their warnings are not ours.
+test-lowest:  ## Files, configuration and commands with the oldest versions that pyproject.toml allows (PYTHON=python3.11)
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt \
+		--editable '.[video,export]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
+	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/storage tests/wire tests/test_config.py tests/cli
 
 check: lint types imports  ## Everything that reads the code without running it
 
@@ -53,4 +60,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build/gentl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-lowest build/gentl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,37 @@
+"""The ranges in pyproject.toml, the versions that are tested, and the versions that are installed agree."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.e2e.kit import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name not in ("dev", "docs")}
+LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})
+NEEDED = [needed for line in LINES if (needed := Requirement(line)).name != PROJECT["name"]]
+
+
+def pins(name: str) -> dict[str, Version]:
+    """Return the versions that a constraints file pins, by package."""
+    lines = (line.split("#")[0].split("\\")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    pairs = (line.split("==") for line in lines if "==" in line)
+    return {package.strip().lower().replace("_", "-"): Version(version) for package, version in pairs}
+
+
+@pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
+def test_lowest_tested_version_is_the_stated_bound(needed: Requirement) -> None:
+    (bound,) = needed.specifier
+    assert bound.operator == ">="
+    tested = pins("constraints-lowest.txt").get(needed.name)
+    assert tested is not None, f"constraints-lowest.txt lacks {needed.name}"
+    assert str(tested).startswith(bound.version) or tested == Version(bound.version)
+
+
+@pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
+def test_installed_version_is_pinned_and_in_range(needed: Requirement) -> None:
+    assert needed.specifier.contains(pins("constraints.txt")[needed.name])
