@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,3 +32,13 @@ def gentl_producer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if find_compiler() is None:
             pytest.skip("no C++ compiler to build the simulated GenTL camera: apt install g++")
         yield build(BUILT, sanitize=bool(os.environ.get("SCI_GENTL_SIM_SANITIZE")))
+
+
+@pytest.fixture
+def own_gentl_producer(gentl_producer: Path, tmp_path: Path) -> Path:
+    """Return a copy of the producer, which the loader takes for another library: its cameras begin as new.
+
+    The state of a simulated camera, such as how often it was unplugged, lasts as long as its producer is loaded, which
+    is until the end of the test run.
+    """
+    return Path(shutil.copy(gentl_producer, tmp_path / "own.cti"))

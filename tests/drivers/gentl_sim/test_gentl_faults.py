@@ -113,27 +113,37 @@ def until_back(producer: Path) -> None:
     pytest.fail("the camera did not return")
 
 
-def test_unplugged_camera_fails_disappears_and_returns_restarted(gentl_producer: Path) -> None:
-    with camera(gentl_producer) as bench:
-        small(bench)
-        # Other tests of this process may have pulled the cable too: the producer stays loaded.
-        bench.set(SimUnplugAfter=20, SimUnplugTime=8000.0, SimUnplugLimit=bench.get("SimUnplugCount") + 1)
-        bench.start(buffers=64)
-        assert [got.frame_id for got in bench.take(20)] == list(range(20))
-        with pytest.raises(gentl.IoException, match="SIM0001 was unplugged"):
-            bench.next()
+def unplug_after_20_frames(bench: Bench, away_ms: float) -> None:
+    small(bench)
+    bench.set(SimUnplugAfter=20, SimUnplugTime=away_ms)
+    bench.start(buffers=64)
+    assert [got.frame_id for got in bench.take(20)] == list(range(20))
+    with pytest.raises(gentl.IoException, match="SIM0001 was unplugged"):
+        bench.next()
+
+
+def test_unplugged_camera_fails_and_disappears(own_gentl_producer: Path) -> None:
+    with camera(own_gentl_producer) as bench:
+        unplug_after_20_frames(bench, away_ms=3600e3)  # longer than any test: it never returns by itself
         with pytest.raises(gentl.IoException, match="close it, and open it when it is back"):
             bench.get("Width")
         assert bench.acquirer.device.node_map.DeviceIsLost.value is True
         with pytest.raises(gentl.IoException):
             bench.stop()
-    with harvester(gentl_producer) as opened:
+    with harvester(own_gentl_producer) as opened:
         assert [info.serial_number for info in opened.device_info_list] == ["SIM0002"]
-    until_back(gentl_producer)
-    with camera(gentl_producer) as bench:
+
+
+def test_unplugged_camera_returns_restarted(own_gentl_producer: Path) -> None:
+    with camera(own_gentl_producer) as bench:
+        unplug_after_20_frames(bench, away_ms=100.0)
+        with pytest.raises(gentl.IoException):
+            bench.stop()
+    until_back(own_gentl_producer)
+    with camera(own_gentl_producer) as bench:
         assert bench.get("Width") == 1280
         small(bench)
-        bench.set(SimUnplugAfter=5, SimUnplugLimit=bench.get("SimUnplugCount"))  # pulled as often as allowed
+        bench.set(SimUnplugAfter=5)  # it was unplugged as often as SimUnplugLimit allows
         bench.start(buffers=64)
         assert [got.frame_id for got in bench.take(20)] == list(range(20))
 
