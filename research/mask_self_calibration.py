@@ -21,7 +21,7 @@ from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.initialization.lmmse import LinearStart
+from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.settings import default_settings
 from sci_stream.storage.published_data import read_published
 
@@ -97,7 +97,7 @@ class SelfCalibration:
         phi = self.phi
         stack, measured = torch.from_numpy(phi)[None], torch.from_numpy(y)[None]
         r_inv = inverse_gram(gram_diag(stack))
-        evidence = LinearStart(stack, r_inv).evidence(measured, r_inv)
+        evidence = LmmseEstimator(stack, r_inv).evidence(measured, r_inv)
         cold = evidence.cold(cold_start(measured, stack, r_inv))
         moves = evidence.moving(cold)
         gradient = [-np.gradient(phi, axis=axis) * video for axis in (1, 2)]

@@ -153,8 +153,8 @@ class Denoiser(Protocol):
         x
             (N, H, W) on the denoiser's device and in its dtype, nominally 0–1. Not modified.
         sigma
-            Noise standard deviation on the 0–1 scale, > 0; a `sci_stream.recon.algorithms.noise_level.Level` where it
-            differs from place to place, which a denoiser may take for the same everywhere.
+            Noise standard deviation on the 0–1 scale, > 0. Where it differs between pixels, a
+            `sci_stream.recon.algorithms.noise_level.NoiseLevel`; a denoiser without a noise map uses it as a number.
 
         Returns
         -------
@@ -171,7 +171,7 @@ class RecordableDenoiser(Denoiser, Protocol):
     depends on nothing but its input, σ and its form.
     """
 
-    def form(self, sigma: float) -> Hashable:
+    def graph_key(self, sigma: float) -> Hashable:
         """Return a key of the work at this level: levels with equal keys differ in nothing but σ."""
         ...
 

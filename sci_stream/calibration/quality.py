@@ -41,7 +41,7 @@ class QualityFigure:
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}
 
 
-def judge(calibration: Calibration, measured: Measured | None = None) -> list[QualityFigure]:
+def assess(calibration: Calibration, measured: Measured | None = None) -> list[QualityFigure]:
     """Return all quality figures of a calibration; the worst verdict is the calibration's."""
     good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
     figures = [_bad_pixels(good), _blind(calibration, good)]

@@ -56,7 +56,7 @@ def calibrate(
 ) -> None:
     """Measure the masks of a rig: dark, white and each pattern in turn."""
     from sci_stream.calibration.measurement import Field
-    from sci_stream.calibration.quality import judge
+    from sci_stream.calibration.quality import assess
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.camera_drivers import make_camera
     from sci_stream.nodes.runtime.logs import set_up_logging
@@ -97,7 +97,7 @@ def calibrate(
             console.print("stopped: the camera is closed, nothing was written")
             raise typer.Exit(_INTERRUPTED) from None
     save_calibration(output, calibration, measured, overwrite=force)
-    figures = judge(calibration, measured)
+    figures = assess(calibration, measured)
     _finish(output, calibration, measured, figures, report)
 
 
@@ -164,7 +164,7 @@ def calibration_import(
     force: Force = False,
 ) -> None:
     """Import masks that were published or measured otherwise."""
-    from sci_stream.calibration.quality import judge
+    from sci_stream.calibration.quality import assess
     from sci_stream.storage.calibration_file import save_calibration
     from sci_stream.storage.calibration_import import ImportOptions, import_masks
 
@@ -187,7 +187,7 @@ def calibration_import(
     )
     calibration = import_masks(source, options)
     save_calibration(output, calibration, overwrite=force)
-    _finish(output, calibration, None, judge(calibration), report)
+    _finish(output, calibration, None, assess(calibration), report)
 
 
 @calibration_app.command("check")
@@ -197,10 +197,10 @@ def calibration_check(
     json_path: JsonPath = None,
 ) -> None:
     """Check a calibration; exit status 2 if it is not fit for use."""
-    from sci_stream.calibration.quality import Verdict, judge, worst
+    from sci_stream.calibration.quality import Verdict, assess, worst
 
     calibration, measured = _load(path)
-    figures = judge(calibration, measured)
+    figures = assess(calibration, measured)
     verdict = worst(figures)
     _print(figures)
     if json_path is not None:
@@ -220,7 +220,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
     """Print the properties of a calibration and plot it."""
     from rich.table import Table
 
-    from sci_stream.calibration.quality import judge
+    from sci_stream.calibration.quality import assess
 
     calibration, measured = _load(path)
     height, width = calibration.shape
@@ -242,7 +242,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
         if value not in (None, ""):
             table.add_row(name, escape(str(value)))
     table_console().print(table, highlight=False)
-    _finish(path, calibration, measured, judge(calibration, measured), report, wrote=False)
+    _finish(path, calibration, measured, assess(calibration, measured), report, wrote=False)
 
 
 def _load(path: Path) -> tuple[Calibration, Measured | None]:

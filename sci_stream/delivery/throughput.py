@@ -8,7 +8,7 @@ _STEPS_KEPT = 4
 _SHORTEST_S = 1e-6
 
 
-class Rate:
+class ThroughputMeter:
     """How fast a total grows, over the last few seconds; over its last few steps where they are rare."""
 
     def __init__(self, window_s: float = 5.0) -> None:

@@ -104,7 +104,7 @@ class Figures(Collector):
 
     def __init__(self, node: str, kind_of_node: str, versions: Mapping[str, str] | None = None) -> None:
         self._info = {"node": node, "kind": kind_of_node, "version": (versions or {}).get("sci-stream", "")}
-        self._told: Mapping[str, Value] = {}
+        self._reported: Mapping[str, Value] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -121,7 +121,7 @@ class Figures(Collector):
         for name in figures:
             if CATALOGUE[name].kind is MetricKind.HISTOGRAM:
                 raise KeyError(f"{name} is a histogram: observe it")
-        self._told = dict(figures)
+        self._reported = dict(figures)
 
     def observe(self, name: str, value: float, label: str = "") -> None:
         """Add a value to a histogram.
@@ -148,7 +148,7 @@ class Figures(Collector):
         yield from self._families()
 
     def _families(self) -> Iterator[Metric]:
-        for name, value in self._told.items():
+        for name, value in self._reported.items():
             figure = CATALOGUE[name]
             labels = [figure.label] if figure.label else []
             of_kind = CounterMetricFamily if figure.kind is MetricKind.COUNTER else GaugeMetricFamily

@@ -138,7 +138,7 @@ def _handler(health: Health, access: HttpAccessControl, *, needs_token: bool) ->
         def do_GET(self) -> None:
             address, now_s = str(self.client_address[0]), time.monotonic()
             with lock:
-                rate = access.visit(address, now_s)
+                rate = access.check_rate(address, now_s)
             if rate is AccessDecision.RATE:
                 self._answer(HTTPStatus.TOO_MANY_REQUESTS, "too many requests from this address: try again later\n")
                 return

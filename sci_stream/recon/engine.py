@@ -349,7 +349,7 @@ class Engine:
         if start.error is None or not self.settings.correlated:
             return None
         prior = self._masks.linear.first_iterations
-        return CorrelatedResidual(prior.explain, start.error.moves, self.settings.correlated)
+        return CorrelatedResidual(prior.posterior_mean, start.error.moves, self.settings.correlated)
 
     def _levels(self, start: InitialState) -> torch.Tensor | None:
         """Return σ at each pixel as a multiple of σ; from ȳ it is the same everywhere, as in the paper."""

@@ -10,7 +10,7 @@ from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, invalid_pixels, shift_masks
-from sci_stream.recon.initialization.lmmse import LinearStart
+from sci_stream.recon.initialization.lmmse import LmmseEstimator
 
 
 class MaskStack:
@@ -49,9 +49,9 @@ class MaskStack:
         self.__dict__.pop("linear", None)
 
     @cached_property
-    def linear(self) -> LinearStart:
+    def linear(self) -> LmmseEstimator:
         """The linear estimator of these masks."""
-        return LinearStart(self.phi, self.r_inv)
+        return LmmseEstimator(self.phi, self.r_inv)
 
     def planes(self, image: torch.Tensor) -> torch.Tensor:
         """Put the plane dimension first: four planes of a mosaic, or the one there is."""

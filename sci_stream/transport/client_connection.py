@@ -16,9 +16,9 @@ from sci_stream.delivery.clock_offset import ClockOffset
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.security.curve import SocketConfig, plain
-from sci_stream.transport.liveness import MISSED_HEARTBEATS, Moved, PauseDetector
+from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpProgress
 from sci_stream.transport.local_sockets import nearest
-from sci_stream.transport.remote_memory import UNREADABLE, can_read, lend, read_parcel, show
+from sci_stream.transport.remote_memory import UNREADABLE, can_read, export_frames, read_parcel, show
 from sci_stream.transport.sockets import (
     ENOUGH_BYTES_A_TURN,
     Monitor,
@@ -132,7 +132,7 @@ class ClientConnection:
         self._standstill = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
         self._patience_s = self._first_patience_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
-        self._moved = Moved(0, 0, 0)
+        self._moved = TcpProgress(0, 0, 0)
         self.delivering_s = float("-inf")
         """Monotonic time at which queued bytes last arrived at the peer's host."""
         self.reopened = 0
@@ -169,7 +169,7 @@ class ClientConnection:
         ``kept``: the caller keeps the frames until the peer confirms them, so that they may be shared in memory.
         """
         try:
-            send_frames(self.socket, lend(frames) if kept and self._lends else frames)
+            send_frames(self.socket, export_frames(frames) if kept and self._lends else frames)
         except zmq.Again:
             return False
         return True
@@ -190,7 +190,7 @@ class ClientConnection:
         if disconnected:
             self._interrupted = True
         if connected:
-            self._opened_s, self._moved = now_s, Moved(0, 0, 0)
+            self._opened_s, self._moved = now_s, TcpProgress(0, 0, 0)
             self._lends = False
             self.try_send(encode(self._handshake_message))
         self._flush_unsent()

@@ -17,7 +17,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.client_connection import UNKNOWN_PEER, answer
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
-from sci_stream.transport.remote_memory import lend, welcoming
+from sci_stream.transport.remote_memory import export_frames, welcoming
 from sci_stream.transport.router import RouterReceiver
 from sci_stream.transport.sockets import Monitor, ReceivedMessage, bind_near, make_socket, receive, send_to
 from sci_stream.wire import (
@@ -266,7 +266,7 @@ class Dispatcher:
             identity, frames = name.encode(), encode(snapshot)
             if (peer := self._peers.get(identity)) is not None and peer.reads:
                 # Kept until it is settled: the node reads the memory when it solves the snapshot.
-                self._lent[entry.seq], frames = frames, lend(frames)
+                self._lent[entry.seq], frames = frames, export_frames(frames)
             if not self._send(identity, frames):
                 settled += self._lose(identity, "connection broken")
         return settled

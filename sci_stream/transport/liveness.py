@@ -37,7 +37,7 @@ _COUNTERS = struct.Struct("=Q16xI4xI")
 _COUNTERS_AT = 120
 
 
-class Moved(NamedTuple):
+class TcpProgress(NamedTuple):
     """Traffic of a connection since it was opened, and its backlog."""
 
     acknowledged: int
@@ -48,7 +48,7 @@ class Moved(NamedTuple):
     """Received data packets, including those out of order."""
 
 
-class Line:
+class TcpActivity:
     """Read the TCP statistics of a ZeroMQ connection through its descriptor, without touching the connection.
 
     A message of megabytes takes seconds on a slow link, during which the peer is silent: moving data distinguish a slow
@@ -66,7 +66,7 @@ class Line:
         """Stop watching: the descriptor may be reused."""
         self._fd = -1
 
-    def moved(self) -> Moved | None:
+    def moved(self) -> TcpProgress | None:
         """Return the traffic so far; None if unknown."""
         if self._fd < 0 or not hasattr(socket, "TCP_INFO"):
             return None
@@ -81,4 +81,4 @@ class Line:
         finally:
             looked_at.detach()
         known = len(info) >= _COUNTERS_AT + _COUNTERS.size
-        return Moved(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None
+        return TcpProgress(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None

@@ -143,7 +143,7 @@ def welcoming(welcome: Welcome, parcel: ReceivedMessage, hello: Hello) -> Welcom
 
 
 @functools.cache
-def lend_from_bytes() -> int:
+def export_from_bytes() -> int:
     """Return the size from which payloads are lent.
 
     Raises
@@ -157,19 +157,19 @@ def lend_from_bytes() -> int:
     return max(_LEAST_BYTES, int(said)) if said else _LEND_FROM_BYTES
 
 
-def lend(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+def export_frames(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """Return frames to send in place of these to a peer that can read this process's memory.
 
     The caller keeps these, and what they are views of, until the peer has said that it has the message.
     """
-    least = lend_from_bytes()
+    least = export_from_bytes()
     return [
         _reference(frame) if index >= _KIND_AND_HEADER and memoryview(frame).nbytes >= least else frame
         for index, frame in enumerate(frames)
     ]
 
 
-def borrow(
+def fetch_frames(
     parcel: ReceivedMessage, frames: Sequence[memoryview], most_bytes: int
 ) -> tuple[Sequence[memoryview], dict[int, int]]:
     """Return frames of a parcel with what their references refer to, and by index the checksums of that.
@@ -215,9 +215,9 @@ def read_parcel(parcel: ReceivedMessage, frames: Sequence[memoryview], limits: L
     Raises
     ------
     WireError
-        As `borrow` and `sci_stream.wire.decode`; ``lent`` where what was read is not what had been lent.
+        As `fetch_frames` and `sci_stream.wire.decode`; ``lent`` where what was read is not what had been lent.
     """
-    whole, sums = borrow(parcel, frames, limits.max_payload_bytes)
+    whole, sums = fetch_frames(parcel, frames, limits.max_payload_bytes)
     try:
         return decode(whole, limits, sums)
     except WireError as error:

@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from sci_stream.config.fields import tcp_address
 from sci_stream.errors import TransportError
-from sci_stream.transport.liveness import Line
+from sci_stream.transport.liveness import TcpActivity
 from sci_stream.transport.local_sockets import shortcut
 
 ZERO_COPY_FROM_BYTES = 65536
@@ -221,7 +221,7 @@ class Monitor:
         self.refused = 0
         self.open = False
         """Whether the latest connection is open, for a socket with a single connection."""
-        self.line = Line()
+        self.line = TcpActivity()
         """Descriptor of that connection, for a socket with a single connection."""
 
     def drain(self) -> MonitorEvents:

@@ -93,7 +93,7 @@ class AccessMiddleware:
         """Return status and reason of a refusal; None to accept."""
         address = str((scope.get("client") or ("nowhere",))[0])
         now_s = time.monotonic()
-        if self._access.visit(address, now_s) is AccessDecision.RATE:
+        if self._access.check_rate(address, now_s) is AccessDecision.RATE:
             return _TOO_OFTEN
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sci_stream.calibration.quality import QualityFigure, Verdict, judge, worst
+from sci_stream.calibration.quality import QualityFigure, Verdict, assess, worst
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 
@@ -21,11 +21,11 @@ def calibration(change: SettingChange | None = None, **fields: object) -> Calibr
 
 
 def figure(name: str, judged: Calibration) -> QualityFigure:
-    return next(figure for figure in judge(judged) if figure.name == name)
+    return next(figure for figure in assess(judged) if figure.name == name)
 
 
 def test_assess_good_calibration_is_ok_in_every_figure() -> None:
-    figures = judge(calibration())
+    figures = assess(calibration())
     assert worst(figures) is Verdict.OK, [figure for figure in figures if figure.verdict is not Verdict.OK]
 
 
@@ -80,4 +80,4 @@ def test_bad_pixels_do_not_count_as_blind() -> None:
 
 
 def test_sensor_of_bad_pixels_only_is_bad() -> None:
-    assert worst(judge(calibration(bad_pixels=np.ones((32, 40), np.bool_)))) is Verdict.BAD
+    assert worst(assess(calibration(bad_pixels=np.ones((32, 40), np.bool_)))) is Verdict.BAD

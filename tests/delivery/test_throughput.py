@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sci_stream.delivery.throughput import Rate
+from sci_stream.delivery.throughput import ThroughputMeter
 
 
 def test_a_rate_is_over_the_last_seconds_and_falls_to_zero() -> None:
-    rate = Rate(window_s=5.0)
+    rate = ThroughputMeter(window_s=5.0)
     for second in range(11):
         rate.update(float(second), 3 * second)
     assert rate.per_s(10.0) == pytest.approx(3.0)
@@ -16,7 +16,7 @@ def test_a_rate_is_over_the_last_seconds_and_falls_to_zero() -> None:
 
 
 def test_what_comes_more_rarely_than_the_window_has_a_rate_between_two_of_it() -> None:
-    rate = Rate(window_s=5.0)
+    rate = ThroughputMeter(window_s=5.0)
     rate.update(0.0, 0)
     for second in range(8, 81, 8):
         rate.update(float(second), second * 1e6)
@@ -27,7 +27,7 @@ def test_what_comes_more_rarely_than_the_window_has_a_rate_between_two_of_it() -
 
 
 def test_the_first_step_is_a_rate_already() -> None:
-    rate = Rate()
+    rate = ThroughputMeter()
     assert rate.per_s(0.0) == 0.0
     rate.update(0.0, 0)
     assert rate.per_s(0.5) == 0.0

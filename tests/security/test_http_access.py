@@ -54,7 +54,7 @@ def test_request_without_token_is_not_a_guess() -> None:
 
 def test_requests_per_address_are_limited() -> None:
     gate = access()
-    visits = [gate.visit("10.0.0.1", 0.0) for _ in range(30)]
+    visits = [gate.check_rate("10.0.0.1", 0.0) for _ in range(30)]
     assert visits.count(AccessDecision.OPEN) == 20
-    assert gate.visit("10.0.0.2", 0.0) is AccessDecision.OPEN
-    assert gate.visit("10.0.0.1", 1.0) is AccessDecision.OPEN
+    assert gate.check_rate("10.0.0.2", 0.0) is AccessDecision.OPEN
+    assert gate.check_rate("10.0.0.1", 1.0) is AccessDecision.OPEN

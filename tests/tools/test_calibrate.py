@@ -14,7 +14,7 @@ import torch
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 from sci_stream.calibration.measurement import Measured
-from sci_stream.calibration.quality import Verdict, judge, worst
+from sci_stream.calibration.quality import Verdict, assess, worst
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, StorageError
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -106,7 +106,7 @@ def test_calibrate_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path)
     assert psnr_db[0] - psnr_db[1] < 0.3
     assert (loaded.camera_serial, loaded.bit_depth, loaded.bayer) == ("SIM-0", 12, true.bayer)
     assert loaded.saturation_dn == 4095
-    assert worst(judge(loaded, measured)) is Verdict.OK
+    assert worst(assess(loaded, measured)) is Verdict.OK
 
 
 def test_calibrate_measures_gain_and_noise() -> None:
@@ -173,7 +173,7 @@ def test_camera_without_frames_is_an_error() -> None:
 def test_write_report_plots_masks_of_any_number_and_shape(tmp_path: Path) -> None:
     for shape in ((1, 16, 20), (20, 40, 24)):
         calibration = Calibration(np.random.default_rng(1).random(shape, dtype=np.float32))
-        assert write_report(tmp_path / "c.png", "c", calibration, judge(calibration))
+        assert write_report(tmp_path / "c.png", "c", calibration, assess(calibration))
         picture = cv2.imread(str(tmp_path / "c.png"))
         assert picture is not None
         assert picture.std() > 10

@@ -23,7 +23,7 @@ from sci_stream.transport import remote_memory as lending
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE
-from sci_stream.transport.remote_memory import BufferPool, can_read, lend, read_parcel, show
+from sci_stream.transport.remote_memory import BufferPool, can_read, export_frames, read_parcel, show
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sink_client import SinkClient
 from sci_stream.transport.sockets import ReceivedMessage, receive
@@ -39,7 +39,7 @@ LARGE = dataclasses.replace(
 LENDER = """
 import sys
 import numpy as np, zmq
-from sci_stream.transport.remote_memory import lend, show
+from sci_stream.transport.remote_memory import export_frames, show
 from sci_stream.wire import encode
 from tests.transport.test_remote_memory import LARGE
 import dataclasses
@@ -47,7 +47,7 @@ counts = LARGE.counts.copy()
 frames = encode(dataclasses.replace(LARGE, counts=counts))
 socket = zmq.Context().socket(zmq.DEALER)
 socket.connect(sys.argv[1])
-socket.send_multipart([*lend(frames), show().encode()])
+socket.send_multipart([*export_frames(frames), show().encode()])
 print("sent", flush=True)
 for line in sys.stdin:
     if line.strip() == "change":
@@ -144,8 +144,8 @@ def test_what_is_too_large_is_refused_before_it_is_read(router: zmq.Socket[bytes
 
 def test_small_payloads_and_headers_are_not_lent() -> None:
     frames = encode(snapshot(1))
-    assert lend(frames) == list(frames)
-    lent = lend(encode(LARGE))
+    assert export_frames(frames) == list(frames)
+    lent = export_frames(encode(LARGE))
     assert lent[:2] == encode(LARGE)[:2]
     assert len(lent[2]) < 64
 
@@ -336,11 +336,11 @@ def test_the_size_from_which_payloads_are_lent_can_be_set(monkeypatch: pytest.Mo
     frames = encode(dataclasses.replace(snapshot(1), counts=counts))
     for said, lent in (("128", True), ("129", False), ("", False), ("1", True)):
         monkeypatch.setenv(lending.LEND_FROM_VARIABLE, said)
-        lending.lend_from_bytes.cache_clear()
-        assert (lend(frames)[2] != frames[2]) is lent
+        lending.export_from_bytes.cache_clear()
+        assert (export_frames(frames)[2] != frames[2]) is lent
     monkeypatch.setenv(lending.LEND_FROM_VARIABLE, "lots")
-    lending.lend_from_bytes.cache_clear()
+    lending.export_from_bytes.cache_clear()
     with pytest.raises(ConfigError, match="expected a number of bytes; got lots"):
-        lend(frames)
+        export_frames(frames)
     monkeypatch.undo()
-    lending.lend_from_bytes.cache_clear()
+    lending.export_from_bytes.cache_clear()

@@ -14,7 +14,7 @@ import zmq
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher
-from sci_stream.transport.liveness import MISSED_HEARTBEATS, Line, Moved, PauseDetector
+from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpActivity, TcpProgress
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire import Heartbeat, Limits, Message, encode
 from tests.transport.cable import Cable
@@ -137,7 +137,7 @@ def test_a_hello_under_another_nodes_identity_changes_nothing(bench: Bench, cont
 
 
 def test_a_line_says_what_went_over_it_and_nothing_where_that_is_not_known() -> None:
-    line = Line()
+    line = TcpActivity()
     assert line.moved() is None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
         far, _ = server.accept()
@@ -147,7 +147,7 @@ def test_a_line_says_what_went_over_it_and_nothing_where_that_is_not_known() -> 
             assert before is not None
             near.sendall(b"12345")
             far.sendall(b"123")
-            after = Moved(before.acknowledged + 5, unsent=0, arrived=1)
+            after = TcpProgress(before.acknowledged + 5, unsent=0, arrived=1)
             until(lambda: line.moved() == after, lambda: time.sleep(0.001))
             assert near.recv(10) == b"123", "it only looked"
             line.closed()

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sci_stream.bench.pipeline.stream import LoopCamera, bench_rig, neighbours, part_figures, run_once
+from sci_stream.bench.pipeline.stream import LoopCamera, bench_rig, part_figures, run_once, running_neighbours
 from sci_stream.bench.pipeline.zmq_baseline import StreamPart
 from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
@@ -73,7 +73,7 @@ def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: flo
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
         record = 'folder = "recordings"\nvideo = false\nmin_free_mib = 0\nwarn_free_mib = 0'
         path = bench_rig(Path(scratch), policy="record", record=record)
-        with neighbours(path.parent, tcp=False):
+        with running_neighbours(path.parent, tcp=False):
             summary, seconds, used_s = run_once(path, load_rig(path), LoopCamera(shape, rate_hz), snapshots)
         held = _held(Path(scratch) / "recordings")
     figures = part_figures(name, shape[0] * shape[1] * 2, snapshots, seconds, summary=summary, used_s=used_s)

@@ -32,7 +32,7 @@ class SleepingDenoiser:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def form(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
+    def graph_key(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
         """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
         return self.name
 

@@ -178,7 +178,7 @@ def _worker(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def neighbours(folder: Path, *, tcp: bool) -> Iterator[None]:
+def running_neighbours(folder: Path, *, tcp: bool) -> Iterator[None]:
     """Set the folder for local sockets in this process and its children, as a supervisor does for its nodes."""
     if not tcp:
         os.environ[FOLDER_VARIABLE] = str(folder)
@@ -279,7 +279,7 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
         with tempfile.TemporaryDirectory(prefix="sci-stream-bench-") as folder:
             path = bench_rig(Path(folder))
             camera = LoopCamera((height_px, width_px), rate_hz)
-            with neighbours(path.parent, tcp=tcp):
+            with running_neighbours(path.parent, tcp=tcp):
                 summary, seconds, used_s = run_once(path, load_rig(path), camera, count)
             measured.append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
             measured.append(measure_zmq_baseline(Path(folder), name + BARE, nbytes, count, rate_hz, tcp=tcp))

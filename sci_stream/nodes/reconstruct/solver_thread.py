@@ -156,7 +156,7 @@ class SolverThread:
             torch.set_num_threads(section.threads)
         self.device_name = describe_device(self._device)
         self._denoiser, self._settings = make_prior(section, self._device)
-        self._told = self._tell()
+        self._reported = self._current_status()
         self._dtype = torch.float16 if section.video_dtype == "float16" else torch.float32
         self._cancelled = False
         self._denoised = 0
@@ -224,7 +224,7 @@ class SolverThread:
             "utilisation": self._utilisation.of(self._busy_s, time.monotonic()),
             "out_of_memory": self._out_of_memory,
         }
-        return {**found, **memory_in_use(self._device), **self._told, **self._watch_status}
+        return {**found, **memory_in_use(self._device), **self._reported, **self._watch_status}
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -273,10 +273,10 @@ class SolverThread:
         except SciStreamError as error:
             return Changed(job.request, error)
         self._section, self._settings = section, settings
-        self._told = self._tell()
+        self._reported = self._current_status()
         return Changed(job.request, parameters=self._parameters)
 
-    def _tell(self) -> dict[str, int | float | str]:
+    def _current_status(self) -> dict[str, int | float | str]:
         """Declare the parameters and return the solver settings."""
         section, prior, settings = self._section, self._denoiser.name, self._settings
         self._parameters = solver_parameters(self._given, section, prior, settings)

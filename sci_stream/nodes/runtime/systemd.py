@@ -26,7 +26,7 @@ class SystemdNotifier:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
         self._ready = False
-        self._told = ""
+        self._reported = ""
         self._progress: int | None = None
 
     def report(self, words: str, *, progress: int, idle: bool) -> None:
@@ -47,8 +47,8 @@ class SystemdNotifier:
         if not self._ready:
             self._ready = True
             lines.append("READY=1")
-        if words != self._told:
-            self._told = words
+        if words != self._reported:
+            self._reported = words
             lines.append("STATUS=" + words.replace("\n", " "))
         if idle or progress != self._progress:
             self._progress = progress

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingSwitch:
+class RecordingChange:
     """The operator started (``on``) or stopped the recording of ``file``."""
 
     on: bool
@@ -43,7 +43,7 @@ class RecordingController:
         self._closing: tuple[Recorder, threading.Thread] | None = None
         self._last_status: RecorderStatus | None = None
         self.recorder: Recorder | None = None
-        self.switched: list[RecordingSwitch] = []
+        self.switched: list[RecordingChange] = []
         """What the operator did, for the summary."""
 
     @property
@@ -94,7 +94,7 @@ class RecordingController:
 
     def note(self, *, on: bool, file: str) -> None:
         """Record that the operator did this."""
-        self.switched.append(RecordingSwitch(on, file, unix_ns()))
+        self.switched.append(RecordingChange(on, file, unix_ns()))
         log.info("recording %s from the page: %s", "started" if on else "stopped", file)
 
     def close(self, ledger: JsonObject | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sci_stream.delivery.throughput import Rate
+from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.model import JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
@@ -121,7 +121,7 @@ class SeriesRecording:
             self.writer.close()
             raise
         self.mb_per_s = 0.0
-        self._rate = Rate()
+        self._rate = ThroughputMeter()
         self._began_s = time.monotonic()
         self._rate.update(self._began_s, 0)
         self.ledger: JsonObject | None = None

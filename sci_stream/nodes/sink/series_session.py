@@ -23,7 +23,7 @@ from sci_stream.nodes.sink.options import movie_options, recorder_options
 from sci_stream.nodes.sink.recorder import OnDurable, Recorder, SubmitResult, Written
 from sci_stream.nodes.sink.recording_controller import RecordingController
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
-from sci_stream.nodes.sink.status import Rates, RecordingStatus, SeriesStatus
+from sci_stream.nodes.sink.status import RecordingStatus, SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording import recording_path
 from sci_stream.storage.recording.segments import earlier_segments
@@ -395,7 +395,7 @@ class SeriesSession:
             n_frames=info.n_frames,
             bit_depth=info.bit_depth,
             ledger=self.ledger.counts(),
-            rates=Rates(
+            rates=SinkRates(
                 acquired_per_s=round(statistics.acquired_rate.per_s(now_s), 3),
                 reconstructed_per_s=round(rate, 3),
                 video_fps=round(rate * info.n_frames, 2),

@@ -10,7 +10,7 @@ import numpy as np
 
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.delivery.ledger import Ledger
-from sci_stream.delivery.throughput import Rate
+from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.nodes.sink.control_broker import SettingChange
 
@@ -79,8 +79,8 @@ class SeriesStatistics:
     def __init__(self, info: SeriesInfo) -> None:
         self.info = info
         self.ledger = Ledger()
-        self.rate = Rate()
-        self.acquired_rate = Rate()
+        self.rate = ThroughputMeter()
+        self.acquired_rate = ThroughputMeter()
         self.end_reason = ""
         self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
         self._psnr_db = _Mean()

@@ -11,7 +11,7 @@ from sci_stream.health.metrics import Value
 from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.live_movie import MovieStatus
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus
-from sci_stream.nodes.sink.recording_controller import RecordingSwitch
+from sci_stream.nodes.sink.recording_controller import RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationFigures
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY
 from sci_stream.transport.results_server import Peer
@@ -39,7 +39,7 @@ class RecordingStatus:
     """The recording of a series: ``recorder`` is None if nothing was ever recorded."""
 
     recorder: RecorderStatus | None = None
-    switched: tuple[RecordingSwitch, ...] = ()
+    switched: tuple[RecordingChange, ...] = ()
     movie: MovieStatus | None = None
 
     @property
@@ -60,7 +60,7 @@ class RecordingStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class SinkRates:
     """Recent rates: snapshots from the camera and reconstructed, and video frames, per s."""
 
     acquired_per_s: float
@@ -82,7 +82,7 @@ class SeriesStatus:
     n_frames: int
     bit_depth: int | None
     ledger: LedgerCounts
-    rates: Rates
+    rates: SinkRates
     latency_ms: Mapping[str, Mapping[str, float]]
     psnr_db: float | None
     iterations: int | None

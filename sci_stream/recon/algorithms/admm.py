@@ -16,12 +16,12 @@ from sci_stream.recon.algorithms.gap import (
     CorrelatedResidual,
     Denoise,
     Observe,
+    active_correlation,
     cycle_denoisers,
-    explained,
-    in_time,
+    data_step_gaussian,
     noise_variance_ratio,
 )
-from sci_stream.recon.algorithms.noise_level import placed
+from sci_stream.recon.algorithms.noise_level import local_sigma
 
 
 def admm(
@@ -77,15 +77,15 @@ def admm(
     # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
     ridge_inv, noise_ratio = r_inv / (1.0 + gamma * r_inv), noise_variance_ratio(noise, r_inv)
     u = torch.zeros_like(v)
-    for turn, (sigma, prior) in enumerate(zip(sigmas, itertools.cycle(cycle_denoisers(denoise)), strict=False)):
+    for iteration, (sigma, prior) in enumerate(zip(sigmas, itertools.cycle(cycle_denoisers(denoise)), strict=False)):
         if noise_ratio is not None:
             ridge_inv = r_inv / (1.0 + gamma * r_inv + noise_ratio / sigma**2)
         x = v - u
         residual = y - forward(phi, x)
         projected = torch.addcmul(x, phi, (residual * ridge_inv).unsqueeze(-3))
-        first = in_time(correlated, turn)
-        x = projected if first is None else explained(x, projected, residual, r_inv, first)
-        v = prior(x + u, placed(sigma, relative))
+        first = active_correlation(correlated, iteration)
+        x = projected if first is None else data_step_gaussian(x, projected, residual, r_inv, first)
+        v = prior(x + u, local_sigma(sigma, relative))
         u = u + (x - v)
         if observe is not None:
             observe(x, v)

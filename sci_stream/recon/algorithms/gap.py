@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.optics.forward import accumulate_and_project, forward
-from sci_stream.recon.algorithms.noise_level import on_device, placed
+from sci_stream.recon.algorithms.noise_level import local_sigma, on_device
 
 Denoise = Callable[[torch.Tensor, float], torch.Tensor]
 """D_σ on whole videos: (…, B, H, W), σ on the 0–1 scale → the same shape, not aliasing its input."""
@@ -21,7 +21,7 @@ Observe = Callable[[torch.Tensor, torch.Tensor], None]
 """Called with x^(k+1) and v^(k+1) after each iteration, (…, B, H, W) both; read-only and never changed later."""
 
 
-Explain = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+PosteriorMean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """What is left unexplained, (…, H, W), and where that is measured, 1 or 0, → changes of the frames, (…, B, H, W)."""
 
 
@@ -31,7 +31,7 @@ class CorrelatedResidual(NamedTuple):
     ``where``, (…, H, W), 0–1: how far that is to be thought of each pixel; the projection does the rest.
     """
 
-    explain: Explain
+    posterior_mean: PosteriorMean
     where: torch.Tensor
     iterations: int
 
@@ -51,13 +51,13 @@ class Problem(NamedTuple):
     relative: torch.Tensor | None = None
     """σ at each pixel as a multiple of σ, (…, H, W); None where it is the same everywhere."""
 
-    def explained(self, turn: int) -> CorrelatedResidual | None:
+    def correlated_at(self, iteration: int) -> CorrelatedResidual | None:
         """Return how the iteration with this number, from 0, explains what is left; None for the projection alone."""
-        return in_time(self.correlated, turn)
+        return active_correlation(self.correlated, iteration)
 
-    def denoise(self, turn: int) -> Denoise:
+    def denoise(self, iteration: int) -> Denoise:
         """Return what the iteration with this number, from 0, denoises with."""
-        return self.priors[turn % len(self.priors)]
+        return self.priors[iteration % len(self.priors)]
 
 
 class State(NamedTuple):
@@ -70,7 +70,7 @@ class State(NamedTuple):
     y_acc: torch.Tensor
     d: torch.Tensor | None
     x: torch.Tensor | None = None
-    turn: int = 0
+    iteration: int = 0
 
 
 Step = Callable[[State, float, Problem], State]
@@ -79,22 +79,22 @@ Step = Callable[[State, float, Problem], State]
 
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
-    v, y_acc, turn = state.v, state.y_acc, state.turn
+    v, y_acc, iteration = state.v, state.y_acc, state.iteration
     y, phi, r_inv, _, relaxation, observed, noise_ratio, *_ = problem
     weight = None if noise_ratio is None else data_weight(noise_ratio, sigma)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
-    if (correlated := problem.explained(turn)) is not None:
-        x = explained(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
-    d = problem.denoise(turn)(x, placed(sigma, problem.relative))
-    return State(d, y_acc, d, x if observed else None, turn + 1)
+    if (correlated := problem.correlated_at(iteration)) is not None:
+        x = data_step_gaussian(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
+    d = problem.denoise(iteration)(x, local_sigma(sigma, problem.relative))
+    return State(d, y_acc, d, x if observed else None, iteration + 1)
 
 
-def in_time(correlated: CorrelatedResidual | None, turn: int) -> CorrelatedResidual | None:
+def active_correlation(correlated: CorrelatedResidual | None, iteration: int) -> CorrelatedResidual | None:
     """Return it if the iteration with this number, from 0, is among the first ones that it is for."""
-    return correlated if correlated is not None and turn < correlated.iterations else None
+    return correlated if correlated is not None and iteration < correlated.iterations else None
 
 
-def explained(
+def data_step_gaussian(
     v: torch.Tensor,
     projected: torch.Tensor,
     residual: torch.Tensor,
@@ -108,7 +108,7 @@ def explained(
     ``projected``, which is overwritten.
     """
     measured = (r_inv > 0).to(v.dtype)
-    changed = correlated.explain(residual * measured, measured).add_(v)
+    changed = correlated.posterior_mean(residual * measured, measured).add_(v)
     return projected.lerp_(changed, correlated.where.unsqueeze(-3))
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 
 from sci_stream.ports import RecordableDenoiser
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Explain, Problem, State, gap_step
-from sci_stream.recon.algorithms.noise_level import Level
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, PosteriorMean, Problem, State, gap_step
+from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.denoisers.temporal import VideoDenoiser
 
 Replay = Callable[[], None]
@@ -73,7 +73,7 @@ class CudaGraphStep:
         self._denoiser = denoiser
         self._recorder = recorder
         self._recordings: dict[tuple[Hashable, ...], _Recording] = {}
-        self._explain: Explain | None = None
+        self._posterior_mean: PosteriorMean | None = None
 
     @property
     def recordings(self) -> int:
@@ -91,24 +91,26 @@ class CudaGraphStep:
         """Do one iteration, as `gap_step` does. The new state's d is a tensor of its own; v and y_acc are not."""
         if state.d is None or self.fault or state.v.numel() > MOST_PIXELS:
             return gap_step(state, sigma, problem)
-        prior = problem.denoise(state.turn)
-        form = prior.form(sigma) if isinstance(prior, VideoDenoiser) else self._denoiser.form(sigma)
-        correlated = problem.explained(state.turn)
-        explain = None if correlated is None else correlated.explain
-        if explain is not None and explain != self._explain:  # of other masks: those before are not met again
-            self._explain = explain
+        prior = problem.denoise(state.iteration)
+        graph_key = prior.graph_key(sigma) if isinstance(prior, VideoDenoiser) else self._denoiser.graph_key(sigma)
+        correlated = problem.correlated_at(state.iteration)
+        posterior_mean = None if correlated is None else correlated.posterior_mean
+        if (
+            posterior_mean is not None and posterior_mean != self._posterior_mean
+        ):  # of other masks: those before are not met again
+            self._posterior_mean = posterior_mean
             self._recordings = {key: held for key, held in self._recordings.items() if key[-1] is None}
         key = (
             state.v.shape,
             state.v.dtype,
             id(problem.phi),
             prior,
-            form,
+            graph_key,
             problem.relaxation,
             problem.observed,
             problem.noise_ratio is None,
             problem.relative is None,
-            explain,
+            posterior_mean,
         )
         if key not in self._recordings:
             try:
@@ -124,7 +126,7 @@ class CudaGraphStep:
         recording.replay()
         recording.loaded[:2] = [recording.v, recording.y_acc]
         x = recording.x.clone() if recording.x is not None else None
-        return State(recording.v, recording.y_acc, recording.d.clone(), x, state.turn + 1)
+        return State(recording.v, recording.y_acc, recording.d.clone(), x, state.iteration + 1)
 
 
 def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) -> _Recording:
@@ -132,7 +134,7 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
     v, y_acc, y, r_inv = map(_own, (state.v, state.y_acc, problem.y, problem.r_inv))
     optional = (problem.noise_ratio, problem.relative)
     noise_ratio, relative = (None if image is None else _own(image) for image in optional)
-    correlated = problem.explained(state.turn)
+    correlated = problem.correlated_at(state.iteration)
     where = None if correlated is None else _own(correlated.where)
     d = torch.empty_like(v)
     recording = _Recording(
@@ -146,10 +148,12 @@ def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) ->
         r_inv=r_inv,
         noise_ratio=noise_ratio,
         relative=relative,
-        priors=(problem.denoise(state.turn),),
-        correlated=None if correlated is None or where is None else CorrelatedResidual(correlated.explain, where, 1),
+        priors=(problem.denoise(state.iteration),),
+        correlated=None
+        if correlated is None or where is None
+        else CorrelatedResidual(correlated.posterior_mean, where, 1),
     )
-    level = Level(sigma, recording.sigma)
+    level = NoiseLevel(sigma, recording.sigma)
 
     def once() -> None:
         after = gap_step(State(v, y_acc, None), level, own_problem)

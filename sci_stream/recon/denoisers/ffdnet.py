@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-from sci_stream.recon.algorithms.noise_level import in_places
+from sci_stream.recon.algorithms.noise_level import sigma_map
 from sci_stream.recon.backend.device import half_dtype, prepare_libraries
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.denoisers.conv2d import Convolve, convolve, convolve_mixed, fastest_on_gpu, pad_channels
@@ -93,14 +93,14 @@ class FfdnetDenoiser:
         if precision is Precision.AUTO and self.half is not None:
             self.half_from_sigma = self._lowest_sigma_in_half(device)
 
-    def form(self, sigma: float) -> str:
+    def graph_key(self, sigma: float) -> str:
         """Return in what precision the network computes at this level; see `sci_stream.ports.RecordableDenoiser`."""
         return "half" if sigma >= self.half_from_sigma else "full"
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
-        network = self._half if self.form(sigma) == "half" else self._full
-        level = _map_of(in_places(sigma, x), x.shape[0])
+        network = self._half if self.graph_key(sigma) == "half" else self._full
+        level = _map_of(sigma_map(sigma, x), x.shape[0])
         out = torch.empty_like(x)
         self._frame_pixels = x.shape[1] * x.shape[2]
         sizes = plan_chunks(x.shape[0], self._frame_pixels, self._pixels_per_chunk)

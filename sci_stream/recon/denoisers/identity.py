@@ -10,7 +10,7 @@ class IdentityDenoiser:
 
     name = "identity"
 
-    def form(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
+    def graph_key(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
         """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
         return self.name
 

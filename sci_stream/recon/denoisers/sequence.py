@@ -35,10 +35,10 @@ class SequenceDenoiser:
         self._then = then
         self._switch_sigma = switch_sigma
 
-    def form(self, sigma: float) -> Hashable:
+    def graph_key(self, sigma: float) -> Hashable:
         """Return which of the two is used at this level, and its form."""
         first = sigma > self._switch_sigma
-        return first, (self._first if first else self._then).form(sigma)
+        return first, (self._first if first else self._then).graph_key(sigma)
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""

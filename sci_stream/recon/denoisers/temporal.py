@@ -44,7 +44,7 @@ class FrameDenoiser:
     def __init__(self, prior: Denoiser) -> None:
         self._prior = prior
 
-    def form(self, sigma: float) -> Hashable:
+    def graph_key(self, sigma: float) -> Hashable:
         """Return the prior's form; see `sci_stream.ports.RecordableDenoiser`."""
         return _form(self._prior, sigma)
 
@@ -88,7 +88,7 @@ class TemporalDctDenoiser:
         bands.append(_Band(torch.tensor(changes, dtype=torch.long), 1.0, _MIDDLE, 1.0))
         self._bands = [band._replace(rows=band.rows.to(device)) for band in bands if len(band.rows)]
 
-    def form(self, sigma: float) -> Hashable:
+    def graph_key(self, sigma: float) -> Hashable:
         """Return the prior's forms at all the levels that it is asked for."""
         return tuple(_form(self._prior, sigma * band.sigma) for band in self._bands)
 
@@ -180,4 +180,4 @@ def ending_on_frames(priors: tuple[VideoDenoiser, ...], iterations: int) -> tupl
 
 def _form(prior: Denoiser, sigma: float) -> Hashable:
     """Return a prior's form; None of one that cannot be recorded."""
-    return prior.form(sigma) if isinstance(prior, RecordableDenoiser) else None
+    return prior.graph_key(sigma) if isinstance(prior, RecordableDenoiser) else None

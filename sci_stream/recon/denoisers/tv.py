@@ -50,7 +50,7 @@ class TvDenoiser:
         self._most_frames = sys.maxsize
         self._frames = 0
 
-    def form(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
+    def graph_key(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
         """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
         return self.name
 

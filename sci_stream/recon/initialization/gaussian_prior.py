@@ -42,7 +42,7 @@ from sci_stream.recon.initialization.optical_flow import box_mean
 # ν in units of Σφ² and of the frames' variance. It holds the solution where masks hardly differ.
 _NOISE = 0.025
 
-# Of `GaussianPrior.explain`, which is asked again in the next iteration.
+# Of `GaussianPrior.posterior_mean`, which is asked again in the next iteration.
 _STEPS_EXPLAIN = 1
 
 # Of conjugate gradients: the estimate is then 0.1 to 0.3 dB short of what it converges to.
@@ -162,7 +162,7 @@ class GaussianPrior:
         """Diagonal of (ΦCΦᵀ + νI)⁻¹, estimated, (P, H, W)."""
         return self._inverse_diagonal()
 
-    def explain(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+    def posterior_mean(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
         """Return the changes of the frames that a residual speaks for, (P, B, H, W), a new tensor; see `solve`."""
         return self.solve(residual, measured, _STEPS_EXPLAIN).frames()
 

@@ -10,7 +10,7 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.lmmse import LinearStart
+from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.initialization.warm_start import predict
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
@@ -110,7 +110,7 @@ class Initializer:
         snapshot: Snapshot,
         coded: Measurement,
         still: torch.Tensor,
-        linear: LinearStart,
+        linear: LmmseEstimator,
         iterations: int,
     ) -> InitialState:
         """Return where to begin.

@@ -56,7 +56,7 @@ class InitialGuess(NamedTuple):
     error: torch.Tensor
 
 
-class LinearStart:
+class LmmseEstimator:
     """What is common to all snapshots of one mask stack.
 
     Parameters
@@ -100,7 +100,7 @@ class LinearStart:
 
 
 class LeaveOneOutError:
-    """What one measurement says for and against guesses at its frames; made by `LinearStart.evidence`."""
+    """What one measurement says for and against guesses at its frames; made by `LmmseEstimator.evidence`."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ def gradient(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return down.reshape(images.shape), right.reshape(images.shape)
 
 
-def carried(
+def warp(
     images: torch.Tensor, flow: torch.Tensor, times: torch.Tensor, *, stride: int = 1, cubic: bool = False
 ) -> torch.Tensor:
     """Carry images along a velocity, image(p − t·flow(p)), to the pixels p that are asked for.
@@ -112,7 +112,7 @@ class Trajectory(NamedTuple):
         return cls(pixels, (flow.flip(0) * per_pixel.view(2, 1, 1)).permute(1, 2, 0).contiguous())
 
     def carry(self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
-        """Return images carried along it, (N, C, H, W) → (T, C, h, w), a new tensor, as `carried` does."""
+        """Return images carried along it, (N, C, H, W) → (T, C, h, w), a new tensor, as `warp` does."""
         places = torch.addcmul(self.pixels, times.view(-1, 1, 1, 1), self.per_frame, value=-1)
         # One image is not copied for each time; and with times for a batch, a CPU reads them in parallel.
         return F.grid_sample(
@@ -211,7 +211,7 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
         for _ in range(rounds):
             latest = level[-frames:]
             time = torch.arange(1 - len(latest), 1, dtype=video.dtype, device=video.device)
-            aligned = carried(latest.unsqueeze(1), flow, -time).squeeze(1)
+            aligned = warp(latest.unsqueeze(1), flow, -time).squeeze(1)
             mean = aligned.mean(0)
             centred = time - time.mean()
             slope = torch.tensordot(centred / centred.square().sum(), aligned, dims=1)

@@ -106,7 +106,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence
     with_slopes = torch.cat((last, *gradient(last)))
     thinned = {stride: coded.thinned(stride) for stride in {stride for stride, _ in _STEPS}}
     flow = velocity(past.mean(0), finest=2, rounds=2)
-    flow = _believable(flow, last, thinned[2], stride=2)
+    flow = _trusted_share(flow, last, thinned[2], stride=2)
     for stride, radius in _STEPS:
         flow = refine(flow, with_slopes if stride > 1 else last, thinned[stride], stride=stride, radius=radius)
     moved = box_mean((torch.hypot(*flow).unsqueeze(0) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), _MOVED_PX)
@@ -115,7 +115,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence
 
 def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
     """Carry a frame forward, x_b(p) = last(p − (b + 1)·flow(p)), (P, h, w) → (P, B, h, w), b = 0 … B − 1."""
-    return torch.cat([image for _, image in _carried(last, flow, n_frames, stride=1, cubic=True)], dim=1)
+    return torch.cat([image for _, image in _warped(last, flow, n_frames, stride=1, cubic=True)], dim=1)
 
 
 def refine(
@@ -152,7 +152,7 @@ def refine(
     """
     residual, weight = coded.y.clone(), coded.r_inv.sqrt()
     rows, columns = torch.zeros_like(residual), torch.zeros_like(residual)
-    for frames, moved in _carried(image, flow, coded.phi.shape[1], stride=stride):
+    for frames, moved in _warped(image, flow, coded.phi.shape[1], stride=stride):
         here, down, right = moved.chunk(3) if stride > 1 else (moved, *gradient(moved))
         masks = coded.phi[:, frames]
         residual -= forward(masks, here)
@@ -165,7 +165,7 @@ def refine(
     return flow + (enlarged(step, *flow.shape[-2:]) if stride > 1 else step)
 
 
-def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, stride: int) -> torch.Tensor:
+def _trusted_share(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, stride: int) -> torch.Tensor:
     """Keep of the velocity, pixel by pixel, the share that explains the measurement around it best.
 
     ``coded`` is thinned by the stride.
@@ -173,7 +173,7 @@ def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, s
     misfits = []
     for share in _SHARES:
         residual = coded.y.clone()
-        for frames, image in _carried(last, share * flow, coded.phi.shape[1], stride=stride):
+        for frames, image in _warped(last, share * flow, coded.phi.shape[1], stride=stride):
             residual -= forward(coded.phi[:, frames], image)
         misfits.append((residual.square_() * coded.r_inv).sum(0))
     best = box_mean(torch.stack(misfits), 4).min(0).indices  # a tenth of the time that argmin takes
@@ -181,7 +181,7 @@ def _believable(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, s
     return flow * enlarged(box_mean(share_of.unsqueeze(0), 1), *flow.shape[-2:])
 
 
-def _carried(
+def _warped(
     images: torch.Tensor, flow: torch.Tensor, n_frames: int, *, stride: int, cubic: bool = False
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield images (C, h, w) carried forward to the next frames, as (which frames, (C, frames, h', w'))."""

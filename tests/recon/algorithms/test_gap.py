@@ -73,7 +73,7 @@ def test_the_first_iterations_explain_by_neighbours_where_told_and_no_more_than_
     inverse = torch.linalg.pinv(torch.diag(seen) @ (matrix @ root @ root.T @ matrix.T) @ torch.diag(seen))
     where = torch.rand(2, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
-    def explain(residual: torch.Tensor, report: torch.Tensor) -> torch.Tensor:
+    def posterior_mean(residual: torch.Tensor, report: torch.Tensor) -> torch.Tensor:
         assert torch.equal(report, measured)
         assert float(residual[1, 2]) == 0.0
         return (root @ root.T @ matrix.T @ inverse @ residual.flatten()).view(3, 2, 4)
@@ -89,7 +89,7 @@ def test_the_first_iterations_explain_by_neighbours_where_told_and_no_more_than_
         share = where.flatten().repeat(3) if n < 2 else 0.0
         v = shrink((projected + share * (by_neighbours - projected)).view(3, 2, 4), sigma).flatten()
         expected.append(v.view(3, 2, 4))
-    correlated = CorrelatedResidual(explain, where, 2)
+    correlated = CorrelatedResidual(posterior_mean, where, 2)
     sigmas = [0.3, 0.2, 0.1, 0.05]
     iterates = gap(start, y, phi, r_inv, denoise=shrink, sigmas=sigmas, relaxation=1.0, correlated=correlated)
     for got, wanted in zip(iterates, expected, strict=True):

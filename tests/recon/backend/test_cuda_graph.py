@@ -14,8 +14,8 @@ import torch
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import RecordableDenoiser
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Explain, Step, cold_start, gap, gap_step
-from sci_stream.recon.algorithms.noise_level import Level, in_places, on_device, placed, scaled
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, PosteriorMean, Step, cold_start, gap, gap_step
+from sci_stream.recon.algorithms.noise_level import NoiseLevel, local_sigma, on_device, scaled, sigma_map
 from sci_stream.recon.backend.cuda_graph import MOST_PIXELS, CudaGraphStep, Replay, record_cuda_graph
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
@@ -81,10 +81,12 @@ def test_iterations_that_explain_by_neighbours_are_recorded_too_and_let_go_when_
     denoise, problem = TvDenoiser(), Problem()
     recorded = CudaGraphStep(denoise, by_hand)
     for factor in (0.4, 0.4, 0.7):
-        explain = partial(spread_evenly, factor)
+        posterior_mean = partial(spread_evenly, factor)
         for where in (0.3, 1.0):
             how = {
-                "correlated": CorrelatedResidual(EXPLAIN.setdefault(factor, explain), torch.full((18, 15), where), 3)
+                "correlated": CorrelatedResidual(
+                    EXPLAIN.setdefault(factor, posterior_mean), torch.full((18, 15), where), 3
+                )
             }
             for got, wanted in zip(
                 problem.solve(denoise, recorded, problem.phi, **how),
@@ -96,7 +98,7 @@ def test_iterations_that_explain_by_neighbours_are_recorded_too_and_let_go_when_
     assert not recorded.fault
 
 
-EXPLAIN: dict[float, Explain] = {}
+EXPLAIN: dict[float, PosteriorMean] = {}
 
 
 def spread_evenly(factor: float, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
@@ -189,7 +191,7 @@ def test_very_large_videos_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_level_is_a_number_with_a_copy_on_the_device() -> None:
     tensor = torch.tensor(0.5)
-    level = Level(0.25, tensor)
+    level = NoiseLevel(0.25, tensor)
     assert level == 0.25
     assert level * 4 == 1.0
     assert on_device(level, torch.zeros(2)) is tensor
@@ -198,12 +200,12 @@ def test_a_level_is_a_number_with_a_copy_on_the_device() -> None:
 
 def test_a_level_may_differ_from_place_to_place() -> None:
     relative, tensor, like = torch.tensor([[[0.5, 2.0]]]), torch.tensor(0.1), torch.zeros(3, 1, 2)
-    level = placed(Level(0.1, tensor), relative)
+    level = local_sigma(NoiseLevel(0.1, tensor), relative)
     assert (level, on_device(level, like)) == (0.1, tensor)
-    torch.testing.assert_close(in_places(level, like), torch.tensor([[[0.05, 0.2]]]))
-    torch.testing.assert_close(in_places(scaled(placed(0.1, relative), 2.0), like), torch.tensor([[[0.1, 0.4]]]))
-    assert in_places(level * 1.0, like).ndim == 0, "a mere number is the same everywhere"
-    assert placed(0.1, None) == 0.1
+    torch.testing.assert_close(sigma_map(level, like), torch.tensor([[[0.05, 0.2]]]))
+    torch.testing.assert_close(sigma_map(scaled(local_sigma(0.1, relative), 2.0), like), torch.tensor([[[0.1, 0.4]]]))
+    assert sigma_map(level * 1.0, like).ndim == 0, "a mere number is the same everywhere"
+    assert local_sigma(0.1, None) == 0.1
 
 
 @pytest.mark.gpu

@@ -82,7 +82,9 @@ def test_what_a_residual_speaks_for_is_the_linear_estimate_too(monkeypatch: pyte
     gram, cross = dense(model, ESTIMATES.kappa2)
     changes = torch.einsum("kpq,q->kp", cross, torch.linalg.solve(gram, residual.double().flatten()))
     expected = (cosines(B).T @ changes).view(B, H, W)
-    torch.testing.assert_close(model.explain(residual, everywhere(residual))[0].double(), expected, atol=2e-4, rtol=0)
+    torch.testing.assert_close(
+        model.posterior_mean(residual, everywhere(residual))[0].double(), expected, atol=2e-4, rtol=0
+    )
 
 
 def error_after(steps: int, phi: torch.Tensor) -> float:

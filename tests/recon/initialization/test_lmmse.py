@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization import gaussian_prior as field_model
-from sci_stream.recon.initialization.lmmse import LeaveOneOutError, LinearStart
+from sci_stream.recon.initialization.lmmse import LeaveOneOutError, LmmseEstimator
 from sci_stream.recon.metrics import psnr
 
 B, H, W = 8, 64, 72
@@ -40,7 +40,7 @@ def evidence_of(video: torch.Tensor, *, grey: bool = False) -> tuple[LeaveOneOut
     """Return what a video's measurement says, and ȳ."""
     phi = masks_like(video, grey=grey)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
-    return LinearStart(phi, r_inv).evidence(y, r_inv), cold_start(y, phi, r_inv)
+    return LmmseEstimator(phi, r_inv).evidence(y, r_inv), cold_start(y, phi, r_inv)
 
 
 @pytest.mark.parametrize("grey", [False, True])
@@ -110,7 +110,7 @@ def test_any_size_any_masks_any_blind_pixels_give_finite_frames(
     r_inv = inverse_gram(gram_diag(phi), valid)
     y = forward(phi, torch.rand(planes, b, h, w, generator=generator))
     still = cold_start(y, phi, r_inv)
-    guess = LinearStart(phi, r_inv).evidence(y, r_inv).cold(still)
+    guess = LmmseEstimator(phi, r_inv).evidence(y, r_inv).cold(still)
     assert guess.video.shape == phi.shape
     assert bool(guess.video.isfinite().all())
     assert bool((guess.error >= 0).all())
@@ -128,9 +128,9 @@ def test_planes_are_solved_alike_together_and_alone() -> None:
     phi = masks_like(video)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
     still = cold_start(y, phi, r_inv)
-    together = LinearStart(phi, r_inv).evidence(y, r_inv).cold(still).video
+    together = LmmseEstimator(phi, r_inv).evidence(y, r_inv).cold(still).video
     for plane in (slice(0, 1), slice(1, 2)):
-        alone = LinearStart(phi[plane], r_inv[plane]).evidence(y[plane], r_inv[plane]).cold(still[plane]).video
+        alone = LmmseEstimator(phi[plane], r_inv[plane]).evidence(y[plane], r_inv[plane]).cold(still[plane]).video
         torch.testing.assert_close(together[plane], alone, atol=1e-5, rtol=0)
 
 
@@ -149,8 +149,8 @@ def test_a_gpu_gives_the_same() -> None:
     phi = masks_like(video)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
     still = cold_start(y, phi, r_inv)
-    here = LinearStart(phi, r_inv).evidence(y, r_inv).cold(still).video
-    on_gpu = LinearStart(phi.cuda(), r_inv.cuda()).evidence(y.cuda(), r_inv.cuda()).cold(still.cuda()).video
+    here = LmmseEstimator(phi, r_inv).evidence(y, r_inv).cold(still).video
+    on_gpu = LmmseEstimator(phi.cuda(), r_inv.cuda()).evidence(y.cuda(), r_inv.cuda()).cold(still.cuda()).video
     torch.testing.assert_close(on_gpu.cpu(), here, atol=1e-3, rtol=0)
 
 
@@ -183,7 +183,7 @@ def test_known_noise_is_not_taken_for_texture() -> None:
     noise = torch.full((1, H, W), 0.2**2)
     y = forward(phi, truth) + 0.2 * torch.randn(1, H, W, generator=torch.Generator().manual_seed(3))
     r_inv = inverse_gram(gram_diag(phi))
-    linear, still = LinearStart(phi, r_inv), cold_start(y, phi, r_inv)
+    linear, still = LmmseEstimator(phi, r_inv), cold_start(y, phi, r_inv)
     true = float((still - truth)[(r_inv > 0).unsqueeze(1).expand_as(truth)].square().mean()) ** 0.5
     report = []
     for known in (noise, None):

@@ -8,7 +8,7 @@ import torch
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization import warm_start
-from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError, LinearStart
+from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError, LmmseEstimator
 from sci_stream.recon.initialization.optical_flow import box_mean, gradient
 from sci_stream.recon.initialization.warm_start import Prediction, extrapolate, predict, refine
 from sci_stream.recon.measurement import Measurement
@@ -45,7 +45,7 @@ def still_of(measured: Measurement) -> torch.Tensor:
 
 
 def cold_of(measured: Measurement, *, linear: bool = True) -> tuple[InitialGuess, LeaveOneOutError]:
-    evidence = LinearStart(measured.phi, measured.r_inv).evidence(measured.y, measured.r_inv)
+    evidence = LmmseEstimator(measured.phi, measured.r_inv).evidence(measured.y, measured.r_inv)
     return evidence.cold(still_of(measured), linear=linear), evidence
 
 
