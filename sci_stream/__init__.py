@@ -1,8 +1,11 @@
 """Live video from snapshot compressive imaging cameras.
 
-What other programs need of a running instrument is here::
+What other programs need is here::
 
     import sci_stream
+
+    result = sci_stream.reconstruct(y, masks)  # NumPy or torch: y (H, W) or (N, H, W), masks (B, H, W)
+    print(result.video.shape, result.report)
 
     for reconstruction in sci_stream.subscribe("tcp://127.0.0.1:5703"):
         print(reconstruction.id.seq, reconstruction.video.shape)
@@ -15,30 +18,37 @@ What other programs need of a running instrument is here::
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sci_stream.control_client import control
+    from sci_stream.recon.array_interface import Reconstructed, reconstruct, reconstruct_stream
     from sci_stream.storage.recording.series import open_recording as open
     from sci_stream.transport.pubsub import subscribe
 
-__all__ = ["__version__", "control", "open", "subscribe"]
+__all__ = ["Reconstructed", "__version__", "control", "open", "reconstruct", "reconstruct_stream", "subscribe"]
 
 __version__ = "0.1.0"
 
 
+# Where each name is. Imported on demand: most of this package is used by processes that must not load torch for it.
+_PLACES = {
+    "Reconstructed": ("sci_stream.recon.array_interface", "Reconstructed"),
+    "control": ("sci_stream.control_client", "control"),
+    "open": ("sci_stream.storage.recording.series", "open_recording"),
+    "reconstruct": ("sci_stream.recon.array_interface", "reconstruct"),
+    "reconstruct_stream": ("sci_stream.recon.array_interface", "reconstruct_stream"),
+    "subscribe": ("sci_stream.transport.pubsub", "subscribe"),
+}
+
+
 def __getattr__(name: str) -> object:
-    # On demand: most of this package is used by processes that must not load ZeroMQ for it.
-    if name == "subscribe":
-        from sci_stream.transport.pubsub import subscribe
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    return getattr(importlib.import_module(module), attribute)
 
-        return subscribe
-    if name == "control":
-        from sci_stream.control_client import control
 
-        return control
-    if name == "open":
-        from sci_stream.storage.recording.series import open_recording
-
-        return open_recording
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,13 +13,12 @@ import numpy.typing as npt
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.white import brightness_percentile, fit_white, white_level
 from sci_stream.storage.published_data import PublishedMeasurement, read_published
 from sci_stream.storage.recording.columns import recorded_chunks
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream_drivers.fields import pixel_format
 
-# The maximum would be determined by a few specular highlights or hot pixels.
-_BRIGHT_PERCENTILE = 99.5
 # Published simulations agree to rounding; masks in another order leave far more.
 _MOST_RESIDUAL = 0.05
 
@@ -200,10 +199,7 @@ def calibrate(
     elif published.orig is not None:
         scale = _scale_by_truth(published, phi, path)
     else:
-        light = phi.sum(axis=0)
-        seen = light > 0.1 * light.mean()
-        brightness = np.asarray(published.meas, np.float64)[:, seen] / light[seen]
-        scale = float(np.percentile(brightness, _BRIGHT_PERCENTILE))
+        scale = brightness_percentile(published.meas, phi)
     if not scale > 0:
         raise FileFormatError(
             f"The measurement of {path} is dark", expected="positive counts", got=f"a scale of {scale:.4g}"
@@ -220,11 +216,8 @@ def calibrate(
 def _scale_by_truth(published: PublishedMeasurement, phi: npt.NDArray[np.float64], path: Path) -> float:
     """Return s of meas = s Σφx by least squares, and verify the relation."""
     assert published.orig is not None
-    x = published.orig.reshape(published.shots, *phi.shape) / _white(published.orig)
-    model = np.einsum("bhw,nbhw->nhw", phi, x)
-    meas = np.asarray(published.meas, np.float64)
-    scale = float((meas * model).sum() / max(float((model * model).sum()), np.finfo(np.float64).tiny))
-    residual = float(np.linalg.norm(meas - scale * model) / max(float(np.linalg.norm(meas)), 1e-300))
+    x = published.orig.reshape(published.shots, *phi.shape) / white_level(published.orig)
+    scale, residual = fit_white(published.meas, phi, x)
     if residual > _MOST_RESIDUAL:
         raise FileFormatError(
             f"mask and orig of {path} do not explain its meas",
@@ -234,11 +227,6 @@ def _scale_by_truth(published: PublishedMeasurement, phi: npt.NDArray[np.float64
             "It plays as a real measurement with truth = false and full_scale_dn set.",
         )
     return scale
-
-
-def _white(orig: Array) -> float:
-    """Return the white level of true frames: 255 or 1."""
-    return 255.0 if np.issubdtype(orig.dtype, np.integer) or orig.max() > 2 else 1.0
 
 
 def _as_counts(meas: Array) -> Array:
@@ -253,7 +241,7 @@ def _as_truth(orig: Array | None) -> Array | None:
     """Return true frames as uint8 if they are integers of 0–255, else as float32 of 0–1."""
     if orig is None:
         return None
-    white = _white(orig)
+    white = white_level(orig)
     if white == 255 and orig.min() >= 0 and orig.max() <= 255 and np.array_equal(orig, np.rint(orig)):
         return orig.astype(np.uint8)
     return (orig / white).astype(np.float32)

@@ -127,7 +127,8 @@ def _checked_name(name: str) -> str:
 
 def _checked_denoiser(name: str) -> str:
     for part in name.split("+"):
-        _checked_name(part)
+        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", part) is None:
+            _checked_name(part)
     return name
 
 
@@ -150,7 +151,7 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 """A name that may appear in file names and messages."""
 
 DenoiserName = Annotated[str, AfterValidator(_checked_denoiser)]
-"""The name of a denoiser, or a sequence of names joined by plus signs."""
+"""The name of a denoiser, ``module:Class`` of one, or a sequence of names joined by plus signs."""
 
 Device = Annotated[str, AfterValidator(_checked_device)]
 """A compute device."""

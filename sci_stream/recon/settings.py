@@ -9,7 +9,7 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.algorithms.schedule import LambdaRule, Shape, SigmaSchedule
-from sci_stream.recon.denoisers.registry import denoiser_spec
+from sci_stream.recon.denoisers.registry import DenoiserSpec, denoiser_spec
 
 # Iterations that explain what is left as errors that neighbours share, where nothing is said.
 _CORRELATED_ITERATIONS = 4
@@ -136,7 +136,11 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
     ConfigError
         If there is no such denoiser.
     """
-    spec = denoiser_spec(denoiser)
+    return settings_for(denoiser_spec(denoiser), device, linear_start=linear_start)
+
+
+def settings_for(spec: DenoiserSpec, device: torch.device, *, linear_start: bool | None = None) -> SolverSettings:
+    """Return the settings that suit a denoiser of this description; see `default_settings`."""
     linear = spec.linear_start if linear_start is None else linear_start
     return SolverSettings(
         relaxation=spec.relaxation,

@@ -50,6 +50,21 @@ def test_camera_plugin_delivers_frames_of_its_calibration() -> None:
     )
 
 
+def test_reconstruct_runs_as_documented() -> None:
+    shown = run_example("reconstruct")
+    own, shipped = (float(line.split()[-2]) for line in shown.splitlines()[:2])
+    assert own > 20
+    assert shipped > 27
+    assert "(2, 8, 64, 64)" in shown
+
+
+def test_denoiser_plugin_passes_the_contract() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLES / "denoiser_plugin.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "10 passed" in done.stdout
+
+
 def test_subscribe_and_open_recording_work_on_a_rig(tmp_path: Path) -> None:
     with RunningRig(tmp_path, {}, "--snapshots", "60") as rig:
         rig.wait_for_count("reconstructed", 1)

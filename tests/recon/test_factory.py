@@ -96,7 +96,7 @@ def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser()
 def test_auto_denoiser_on_a_large_gpu_is_the_full_network(
     large: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sci_stream.nodes.reconstruct.solver_thread.is_large_gpu", lambda _device: large)
+    monkeypatch.setattr("sci_stream.recon.denoisers.registry.is_large_gpu", lambda _device: large)
     denoiser, _ = make_prior(ReconstructSection(), torch.device("cpu"))
     assert denoiser.name == name
 

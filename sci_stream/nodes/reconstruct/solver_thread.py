@@ -29,9 +29,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.device import describe_device, is_large_gpu, memory_in_use, pick_device
+from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
 from sci_stream.storage.matconvnet import read_matconvnet
 
@@ -66,9 +66,8 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     ConfigError, WeightsError
         If the denoiser is unknown or its checkpoint missing or unusable.
     """
-    name, weights = section.denoiser, section.weights
-    if name == "auto":
-        name = "ffdnet" if weights is not None or is_large_gpu(device) else "ffdnet-lite"
+    weights = section.weights
+    name = chosen_denoiser(section.denoiser, device, weights=weights is not None)
     settings = default_settings(device, name, linear_start=section.linear_start)
     given = {field: value for field in _FROM_RIG if (value := getattr(section, field)) is not None}
     if "iterations" in given and "min_iterations" not in given:

@@ -1,4 +1,4 @@
-"""The priors, by name. Adding one is a file here and an entry in `DENOISERS`.
+"""The priors, by name. Adding one is a file here and an entry in `DENOISERS`, or a plug-in of another package.
 
 Two of them joined by a plus sign are a prior too: ``tv+ffdnet`` denoises with the first while σ is high, then with the
 second.
@@ -15,10 +15,18 @@ import torch
 from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.algorithms.schedule import LambdaRule, SigmaSchedule
+from sci_stream.recon.backend.device import is_large_gpu
+from sci_stream.recon.denoisers.external import (
+    CallableDenoiser,
+    DenoiserDefaults,
+    DenoiserPlugin,
+    load_plugin,
+    plugin_names,
+)
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
-from sci_stream.recon.denoisers.sequence import SequenceDenoiser
+from sci_stream.recon.denoisers.sequence import RecordableSequence, SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights, variant_of
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
@@ -60,7 +68,7 @@ class DenoiserSpec:
     about an iteration of a small network.
     """
 
-    make: Callable[[torch.device, Weights, Precision], RecordableDenoiser]
+    make: Callable[[torch.device, Weights, Precision], Denoiser]
     takes_weights: bool
     sigma_first: float
     sigma_still: float
@@ -125,32 +133,82 @@ DENOISERS: dict[str, DenoiserSpec] = {
 }
 
 
+def chosen_denoiser(name: str, device: torch.device, *, weights: bool) -> str:
+    """Return the name of a denoiser; for ``"auto"``, ``"ffdnet"`` with weights or on a large GPU, else ffdnet-lite."""
+    if name != "auto":
+        return name
+    return "ffdnet" if weights or is_large_gpu(device) else "ffdnet-lite"
+
+
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Look a denoiser up, or work out what suits two of them in sequence.
 
     Raises
     ------
     ConfigError
-        If there is none of this name.
+        If there is none of this name, or a plug-in cannot be imported.
     """
     parts = name.split("+")
-    if len(parts) > 2 or not all(part in DENOISERS for part in parts):
+    found = [_single_spec(part) for part in parts]
+    if len(parts) > 2 or None in found:
+        names = sorted({*DENOISERS, *plugin_names()})
         raise ConfigError(
             "Unknown denoiser",
-            expected=f"one of {', '.join(sorted(DENOISERS))}, or two of them joined by +",
+            expected=f"one of {', '.join(names)}, module:Class, or two of them joined by +",
             got=repr(name),
         )
-    return DENOISERS[name] if len(parts) == 1 else _sequence_spec(parts[0], parts[1])
+    first, then = found[0], found[-1]
+    assert first is not None and then is not None  # noqa: PT018 - for mypy: checked above
+    return first if len(parts) == 1 else _sequence_spec(first, then)
 
 
-def _sequence_spec(first_name: str, then_name: str) -> DenoiserSpec:
+def _single_spec(name: str) -> DenoiserSpec | None:
+    """Return the description of a denoiser of this package or of a plug-in; None if there is none of this name."""
+    if name in DENOISERS:
+        return DENOISERS[name]
+    plugin = load_plugin(name)
+    return None if plugin is None else _plugin_spec(name, plugin)
+
+
+def _plugin_spec(name: str, plugin: DenoiserPlugin) -> DenoiserSpec:
+    def make(device: torch.device, weights: Weights, _precision: Precision) -> Denoiser:
+        if isinstance(weights, FfdnetWeights):
+            raise ConfigError(
+                f"The denoiser {name!r} cannot use these weights", expected="a file that it reads", got="a network"
+            )
+        return CallableDenoiser(plugin.make(device, weights), device, name)
+
+    return external_spec(make, plugin.defaults, takes_weights=plugin.takes_weights)
+
+
+def external_spec(
+    make: Callable[[torch.device, Weights, Precision], Denoiser],
+    defaults: DenoiserDefaults,
+    *,
+    takes_weights: bool = False,
+) -> DenoiserSpec:
+    """Return the description of a denoiser from outside this package."""
+    return DenoiserSpec(
+        make=make,
+        takes_weights=takes_weights,
+        sigma_first=defaults.sigma_first,
+        sigma_still=defaults.sigma_still,
+        sigma_last=defaults.sigma_last,
+        iterations={"cpu": defaults.iterations},
+        min_iterations=defaults.min_iterations,
+        relaxation=defaults.relaxation,
+        along_time=defaults.along_time,
+        linear_start=defaults.linear_start,
+    )
+
+
+def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
     """Return what suits two priors in sequence: σ from where the first one starts to where the second one ends."""
-    first, then = DENOISERS[first_name], DENOISERS[then_name]
     sigma_first = max(first.sigma_first, then.sigma_last)
 
-    def make(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
+    def make(device: torch.device, weights: Weights, precision: Precision) -> Denoiser:
         switch_sigma = SigmaSchedule(sigma_first, then.sigma_last).sigma(0.5)
-        return _make_sequence(first_name, then_name, device, weights, precision, switch_sigma=switch_sigma)
+        return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
 
     return DenoiserSpec(
         make=make,
@@ -169,25 +227,25 @@ def _sequence_spec(first_name: str, then_name: str) -> DenoiserSpec:
 
 
 def _make_sequence(
-    first_name: str,
-    then_name: str,
+    first: DenoiserSpec,
+    then: DenoiserSpec,
     device: torch.device,
     weights: Weights,
     precision: Precision,
     *,
     switch_sigma: float,
-) -> RecordableDenoiser:
+) -> Denoiser:
     """Make two priors; a checkpoint goes to the one of whose variant it is, else to the last one that takes it."""
-    first, then = DENOISERS[first_name], DENOISERS[then_name]
     both = first.takes_weights and then.takes_weights
     for_first = first.takes_weights and (
-        not then.takes_weights or (both and weights is not None and variant_of(_loaded(weights)) == first_name)
+        not then.takes_weights
+        or (both and weights is not None and first is DENOISERS.get(variant_of(_loaded(weights)) or ""))
     )
-    return SequenceDenoiser(
-        first.make(device, weights if for_first else None, precision),
-        then.make(device, weights if then.takes_weights and not for_first else None, precision),
-        switch_sigma,
-    )
+    made_first = first.make(device, weights if for_first else None, precision)
+    made_then = then.make(device, weights if then.takes_weights and not for_first else None, precision)
+    if isinstance(made_first, RecordableDenoiser) and isinstance(made_then, RecordableDenoiser):
+        return RecordableSequence(made_first, made_then, switch_sigma)
+    return SequenceDenoiser(made_first, made_then, switch_sigma)
 
 
 def make_denoiser(
@@ -203,7 +261,7 @@ def make_denoiser(
     Parameters
     ----------
     name
-        A key of `DENOISERS`, or two of them joined by a plus sign.
+        A key of `DENOISERS`, a plug-in, or two of them joined by a plus sign.
     device
         Where it will run.
     weights
@@ -228,6 +286,6 @@ def make_denoiser(
             f"The denoiser {name!r} takes no weights", got=str(weights) if isinstance(weights, Path) else "a network"
         )
     if switch_sigma is not None and "+" in name:
-        first, then = name.split("+")
+        first, then = (denoiser_spec(part) for part in name.split("+"))
         return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
     return spec.make(device, weights, precision)

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import torch
 
-from sci_stream.ports import MemoryReducible, RecordableDenoiser
+from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser
 
 
 class SequenceDenoiser:
@@ -29,16 +29,11 @@ class SequenceDenoiser:
     PnP-SCI, Section 5, "Integrate various denoisers into PnP"; PnP-WNNM-FFDNet in its table of results.
     """
 
-    def __init__(self, first: RecordableDenoiser, then: RecordableDenoiser, switch_sigma: float) -> None:
+    def __init__(self, first: Denoiser, then: Denoiser, switch_sigma: float) -> None:
         self.name = f"{first.name}+{then.name}"
         self._first = first
         self._then = then
         self._switch_sigma = switch_sigma
-
-    def graph_key(self, sigma: float) -> Hashable:
-        """Return which of the two is used at this level, and its form."""
-        first = sigma > self._switch_sigma
-        return first, (self._first if first else self._then).graph_key(sigma)
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
@@ -50,3 +45,16 @@ class SequenceDenoiser:
         for prior in (self._first, self._then):
             spared |= isinstance(prior, MemoryReducible) and prior.reduce_memory()
         return spared
+
+
+class RecordableSequence(SequenceDenoiser):
+    """A `SequenceDenoiser` of two denoisers whose work can be recorded; see `sci_stream.ports.RecordableDenoiser`."""
+
+    def __init__(self, first: RecordableDenoiser, then: RecordableDenoiser, switch_sigma: float) -> None:
+        super().__init__(first, then, switch_sigma)
+        self._keys = first.graph_key, then.graph_key
+
+    def graph_key(self, sigma: float) -> Hashable:
+        """Return which of the two is used at this level, and its form."""
+        first = sigma > self._switch_sigma
+        return first, self._keys[0 if first else 1](sigma)

@@ -1,0 +1,439 @@
+"""Reconstruct arrays: ``sci_stream.reconstruct`` and ``sci_stream.reconstruct_stream``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sci_stream.errors import CalibrationError, InputError
+from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId, SolveReport
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.white import brightness_percentile, fit_white, white_level
+from sci_stream.ports import Denoiser
+from sci_stream.recon.backend.device import pick_device
+from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.registry import chosen_denoiser, denoiser_spec, external_spec, make_denoiser
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings, settings_for
+
+AnyArray = Array | torch.Tensor
+AnyDenoiser = str | Callable[..., Any]
+Progress = Callable[[int, int], None]
+"""Called after each iteration with the number done and the total."""
+
+# Mean brightness, 99.5th percentile, up to which floating-point measurements are taken to be on the scale of the masks:
+# 1 for a white scene, and room for noise.
+_MOST_NORMALISED = 1.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reconstructed:
+    """Result of `reconstruct`.
+
+    Parameters
+    ----------
+    video
+        (B, H, W) for one snapshot, (N, B, H, W) for a series: float32, 0–1, not clipped, a Bayer mosaic if the masks
+        are. A NumPy array or, if y was one, a torch tensor on the device of y.
+    reports
+        How each snapshot was solved.
+    psnr_db
+        Mean PSNR over all frames, dB, peak 1.0; None without truth.
+    white
+        Value of y that became 1.0 in the video: what a white frame adds through an open mask.
+    """
+
+    video: Any
+    reports: tuple[SolveReport, ...]
+    psnr_db: float | None
+    white: float
+
+    @property
+    def report(self) -> SolveReport:
+        """How the snapshot was solved; of a series, the last one."""
+        return self.reports[-1]
+
+
+def reconstruct(
+    y: AnyArray,
+    masks: AnyArray | Calibration,
+    *,
+    iterations: int | None = None,
+    denoiser: AnyDenoiser = "auto",
+    weights: str | Path | None = None,
+    sigmas: tuple[float, float] | None = None,
+    device: str = "auto",
+    noise: float | None = None,
+    truth: AnyArray | None = None,
+    white: float | None = None,
+    bayer: BayerPhase | str | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> Reconstructed:
+    r"""Recover the B frames behind each coded snapshot, y = Σ_b masks_b ⊙ x_b + noise.
+
+    Parameters
+    ----------
+    y
+        (H, W), one snapshot, or (N, H, W), consecutive ones, each solved from the video of the one before it where that
+        helps (warm start). NumPy or torch, any real dtype. See ``white`` for its scale.
+    masks
+        (B, H, W), ≥ 0, in the order of the frames, on any scale: they are divided by their maximum. Or a `Calibration`,
+        whose dark frame, scale, noise, bad pixels and Bayer phase are then used; y is in DN.
+    iterations
+        Per snapshot; by default what suits the denoiser and the device.
+    denoiser
+        A name (``"auto"``: ``"ffdnet"`` with weights or on a large GPU, else ``"ffdnet-lite"``; ``"tv"``, a plug-in,
+        ``"module:Class"``, or two in sequence, ``"tv+ffdnet-lite"``), a `torch.nn.Module`, called as
+        ``module(images (N, 1, H, W), sigma)``, or any other callable, called as ``f(images (N, H, W), sigma)``.
+        sigma is a float on the 0–1 scale; it is omitted where only one argument is accepted.
+    weights
+        Checkpoint, for the named denoisers that accept one.
+    sigmas
+        Noise levels of the first and the last iteration, 0–1; an upper limit of the first: less where the initial
+        estimate is closer. By default what suits the denoiser.
+    device
+        ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+    noise
+        Standard deviation of the noise of y, in units of y. None: estimated from each snapshot. 0: y is explained
+        exactly, as in the paper.
+    truth
+        (B, H, W), or (N, B, H, W) or (N·B, H, W) for a series: the true frames, 0–1 or 0–255, for PSNR.
+    white
+        Value that a white frame adds to y through an open mask, which becomes 1.0 in the video. By default, with truth:
+        fitted to it; for floating-point y on the scale of the masks (y = Σ masks ⊙ x with x within 0–1):
+        ``masks.max()``; otherwise, for counts: such that the 99.5th percentile of the mean brightness becomes 1.
+    bayer
+        Phase of the colour filters (``"RGGB"``, …) if the sensor has them: y, masks and video are mosaics. Each colour
+        is reconstructed separately; `sci_stream.imaging.rendering.render` makes pictures of the video.
+    progress
+        Called after each iteration with the number of iterations done and the total.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or the denoiser returns another shape, NaN or infinity.
+    DeviceError
+        If the device does not exist or runs out of memory.
+
+    Examples
+    --------
+    >>> import numpy as np, sci_stream
+    >>> masks = np.random.default_rng(0).integers(0, 2, (4, 32, 32))
+    >>> x = np.linspace(0, 1, 4 * 32 * 32).reshape(4, 32, 32)
+    >>> result = sci_stream.reconstruct((masks * x).sum(0), masks, denoiser="tv", iterations=8, truth=x)
+    >>> result.video.shape, result.psnr_db > 25
+    ((4, 32, 32), True)
+    """
+    snapshots = _array(y, "y")
+    if snapshots.ndim not in (2, 3) or 0 in snapshots.shape:
+        raise InputError("y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=snapshots.shape)
+    series = snapshots[np.newaxis] if snapshots.ndim == 2 else snapshots
+    solver = ArraySolver(
+        masks,
+        iterations=iterations,
+        denoiser=denoiser,
+        weights=weights,
+        sigmas=sigmas,
+        device=device,
+        noise=noise,
+        white=white,
+        bayer=bayer,
+    )
+    solver.require_fit(snapshots)
+    frames = None if truth is None else solver.truth(truth, len(series))
+    solver.scale(series, frames)
+    total, done = len(series) * solver.settings.iterations, 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        progress(done, total)
+
+    videos: list[Array] = []
+    reports: list[SolveReport] = []
+    for seq, counts in enumerate(series):
+        video, report = solver.solve(seq, counts, None if frames is None else frames[seq], count)
+        videos.append(video)
+        reports.append(report)
+    video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
+    scores = [report.psnr_db for report in reports if report.psnr_db is not None]
+    mean_psnr = float(np.mean(scores)) if scores else None
+    return Reconstructed(_like(video, y), tuple(reports), mean_psnr, solver.white)
+
+
+def reconstruct_stream(
+    snapshots: Iterable[AnyArray],
+    masks: AnyArray | Calibration,
+    *,
+    iterations: int | None = None,
+    denoiser: AnyDenoiser = "auto",
+    weights: str | Path | None = None,
+    sigmas: tuple[float, float] | None = None,
+    device: str = "auto",
+    noise: float | None = None,
+    white: float | None = None,
+    bayer: BayerPhase | str | None = None,
+) -> Iterator[Reconstructed]:
+    """Yield the reconstruction of each snapshot as it arrives, warm-started from the one before it.
+
+    Parameters
+    ----------
+    snapshots
+        Snapshots (H, W) in the order of recording; any iterable, also one without end.
+    masks, iterations, denoiser, weights, sigmas, device, noise, white, bayer
+        As for `reconstruct`. Without ``white``, the first snapshot determines the scale of all.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, at once; if a snapshot is, when it arrives.
+
+    Examples
+    --------
+    >>> for result in sci_stream.reconstruct_stream(camera, masks, white=4095 / 8):       # doctest: +SKIP
+    ...     show(result.video)
+    """
+    solver = ArraySolver(
+        masks,
+        iterations=iterations,
+        denoiser=denoiser,
+        weights=weights,
+        sigmas=sigmas,
+        device=device,
+        noise=noise,
+        white=white,
+        bayer=bayer,
+    )
+    return _stream(solver, snapshots)
+
+
+def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:
+    for seq, snapshot in enumerate(snapshots):
+        counts = _array(snapshot, f"snapshot {seq}")
+        if counts.ndim != 2:
+            raise InputError(f"Snapshot {seq} has an invalid shape", expected="(H, W)", got=counts.shape)
+        solver.require_fit(counts)
+        if seq == 0:
+            solver.scale(counts[np.newaxis], None)
+        video, report = solver.solve(seq, counts, None, lambda: None)
+        yield Reconstructed(_like(video, snapshot), (report,), None, solver.white)
+
+
+class ArraySolver:
+    """Check arrays, bring them to the engine's scale and solve them one after the other.
+
+    The parameters are those of `reconstruct`. The order of calls is `require_fit`, `scale`, then `solve` for each
+    snapshot.
+    """
+
+    def __init__(
+        self,
+        masks: AnyArray | Calibration,
+        *,
+        iterations: int | None = None,
+        denoiser: AnyDenoiser = "auto",
+        weights: str | Path | None = None,
+        sigmas: tuple[float, float] | None = None,
+        device: str = "auto",
+        noise: float | None = None,
+        white: float | None = None,
+        bayer: BayerPhase | str | None = None,
+    ) -> None:
+        self._given = masks if isinstance(masks, Calibration) else None
+        if self._given is not None and (white is not None or bayer is not None):
+            raise InputError(
+                "white and bayer are part of the calibration", hint="Omit them, or pass masks as an array."
+            )
+        self._masks_max, self._phi = (1.0, masks.phi) if isinstance(masks, Calibration) else _transmission(masks)
+        self._bayer = _phase(bayer, self._phi.shape)
+        for name, value, least in (("white", white, 0.0), ("noise", noise, -1.0)):
+            if value is not None and not (np.isfinite(value) and value > least and value >= 0):
+                raise InputError(
+                    f"{name} is invalid", expected="a finite number " + ("≥ 0" if least else "> 0"), got=value
+                )
+        self._noise = noise
+        self.white = 0.0 if white is None else float(white)
+        self._device = pick_device(device)
+        self._denoiser, settings = _prior(denoiser, weights, self._device)
+        self.settings = _adjusted(settings, iterations, sigmas, exact=noise == 0)
+        self._engine: Engine | None = None
+
+    def require_fit(self, y: Array) -> None:
+        """Raise unless y, (…, H, W), has as many pixels as the masks."""
+        masks = self._phi.shape
+        if y.shape[-2:] == masks[1:]:
+            return
+        hint = None
+        if y.shape[-2:] == masks[:2] and y.shape[-2:] != masks[1:]:
+            hint = "The masks seem to have their frames last: pass np.moveaxis(masks, -1, 0)."
+        elif y.ndim == 3 and y.shape[:2] == masks[1:]:
+            hint = "y seems to have its snapshots last: pass np.moveaxis(y, -1, 0)."
+        elif y.shape[-2:] == masks[:0:-1]:
+            hint = "One of them is transposed."
+        raise InputError(
+            "y and the masks differ in size",
+            expected=f"y of {masks[1]}×{masks[2]} pixels, as masks (B, H, W) = {masks}",
+            got=f"y of shape {y.shape}",
+            hint=hint,
+        )
+
+    def truth(self, truth: AnyArray, count: int) -> npt.NDArray[np.float32]:
+        """Return the true frames as (N, B, H, W), 0–1."""
+        frames, (B, H, W) = _array(truth, "truth"), self._phi.shape
+        if frames.size != count * B * H * W or frames.shape[-2:] != (H, W):
+            raise InputError(
+                "The truth does not fit y and the masks",
+                expected=f"{count} × {B} frames of {H}×{W} pixels",
+                got=f"shape {frames.shape}",
+                hint="The frames come first: (B, H, W), for a series (N, B, H, W).",
+            )
+        white = white_level(frames)
+        return np.asarray(frames, np.float32).reshape(count, B, H, W) / np.float32(white)
+
+    def scale(self, y: Array, truth: Array | None) -> None:
+        """Determine the scale of y, (N, H, W), and create the engine."""
+        if self._given is not None:
+            calibration = self._given
+            if self._noise is not None:
+                calibration = dataclasses.replace(calibration, read_noise_dn=self._noise, gain_e_per_dn=None)
+            self.white = calibration.full_scale_dn
+        else:
+            self.white = self.white or self._found_white(y, truth)
+            calibration = Calibration(
+                phi=self._phi, full_scale_dn=self.white, read_noise_dn=self._noise, bayer=self._bayer
+            )
+        self._engine = Engine(calibration, self._denoiser, self._device, self.settings)
+
+    def _found_white(self, y: Array, truth: Array | None) -> float:
+        if truth is not None:
+            white, _ = fit_white(y, self._phi, truth)
+        else:
+            white = brightness_percentile(y, self._phi)
+            normalised = np.issubdtype(y.dtype, np.floating) and 0 < white <= _MOST_NORMALISED * self._masks_max
+            white = self._masks_max if normalised else white
+        if not white > 0:
+            raise InputError(
+                "y is dark: its scale cannot be determined", expected="positive values", got=f"a scale of {white:.4g}",
+                hint="Pass white, the value that a white frame adds to y through an open mask.",
+            )  # fmt: skip
+        return white
+
+    def solve(
+        self, seq: int, y: Array, truth: Array | None, count: Callable[[], None]
+    ) -> tuple[npt.NDArray[np.float32], SolveReport]:
+        """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration."""
+        assert self._engine is not None
+        calibration = self._engine.calibration
+        snapshot = Snapshot(
+            id=SnapshotId("arrays", 0, seq),
+            counts=np.asarray(y, np.float32) if y.dtype not in (np.uint8, np.uint16) else y,
+            calibration_hash=calibration.hash,
+            n_frames=calibration.n_frames,
+            host_time_ns=0,
+            bayer=calibration.bayer,
+            truth=truth,
+        )
+        video, report = self._engine.reconstruct(snapshot, watch=lambda _video: count())
+        return video.astype(np.float32, copy=False), report
+
+
+def _array(value: AnyArray, name: str) -> Array:
+    """Return an argument as a NumPy array of finite real numbers."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        array: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    else:
+        array = np.asarray(value)
+    if array.dtype.kind not in "buif":
+        raise InputError(
+            f"{name} does not hold real numbers", expected="an array of numbers", got=f"dtype {array.dtype}"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        invalid = int((~np.isfinite(array)).sum())
+        raise InputError(
+            f"{name} contains NaN or infinity",
+            expected="finite values",
+            got=f"{invalid} of {array.size} values",
+            hint="Invalid pixels are marked in Calibration(…, bad_pixels=…), passed in place of the masks."
+            if name != "truth"
+            else None,
+        )
+    return array
+
+
+def _transmission(masks: AnyArray) -> tuple[float, npt.NDArray[np.float32]]:
+    """Return the maximum of the masks, and the masks divided by it."""
+    array = _array(masks, "masks")
+    if array.ndim != 3 or 0 in array.shape:
+        raise InputError("The masks have an invalid shape", expected="(B, H, W), none of them 0", got=array.shape)
+    peak, low = float(array.max()), float(array.min())
+    if low < 0:
+        raise InputError(
+            "The masks have negative values",
+            expected="transmissions ≥ 0",
+            got=f"{low:.4g} to {peak:.4g}",
+            hint="Clip them: masks.clip(0).",
+        )
+    empty = np.flatnonzero(~array.any((1, 2)))
+    if len(empty):
+        raise InputError(
+            "Empty masks: their frames leave no trace in y",
+            expected="some light through each mask",
+            got=f"{len(empty)} of {len(array)} masks are 0 everywhere, such as number {empty[0]}",
+        )
+    return peak, np.asarray(array / peak, np.float32)
+
+
+def _phase(bayer: BayerPhase | str | None, shape: tuple[int, ...]) -> BayerPhase | None:
+    if bayer is None:
+        return None
+    try:
+        phase = BayerPhase(bayer)
+    except ValueError:
+        raise InputError("Unknown Bayer phase", expected=", ".join(BayerPhase), got=repr(bayer)) from None
+    if shape[1] % 2 or shape[2] % 2:
+        raise CalibrationError("A Bayer mosaic needs even height and width", got=f"{shape[1]}×{shape[2]}")
+    return phase
+
+
+def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device) -> tuple[Denoiser, SolverSettings]:
+    """Return the denoiser on the device and the settings that suit it."""
+    if isinstance(denoiser, str):
+        path = None if weights is None else Path(weights)
+        name = chosen_denoiser(denoiser, device, weights=path is not None)
+        return make_denoiser(name, device, path, Precision.AUTO), settings_for(denoiser_spec(name), device)
+    if not callable(denoiser):
+        raise InputError(
+            "The denoiser is invalid", expected="a name, a torch.nn.Module or a callable", got=type(denoiser).__name__
+        )
+    if weights is not None:
+        raise InputError("weights apply to a denoiser that is given by name", got=f"weights with {denoiser!r:.60}")
+    defaults = getattr(denoiser, "defaults", None)
+    wrapped = CallableDenoiser(denoiser, device)
+    spec = external_spec(lambda *_: wrapped, defaults if isinstance(defaults, DenoiserDefaults) else DenoiserDefaults())
+    return wrapped, settings_for(spec, device)
+
+
+def _adjusted(
+    settings: SolverSettings, iterations: int | None, sigmas: tuple[float, float] | None, *, exact: bool
+) -> SolverSettings:
+    if iterations is not None:
+        if iterations != int(iterations) or iterations < 1:
+            raise InputError("iterations is invalid", expected="an integer ≥ 1", got=iterations)
+        least = min(settings.min_iterations, iterations)
+        settings = dataclasses.replace(settings, iterations=int(iterations), min_iterations=least)
+    if sigmas is not None:
+        settings = dataclasses.replace(settings, sigma_first=sigmas[0], sigma_last=sigmas[1])
+    return dataclasses.replace(settings, warm_start=True, weigh_noise=not exact)
+
+
+def _like(video: npt.NDArray[np.float32], given: AnyArray) -> Any:
+    return torch.from_numpy(video).to(given.device) if isinstance(given, torch.Tensor) else video

@@ -1,0 +1,229 @@
+"""Denoisers from outside this package: any callable or network, given as an object or as a plug-in by name.
+
+A plug-in is a class or function that is called with the device and returns a denoiser. It is named by its entry point
+of the group ``sci_stream.denoisers``, or as ``module:Class``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sci_stream.errors import ConfigError, InputError
+
+GROUP = "sci_stream.denoisers"
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiserDefaults:
+    """How the solver is best run with a denoiser; a plug-in may have one as its attribute ``defaults``.
+
+    Parameters
+    ----------
+    sigma_first, sigma_last
+        Highest and lowest noise level that the denoiser is called with, 0–1 scale.
+    sigma_still
+        ``sigma_first`` where solves begin with the same still image in all frames.
+    iterations, min_iterations
+        Iterations of a snapshot if time permits, and when it does not.
+    relaxation
+        α of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2.
+    along_time
+        Also denoise groups of frames along time, see `sci_stream.recon.denoisers.temporal`.
+    linear_start
+        Begin with the linear estimate, see `sci_stream.recon.initialization.lmmse`.
+    """
+
+    sigma_first: float = 30 / 255
+    sigma_still: float = 50 / 255
+    sigma_last: float = 10 / 255
+    iterations: int = 20
+    min_iterations: int = 4
+    relaxation: float = 1.0
+    along_time: bool = True
+    linear_start: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiserPlugin:
+    """A plug-in: ``make(device, weights)`` creates its denoiser."""
+
+    make: Callable[[torch.device, Path | None], Callable[..., Any]]
+    takes_weights: bool
+    defaults: DenoiserDefaults
+
+
+def plugin_names() -> list[str]:
+    """Return the names of the installed denoiser plug-ins."""
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
+
+
+def load_plugin(name: str) -> DenoiserPlugin | None:
+    """Load a denoiser plug-in; None if ``name`` is neither an installed one nor of the form ``module:Class``.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be imported, or is not a class or function that accepts a device.
+    """
+    if ":" in name:
+        entry = importlib.metadata.EntryPoint(name, name, GROUP)
+    else:
+        found = importlib.metadata.entry_points(group=GROUP, name=name)
+        if not found:
+            return None
+        entry = next(iter(found))
+    try:
+        factory = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"Cannot import the denoiser {name!r}",
+            expected="module:Class of a module that Python finds",
+            got=error,
+            hint="Install its package into this environment, or add its folder to PYTHONPATH.",
+        ) from error
+    defaults = getattr(factory, "defaults", DenoiserDefaults())
+    if not isinstance(defaults, DenoiserDefaults):
+        raise ConfigError(
+            f"The attribute defaults of the denoiser {name!r} is invalid",
+            expected="a sci_stream.recon.denoisers.external.DenoiserDefaults",
+            got=type(defaults).__name__,
+        )
+    with_device, takes_weights = _parameters(name, factory)
+
+    def make(device: torch.device, weights: Path | None) -> Callable[..., Any]:
+        arguments = (device,) if with_device else ()
+        made = factory(*arguments) if weights is None else factory(*arguments, weights=weights)
+        if not callable(made):
+            raise ConfigError(f"The plug-in {name!r} made no denoiser", expected="a callable", got=type(made).__name__)
+        return made  # type: ignore[no-any-return]  # callable() does not narrow to a signature
+
+    return DenoiserPlugin(make, takes_weights, defaults)
+
+
+def _parameters(name: str, factory: Any) -> tuple[bool, bool]:
+    """Return whether the factory of a plug-in accepts the device, and weights."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"The denoiser plug-in {name!r} is not a class or function", got=type(factory).__name__
+        ) from error
+    for arguments in ((torch.device("cpu"),), ()):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return bool(arguments), "weights" in signature.parameters
+    raise ConfigError(
+        f"The denoiser plug-in {name!r} needs arguments that are not known",
+        expected="a class or function that is called with the device, and optionally weights=PATH",
+        got=f"{name}{signature}",
+    )
+
+
+class CallableDenoiser:
+    """Use any callable, or a network, as a denoiser; implements `sci_stream.ports.Denoiser`.
+
+    Parameters
+    ----------
+    function
+        A `torch.nn.Module` is called with images (N, 1, H, W); it is moved to the device and put into evaluation mode.
+        Anything else is called with (N, H, W). Second argument: σ, a float on the 0–1 scale, unless only one argument
+        is accepted. It returns images of the same shape, a tensor or, on a CPU, a NumPy array.
+    device
+        Device of the images.
+    name
+        Name in reports; by default the name of the function or class.
+
+    Raises
+    ------
+    InputError
+        If ``function`` accepts neither one nor two arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: torch.device, name: str = "") -> None:
+        self._channel = isinstance(function, torch.nn.Module)
+        self.name = name or getattr(function, "name", "") or getattr(function, "__name__", type(function).__name__)
+        self._function = function.to(device).eval() if isinstance(function, torch.nn.Module) else function
+        self._accepts_sigma = _accepts_sigma(function, self.name)
+        self._most_frames = sys.maxsize
+        self._frames = 0
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Denoise (N, H, W); see `sci_stream.ports.Denoiser`.
+
+        Raises
+        ------
+        InputError
+            If the function returns something else than finite images of the same shape.
+        """
+        chunk = self._frames = min(self._most_frames, len(x))
+        parts = [self._denoised(part, float(sigma)) for part in torch.split(x, chunk)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def reduce_memory(self) -> bool:
+        """Denoise half as many frames at a time; see `sci_stream.ports.MemoryReducible`."""
+        more_than_one = self._frames > 1
+        if more_than_one:
+            self._most_frames = self._frames = self._frames // 2
+        return more_than_one
+
+    def _denoised(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        given = x.unsqueeze(1) if self._channel else x
+        out = self._function(given, sigma) if self._accepts_sigma else self._function(given)
+        if isinstance(out, np.ndarray):
+            out = torch.from_numpy(np.ascontiguousarray(out))
+        if not isinstance(out, torch.Tensor):
+            raise InputError(
+                f"The denoiser {self.name!r} did not return images",
+                expected="a torch tensor or a NumPy array",
+                got=type(out).__name__,
+            )
+        if out.shape != given.shape:
+            raise InputError(
+                f"The denoiser {self.name!r} returned another shape",
+                expected=tuple(given.shape),
+                got=tuple(out.shape),
+                hint="A torch.nn.Module gets images (N, 1, H, W), any other callable (N, H, W).",
+            )
+        out = out.detach().to(x)
+        invalid = int((~out.isfinite()).sum())
+        if invalid:
+            raise InputError(
+                f"The denoiser {self.name!r} returned NaN or infinity",
+                expected="finite images",
+                got=f"{invalid} such values of {out.numel()} at sigma = {sigma:.4g}",
+            )
+        # The solver writes to what it is given, and keeps its own input.
+        shared = out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        return (out.clone() if shared else out).view(x.shape)
+
+
+def _accepts_sigma(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a denoiser is called with (images, σ), rather than with images alone."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        signature = inspect.signature(called)
+    except ValueError:  # some compiled functions have none
+        return True
+    for arguments in ((None, 0.1), (None,)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return len(arguments) == 2
+    raise InputError(
+        f"The denoiser {name!r} cannot be called",
+        expected="a callable that accepts (images, sigma) or (images)",
+        got=f"{name}{signature}",
+    )

@@ -1,0 +1,258 @@
+"""`sci_stream.reconstruct` takes arrays as researchers have them, and refuses those that it cannot use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import sci_stream
+from sci_stream.errors import ConfigError, InputError
+from sci_stream.model import BayerPhase, Start
+from sci_stream.optics.calibration import Calibration
+
+B, H, W = 4, 32, 40
+
+
+@pytest.fixture
+def masks() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, (B, H, W))
+
+
+@pytest.fixture
+def x(make_video) -> np.ndarray:
+    return make_video(B, H, W)
+
+
+@pytest.fixture
+def y(masks: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return (masks * x).sum(0)
+
+
+def solve(y, masks, **options):
+    return sci_stream.reconstruct(y, masks, **{"denoiser": "tv", "iterations": 6, "device": "cpu", **options})
+
+
+def test_reconstruct_single_snapshot_returns_video_near_the_truth(y, masks, x) -> None:
+    result = solve(y, masks, truth=x, iterations=12)
+    assert isinstance(result.video, np.ndarray)
+    assert (result.video.shape, result.video.dtype) == ((B, H, W), np.float32)
+    assert result.psnr_db == result.report.psnr_db > 24
+    assert result.report.iterations == 12
+    assert len(result.reports) == 1
+    assert np.abs(result.video - x).mean() < 0.05
+
+
+def test_reconstruct_normalised_measurement_keeps_its_scale(y, masks) -> None:
+    assert solve(y, masks).white == 1.0
+    assert solve(y * 0.4, masks).white == 1.0  # a dark scene stays dark
+    assert solve(y * 200, masks * 200).white == 200.0  # masks on another scale, y = Σ masks·x
+
+
+def test_reconstruct_of_masks_on_any_scale_gives_the_same_video(y, masks) -> None:
+    expected = solve(y, masks, white=1.0).video
+    np.testing.assert_allclose(solve(y, masks * 255, white=1.0).video, expected, atol=1e-5)
+    np.testing.assert_allclose(solve(y * 3, masks * 0.2, white=3.0).video, expected, atol=1e-5)
+
+
+def test_reconstruct_counts_fills_the_range(y, masks) -> None:
+    for counts in ((y * 211).astype(np.uint16), y * 211.0, (y * 50).astype(np.int64)):
+        result = solve(counts, masks)
+        assert 0.8 < np.percentile(result.video, 99) < 1.3
+        assert result.white == pytest.approx(
+            counts.max() / y.max() * np.percentile(y / masks.sum(0).clip(1), 99.5), rel=0.1
+        )
+
+
+@pytest.mark.parametrize("scale", [1.0, 255.0, 17.5])
+def test_reconstruct_with_truth_fits_the_scale(y, masks, x, scale) -> None:
+    result = solve(y * scale, masks, truth=x)
+    assert result.white == pytest.approx(scale, rel=1e-5)
+    as_bytes = solve(y * scale, masks, truth=np.rint(x * 255).astype(np.uint8))
+    assert as_bytes.psnr_db == pytest.approx(result.psnr_db, abs=0.05)
+
+
+def test_reconstruct_torch_tensors_returns_torch_and_the_same_video(y, masks) -> None:
+    expected = solve(y, masks).video
+    for dtype in (torch.float32, torch.float64):
+        result = solve(torch.tensor(y, dtype=dtype, requires_grad=True), torch.tensor(masks))
+        assert isinstance(result.video, torch.Tensor)
+        np.testing.assert_allclose(result.video.numpy(), expected, atol=1e-5)
+
+
+def test_reconstruct_series_starts_warm_and_counts_progress(masks, make_video) -> None:
+    x = make_video(3 * B, H, W).reshape(3, B, H, W)
+    y = np.einsum("bhw,nbhw->nhw", masks, x)
+    seen: list[tuple[int, int]] = []
+    result = solve(y, masks, truth=x.reshape(-1, H, W), progress=lambda done, total: seen.append((done, total)))
+    assert result.video.shape == (3, B, H, W)
+    assert seen == [(i, 18) for i in range(1, 19)]
+    assert [report.start_reason for report in result.reports[:1]] == ["first"]
+    assert Start.WARM in {report.start for report in result.reports[1:]}
+    assert result.psnr_db == pytest.approx(np.mean([report.psnr_db for report in result.reports]))
+
+
+def test_reconstruct_stream_equals_the_series_and_reads_on_demand(masks, make_video) -> None:
+    x = make_video(3 * B, H, W).reshape(3, B, H, W)
+    y = np.einsum("bhw,nbhw->nhw", masks, x)
+    read: list[int] = []
+
+    def camera():
+        for seq, snapshot in enumerate(y):
+            read.append(seq)
+            yield snapshot
+
+    stream = sci_stream.reconstruct_stream(camera(), masks, denoiser="tv", iterations=6, device="cpu", white=1.0)
+    first = next(stream)
+    assert read == [0]
+    videos = np.stack([first.video, *(result.video for result in stream)])
+    np.testing.assert_array_equal(videos, solve(y, masks, white=1.0).video)
+
+
+def test_reconstruct_with_calibration_uses_dark_frame_and_scale(y, masks, x) -> None:
+    calibration = Calibration(masks.astype(np.float32), np.full((), 64, np.float32), full_scale_dn=500.0)
+    result = solve((64 + 500 * y).round().astype(np.uint16), calibration, truth=x)
+    assert result.white == 500.0
+    np.testing.assert_allclose(result.video, solve(y, masks, truth=x).video, atol=0.02)
+    with pytest.raises(InputError, match="part of the calibration"):
+        solve(y, calibration, white=1.0)
+
+
+def test_reconstruct_bayer_mosaic_keeps_colours_apart(masks, x) -> None:
+    colours = np.ones((H, W))
+    colours[::2, ::2] = 0.3  # little red light
+    result = solve((masks * x * colours).sum(0), masks, bayer="RGGB", truth=x * colours, iterations=12)
+    assert result.psnr_db > 22
+    assert result.video[:, ::2, ::2].mean() < 0.5 * result.video[:, 1::2, ::2].mean()
+    assert solve((masks * x).sum(0), masks, bayer=BayerPhase.RGGB).video.shape == (B, H, W)
+
+
+def test_reconstruct_noise_of_zero_explains_the_measurement_exactly(y, masks) -> None:
+    noisy = y + 0.1 * np.random.default_rng(1).standard_normal(y.shape)
+    exact = solve(noisy, masks, white=1.0, noise=0.0).report.residual
+    weighed = solve(noisy, masks, white=1.0, noise=0.1).report.residual
+    assert exact < 0.5 * weighed
+
+
+def test_reconstruct_accepts_any_callable_as_denoiser(y, masks, x) -> None:
+    calls: list[tuple[tuple[int, ...], float]] = []
+
+    def blur(images: torch.Tensor, sigma: float) -> torch.Tensor:
+        calls.append((tuple(images.shape), sigma))
+        kernel = torch.full((1, 1, 3, 3), 1 / 9)
+        padded = torch.nn.functional.pad(images.unsqueeze(1), (1, 1, 1, 1), "reflect")
+        return torch.lerp(images, torch.nn.functional.conv2d(padded, kernel).squeeze(1), 0.3)
+
+    result = solve(y, masks, denoiser=blur, truth=x, sigmas=(0.1, 0.02))
+    assert result.psnr_db > 18
+    assert {shape[1:] for shape, _ in calls} == {(H, W)}
+    assert all(type(sigma) is float and 0 < sigma <= 0.1 for _, sigma in calls)
+
+
+def test_reconstruct_accepts_network_blind_function_and_numpy(y, masks) -> None:
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = torch.nn.Conv2d(1, 1, 3, padding=1)
+
+        def forward(self, images: torch.Tensor, sigma: float) -> torch.Tensor:
+            assert images.ndim == 4
+            assert not self.training
+            return images - 0.01 * sigma * self.convolution(images)
+
+    assert np.isfinite(solve(y, masks, denoiser=Network()).video).all()
+    assert np.isfinite(solve(y, masks, denoiser=torch.nn.AvgPool2d(3, 1, 1)).video).all()
+    same = solve(y, masks, denoiser=lambda images: images).video  # returns its input: the solver takes a copy
+    np.testing.assert_allclose(solve(y, masks, denoiser=lambda images, _sigma: images.numpy() + 0).video, same)
+
+
+def nan(images, sigma):
+    return images * torch.nan
+
+
+@pytest.mark.parametrize(
+    ("denoiser", "message"),
+    [
+        (lambda images: images[:, 1:], r"returned another shape; expected \(\d, 32, 40\); got \(\d, 31, 40\)"),
+        (nan, r"'nan' returned NaN or infinity; .*1280 such values of 1280 at sigma"),
+        (lambda _: None, "did not return images; expected a torch tensor or a NumPy array; got NoneType"),
+        (lambda: None, r"cannot be called; expected a callable that accepts \(images, sigma\) or \(images\)"),
+        (3, "The denoiser is invalid; expected a name"),
+    ],
+)
+def test_reconstruct_refuses_a_bad_denoiser(y, masks, denoiser, message) -> None:
+    with pytest.raises(InputError, match=message):
+        solve(y, masks, denoiser=denoiser)
+
+
+def poked(array: np.ndarray, value: float) -> np.ndarray:
+    changed = array.astype(np.float64)
+    changed[..., 3, 4] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y, m: (y[0], m), r"y has an invalid shape; expected \(H, W\)"),
+        (lambda y, m: (y[:0], m), "y has an invalid shape"),
+        (lambda y, m: (y[:, 1:], m), r"y and the masks differ in size; expected y of 32×40.*got y of shape \(32, 39\)"),
+        (lambda y, m: (y.T, m), "transposed"),
+        (lambda y, m: (y, np.moveaxis(m, 0, -1)), r"frames last: pass np\.moveaxis\(masks, -1, 0\)"),
+        (lambda y, m: (np.stack([y] * 3, -1), m), r"snapshots last: pass np\.moveaxis\(y, -1, 0\)"),
+        (lambda y, m: (poked(y, np.nan), m), "y contains NaN or infinity; .*1 of 1280 values.*bad_pixels"),
+        (lambda y, m: (y, poked(m, np.inf)), "masks contains NaN or infinity"),
+        (lambda y, m: (y, m[0]), r"The masks have an invalid shape; expected \(B, H, W\)"),
+        (lambda y, m: (y, m - 1), r"negative values.*got -1 to 0.*masks\.clip\(0\)"),
+        (lambda y, m: (y, m * 0), "Empty masks.*4 of 4 masks are 0 everywhere, such as number 0"),
+        (
+            lambda y, m: (y, m * np.array([1, 1, 0, 1])[:, None, None]),
+            "1 of 4 masks are 0 everywhere, such as number 2",
+        ),
+        (lambda y, m: (y * 0, m), "y is dark: its scale cannot be determined"),
+        (lambda y, m: (y + 1j, m), "y does not hold real numbers.*complex128"),
+        (lambda _, m: (["a"], m), "y does not hold real numbers"),
+    ],
+)
+def test_reconstruct_refuses_bad_arrays(y, masks, change, message) -> None:
+    with pytest.raises(InputError, match=message):
+        solve(*change(y, masks))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"truth": np.zeros((B + 1, H, W))}, r"truth does not fit.*expected 1 × 4 frames of 32×40.*\(5, 32, 40\)"),
+        ({"truth": np.zeros((H, W, B))}, "The truth does not fit"),
+        ({"iterations": 0}, "iterations is invalid"),
+        ({"iterations": 2.5}, "iterations is invalid"),
+        ({"white": 0}, "white is invalid; expected a finite number > 0; got 0"),
+        ({"noise": -1}, "noise is invalid; expected a finite number ≥ 0; got -1"),
+        ({"bayer": "RGBG"}, "Unknown Bayer phase"),
+        ({"sigmas": (0.01, 0.1)}, "noise levels of the solver"),
+        ({"denoiser": "median"}, r"Unknown denoiser.*'median'"),
+        ({"denoiser": lambda x: x, "weights": "a.pth"}, "weights apply to a denoiser that is given by name"),
+        ({"device": "tpu"}, "Unknown compute device"),
+    ],
+)
+def test_reconstruct_refuses_bad_options(y, masks, options, message) -> None:
+    with pytest.raises((InputError, ConfigError), match=message):
+        solve(y, masks, **options)
+
+
+def test_stream_refuses_the_bad_snapshot_when_it_arrives(y, masks) -> None:
+    stream = sci_stream.reconstruct_stream([y, y[1:]], masks, denoiser="tv", iterations=4, device="cpu")
+    next(stream)
+    with pytest.raises(InputError, match="differ in size"):
+        next(stream)
+
+
+def test_import_of_the_package_loads_neither_torch_nor_zmq() -> None:
+    program = "import sys, sci_stream; sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0
+    assert {"reconstruct", "open"} <= set(dir(sci_stream))
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = sci_stream.nothing
