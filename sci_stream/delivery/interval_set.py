@@ -43,10 +43,10 @@ class IntervalSet:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def complete_below(self) -> int:
-        """The first number that is not in: all below it are."""
-        return self._stops[0] if self._starts and self._starts[0] == 0 else 0
+    def first_missing(self, start: int = 0) -> int:
+        """Return the first number from ``start`` up that is not in."""
+        run = bisect_right(self._starts, start)
+        return max(start, self._stops[run - 1]) if run else start
 
     def missing(self, end: int, most: int = 20) -> list[int]:
         """Return the first ``most`` numbers in [0, end) that are not in."""

@@ -44,6 +44,15 @@ class DropReason(enum.StrEnum):
     """It was to be recorded raw, but arrived while the operator had switched the recording off."""
     LOST_IN_CRASH = "lost_in_crash"
     """`repair` found its row without an outcome: the sink crashed before the row was flushed."""
+    OTHER = "other"
+    """A reason that is not in this list, when more than `MOST_REASONS` different ones have been counted."""
+
+
+MOST_REASONS = 32
+"""Different reasons that a ledger counts, so that the account always fits the recording."""
+
+
+_REASONS = frozenset(DropReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +112,18 @@ class Ledger:
         self._highest = max(self._highest, seq)
         self._counts[outcome] += 1
         if outcome is Outcome.DROPPED:
-            self._dropped[reason] += 1
+            known = reason in self._dropped or reason in _REASONS or len(self._dropped) < MOST_REASONS
+            self._dropped[reason if known else DropReason.OTHER] += 1
         return True
 
     def is_settled(self, seq: int) -> bool:
         """Return whether ``seq`` has an outcome."""
         return seq in self._settled
+
+    @property
+    def settled_below(self) -> int:
+        """The first snapshot without an outcome."""
+        return self._settled.first_missing()
 
     def announce(self, acquired: int) -> None:
         """Record the number of snapshots that the acquire node has acquired so far."""
@@ -117,6 +132,16 @@ class Ledger:
     def end(self, acquired: int) -> None:
         """Record the acquire node's total at the end of the series."""
         self._total = acquired
+
+    def expects(self, seq: int, ahead: int) -> bool:
+        """Return whether a snapshot with this number can exist: at most ``ahead`` beyond those that are known.
+
+        Known are those reported by the acquire node and those that were settled, but only while it has reported none:
+        otherwise each invalid number would admit a larger one.
+        """
+        if self._total is not None:
+            return seq < self._total
+        return seq < (self._announced or self._highest + 1) + ahead
 
     @property
     def acquired(self) -> int:

@@ -152,7 +152,9 @@ class Dispatcher:
             parcel = receive(self.socket)
             if parcel is None:
                 break
-            settled += self._handle(bytes(parcel.frames[0]), parcel, now_s)
+            identity = bytes(parcel.frames[0])
+            with self._reception.guard(identity, now_s):
+                settled += self._handle(identity, parcel, now_s)
         refused_before = self.monitor.refused
         disconnected = self.monitor.drain().disconnected
         self._reception.strangers(self.monitor.refused - refused_before, now_s)

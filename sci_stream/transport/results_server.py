@@ -6,7 +6,9 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import zmq
 
@@ -30,6 +32,8 @@ from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, We
 log = logging.getLogger(__name__)
 
 _MESSAGES_A_TURN = 16
+# 2⁶³ ns: Unix times in ns are 64-bit integers.
+_MOST_MS = 2**63 / 1e6
 
 
 @dataclass(slots=True)
@@ -40,6 +44,11 @@ class Peer:
     heard_s: float
     lost: bool = False
     status: dict[str, int | float | str] = field(default_factory=dict)
+
+
+def _is_ms(value: object) -> TypeGuard[float]:
+    """Return whether a node's report is a difference of two Unix times in ms."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_MS
 
 
 class ResultsServer:
@@ -86,11 +95,20 @@ class ResultsServer:
             if parcel is None:
                 break
             identity = bytes(parcel.frames[0])
-            message = self._reception.read(identity, parcel, now_s, functools.partial(self.reply, identity))
-            if message is not None and self._known(identity, parcel, message, now_s):
-                out.append((identity, message))
-                taken_bytes += payload_bytes(message)
+            with self.guard(identity, now_s):
+                message = self._reception.read(identity, parcel, now_s, functools.partial(self.reply, identity))
+                if message is not None and self._known(identity, parcel, message, now_s):
+                    out.append((identity, message))
+                    taken_bytes += payload_bytes(message)
         return out
+
+    def guard(self, identity: bytes, now_s: float) -> AbstractContextManager[None]:
+        """Return a context for handling one message; see `RouterReceiver.guard`."""
+        return self._reception.guard(identity, now_s)
+
+    def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
+        """Count and log a message that is valid but impossible here."""
+        self._reception.refuse(identity, reason, text, now_s)
 
     def _known(self, identity: bytes, parcel: ReceivedMessage, message: Message, now_s: float) -> bool:
         """Update the register of peers; return whether the message is for the node."""
@@ -148,7 +166,7 @@ class ResultsServer:
 
     def _note_clock(self, peer: Peer) -> None:
         offset_ms, uncertainty_ms = (peer.status.get(f"clock_{word}_ms") for word in ("offset", "uncertainty"))
-        if isinstance(offset_ms, int | float) and isinstance(uncertainty_ms, int | float):
+        if _is_ms(offset_ms) and _is_ms(uncertainty_ms):
             self._clocks.pop(peer.hello.node, None)
             self._clocks[peer.hello.node] = significant_ns(offset_ms, uncertainty_ms)
             if len(self._clocks) > 2 * MOST_PEERS:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
-from sci_stream.errors import WireError
+from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.client_connection import identity_of
 from sci_stream.transport.remote_memory import UNREADABLE, read_parcel
@@ -85,6 +86,26 @@ class RouterReceiver:
             )
             return None
         return message
+
+    @contextmanager
+    def guard(self, identity: bytes, now_s: float) -> Iterator[None]:
+        """Keep a failure on one message from ending the node: it is counted under ``failed`` and logged.
+
+        Errors of this project pass: a full disk, for instance, is no fault of the message.
+        """
+        try:
+            yield
+        except SciStreamError:
+            raise
+        except Exception:  # whatever a message provokes: the next one may be good
+            self.wire_errors["failed"] += 1
+            if self._lines.take(now_s):
+                self._log.exception("message from %s to the %s address failed: skipped", _name(identity), self._what)
+
+    def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
+        """Count and log a message that is valid but impossible here."""
+        self.wire_errors[reason] += 1
+        self._complain(f"message from {_name(identity)} to the {self._what} address refused: {text}", now_s)
 
     def accept_hello(
         self,

@@ -20,6 +20,10 @@ WORD = Text(64, r"[a-z][a-z0-9_]*", "a word of small letters, digits and _")
 LABEL = Prose(256)
 COUNT = Integer(0, 2**63 - 1)
 SMALL_COUNT = Integer(0, 2**31 - 1)
+# Numbers of snapshots: a million per second for nine years. Sums of a few stay exact as floats and as 64-bit integers.
+SEQ = Integer(0, 2**48 - 1)
+# Chunk values become columns of the recording, so their names must be names in HDF5.
+CHUNK_NAME = Text(64, r"[^/\x00-\x1f\x7f]+", "a name without / and control characters")
 DIM = Integer(1, MAX_DIM)
 BAYER = Maybe(Choice({phase.value: phase for phase in BayerPhase}))
 VERSIONS = Table(Text(128), most=64)
@@ -43,19 +47,32 @@ class StatusEntry(Check):
         return self._text.dump(value) if isinstance(value, str) else value
 
 
+class Chunks(Table):
+    """A camera's chunk data, or their units. An invalid name or number must not prevent the frame, so it is omitted."""
+
+    def __init__(self, value: Check) -> None:
+        super().__init__(value, most=16, keys=CHUNK_NAME)
+
+    def dump(self, value: Mapping[str, object]) -> Fields:
+        """Return the map to send."""
+        return super().dump({k: v for k, v in value.items() if CHUNK_NAME.admits(k) and not _is_infinite(v)})
+
+
 class Status(Table):
     """The status in a heartbeat. An unknown rate (NaN) must not prevent the heartbeat, so it is omitted."""
 
     def dump(self, value: Mapping[str, object]) -> Fields:
         """Return the map to send."""
-        known = {key: entry for key, entry in value.items() if not isinstance(entry, float) or math.isfinite(entry)}
-        return super().dump(known)
+        return super().dump({key: entry for key, entry in value.items() if not _is_infinite(entry)})
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 PARAMETERS = Table(StatusEntry(), most=16)
-# A camera's chunk data; a value that is not a finite number must not prevent the frame, so it is omitted.
-CHUNKS = Status(StatusEntry(), most=16)
-UNITS = Table(Prose(64), most=16)
+CHUNKS = Chunks(StatusEntry())
+UNITS = Chunks(Prose(64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +111,4 @@ class MessageKind:
 
 
 # Fields that identify the snapshot of a message.
-ID_FIELDS: Final[dict[str, Check]] = {"series": NAME, "epoch": SMALL_COUNT, "seq": COUNT}
+ID_FIELDS: Final[dict[str, Check]] = {"series": NAME, "epoch": SMALL_COUNT, "seq": SEQ}

@@ -13,6 +13,7 @@ from sci_stream.wire.message_spec import (
     LABEL,
     NAME,
     PARAMETERS,
+    SEQ,
     VERSIONS,
     WORD,
     MessageKind,
@@ -42,7 +43,7 @@ KINDS: Final = (
     SNAPSHOT,
     RECONSTRUCTION,
     _plain(
-        "series_end", msg.SeriesEnd, {"series": NAME, "acquired": COUNT, "reason": Prose(1024), "camera_dropped": COUNT}
+        "series_end", msg.SeriesEnd, {"series": NAME, "acquired": SEQ, "reason": Prose(1024), "camera_dropped": COUNT}
     ),
     _plain(
         "dropped",
@@ -59,7 +60,7 @@ KINDS: Final = (
         msg.Accepted,
         {
             "series": NAME,
-            "seq": COUNT,
+            "seq": SEQ,
             "of": _one_of(msg.Acceptable),
         },
     ),
@@ -88,7 +89,7 @@ KINDS: Final = (
     _plain("pong", msg.Pong, {"sent_ns": COUNT, "received_ns": COUNT, "answered_ns": COUNT}),
     _plain("goodbye", msg.Goodbye, {"node": NAME}),
     _plain("refused", msg.Refused, {"reason": WORD, "text": Prose(2048)}),
-    _plain("done", msg.Done, {"series": NAME, "seq": COUNT, "ok": Flag(), "reason": Prose(1024)}),
+    _plain("done", msg.Done, {"series": NAME, "seq": SEQ, "ok": Flag(), "reason": Prose(1024)}),
     _plain("calibration_request", msg.CalibrationRequest, {"hash": NAME}),
     CALIBRATION,
     _plain("calibration_missing", msg.CalibrationMissing, {"hash": NAME}),

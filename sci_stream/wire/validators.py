@@ -102,7 +102,7 @@ class Flag(Check):
 
 
 class Text(Check):
-    """A string of bounded length, optionally with a pattern."""
+    """A string of bounded length without NUL, which neither HDF5 nor file names can hold; optionally with a pattern."""
 
     __slots__ = ("_most", "_pattern", "_says")
 
@@ -113,12 +113,20 @@ class Text(Check):
 
     def read(self, value: object) -> str:
         """Return the string."""
-        if not isinstance(value, str) or len(value) > self._most or not self._matches(value):
-            raise UnfitError(f"{self._says} of at most {self._most} characters", shown(value))
+        if not isinstance(value, str) or len(value) > self._most or "\0" in value or not self._matches(value):
+            raise UnfitError(f"{self._says} of at most {self._most} characters, without NUL", shown(value))
         return value
 
     def _matches(self, value: str) -> bool:
         return self._pattern is None or self._pattern.fullmatch(value) is not None
+
+    def admits(self, value: object) -> bool:
+        """Return whether a value is valid."""
+        try:
+            self.read(value)
+        except UnfitError:
+            return False
+        return True
 
 
 class Prose(Text):
@@ -127,8 +135,8 @@ class Prose(Text):
     __slots__ = ()
 
     def dump(self, value: str) -> str:
-        """Return the text cut to length, with characters that UTF-8 cannot encode replaced."""
-        text = value.encode(errors="replace").decode()
+        """Return the text cut to length, with NUL and characters that UTF-8 cannot encode replaced."""
+        text = value.encode(errors="replace").decode().replace("\0", "?")
         return text if len(text) <= self._most else text[: self._most - 1] + "…"
 
 
@@ -186,9 +194,9 @@ class Table(Check):
 
     __slots__ = ("_keys", "_most", "_value")
 
-    def __init__(self, value: Check, *, most: int) -> None:
+    def __init__(self, value: Check, *, most: int, keys: Text | None = None) -> None:
         self._value, self._most = value, most
-        self._keys = Text(64)
+        self._keys = Text(64) if keys is None else keys
 
     def read(self, value: object) -> Fields:
         """Return the map with validated values."""

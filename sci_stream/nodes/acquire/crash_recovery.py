@@ -95,7 +95,7 @@ class CrashRecovery:
     def confirm(self, seq: int) -> None:
         """Note that the sink has confirmed a snapshot's outcome."""
         if seq >= self._first and self._accounted.add(seq - self._first) and self.spool is not None:
-            self.spool.confirmed(self._first + self._accounted.complete_below)
+            self.spool.confirmed(self._first + self._accounted.first_missing())
 
     def run_since(self, monotonic_ns: int) -> None:
         """Record the first start of the camera."""

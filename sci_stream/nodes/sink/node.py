@@ -37,15 +37,43 @@ from sci_stream.wire import (
     Limits,
     Message,
     SeriesEnd,
+    payload_bytes,
 )
 
 log = logging.getLogger(__name__)
 
 _POLL_MS = 20
 _STATUS_S = 0.5
-_EARLY_AT_MOST = 64
-_CALIBRATIONS_KEPT = 4
+# Messages that arrive before what they belong to is known: their senders resend those that do not fit.
+_EARLY_AT_MOST = 256
+_EARLY_BYTES = 64 << 20
+_CALIBRATIONS_KEPT, _CALIBRATION_BYTES = 4, 512 << 20
 _LAST_WORDS_S = 2.0
+
+
+class EarlyMessages:
+    """Messages kept until what they belong to is known, in order; beyond ``most`` or ``n_bytes`` the oldest go.
+
+    A dropped message is not acknowledged: its sender sends it again.
+    """
+
+    def __init__(self, most: int, n_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = n_bytes
+        self._kept: deque[tuple[bytes, Message]] = deque()
+        self._bytes = 0
+
+    def put(self, identity: bytes, message: Message) -> None:
+        """Keep a message of a sender."""
+        self._kept.append((identity, message))
+        self._bytes += payload_bytes(message)
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= payload_bytes(self._kept.popleft()[1])
+
+    def take(self) -> list[tuple[bytes, Message]]:
+        """Return all messages, which are no longer kept."""
+        kept, self._kept, self._bytes = list(self._kept), deque(), 0
+        return kept
 
 
 class SinkNode:
@@ -98,7 +126,7 @@ class SinkNode:
         self._ended: deque[str] = deque(maxlen=64)
         self._calibrations: dict[str, Calibration] = {}
         self._starting: tuple[bytes, SeriesInfo] | None = None
-        self._early: deque[tuple[bytes, Message]] = deque(maxlen=_EARLY_AT_MOST)
+        self._early = EarlyMessages(_EARLY_AT_MOST, _EARLY_BYTES)
         self._status_s = float("-inf")
         self._last_status: SeriesStatus | None = None
         self._failure: SciStreamError | None = None
@@ -160,7 +188,8 @@ class SinkNode:
             self._acknowledge_safe(self._series)
         if self._series is None or not self._series.full:
             for identity, message in self._server.receive(now_s):
-                self._handle(identity, message, now_s)
+                with self._server.guard(identity, now_s):
+                    self._handle(identity, message, now_s)
         for peer in self._server.tick(now_s):
             self._lost(peer)
         if self._series is not None:
@@ -176,9 +205,7 @@ class SinkNode:
     def _handle(self, identity: bytes, message: Message, now_s: float) -> None:
         match message:
             case Calibration():
-                self._calibrations[message.hash] = message
-                while len(self._calibrations) > _CALIBRATIONS_KEPT:
-                    del self._calibrations[next(iter(self._calibrations))]
+                self._keep_calibration(message)
                 if self._starting is not None and self._starting[1].calibration_hash == message.hash:
                     self._begin(*self._starting, now_s)
             case SeriesInfo():
@@ -201,12 +228,31 @@ class SinkNode:
             self._acknowledge(identity, message)
             return
         if series is None or series.name != name:
-            self._early.append((identity, message))
-            return
-        if isinstance(message, SeriesEnd):
+            self._early.put(identity, message)
+        elif isinstance(message, SeriesEnd):
             series.end(identity, message)
+            self._handle_early(now_s)
+        elif not series.expects(message):
+            self._early.put(identity, message)
+        elif unfit := series.unfit_because(message):
+            self._server.refuse(identity, "unfit", f"series {name} has no {unfit}", now_s)
         elif series.receive(identity, message, now_s) is Receipt.ACKNOWLEDGED:
             self._acknowledge(identity, message)
+
+    def _handle_early(self, now_s: float) -> None:
+        """Handle messages again that arrived before what they belong to was known."""
+        for identity, message in self._early.take():
+            with self._server.guard(identity, now_s):
+                self._handle(identity, message, now_s)
+
+    def _keep_calibration(self, calibration: Calibration) -> None:
+        kept = self._calibrations
+        kept.pop(calibration.hash, None)
+        kept[calibration.hash] = calibration
+        while len(kept) > 1 and (
+            len(kept) > _CALIBRATIONS_KEPT or sum(map(payload_bytes, kept.values())) > _CALIBRATION_BYTES
+        ):
+            del kept[next(iter(kept))]
 
     def _acknowledge(self, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd) -> None:
         kind, series, seq = key_of(message)
@@ -224,6 +270,11 @@ class SinkNode:
             self._server.reply(identity, CalibrationRequest(hash=info.calibration_hash))
             return
         self._starting = None
+        shape = (info.n_frames, info.height_px, info.width_px)
+        if calibration.phi.shape != shape:
+            text = f"series {info.series} of (B, H, W) = {shape} with a calibration of {calibration.phi.shape}"
+            self._server.refuse(identity, "unfit", text, now_s)
+            return
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
@@ -234,9 +285,7 @@ class SinkNode:
             log_for_series(info.series)
             log.info("series %s started", info.series)
         self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
-        early, self._early = list(self._early), deque(maxlen=_EARLY_AT_MOST)
-        for sender, message in early:
-            self._handle(sender, message, now_s)
+        self._handle_early(now_s)
 
     def _end_series(self, reason: str) -> None:
         """End the series: close the recording with its ledger, write the summary, confirm to the acquire node."""
@@ -287,8 +336,10 @@ class SinkNode:
     def _publish_status(self, now_s: float) -> None:
         series = self._series
         for peer in self._server.peers.values():
-            if series is not None and peer.status.get("series") == series.name:
+            is_acquire = peer.hello.kind_of_node == "acquire"
+            if series is not None and is_acquire and peer.status.get("series") == series.name:
                 series.update_from_acquire(peer.status, now_s)
+                self._handle_early(now_s)
         if series is not None:
             series.learn_solvers(solvers(self._server.peers.values()))
             series.checkpoint()

@@ -85,8 +85,10 @@ class Recorder:
         self._final_ledger: JsonObject | None = None
         self._end_error: StorageError | None = None
 
-    def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
+    def series_started(self, info: SeriesInfo, calibration: Calibration, settled_below: int = 0) -> None:
         """Open a new file, the next segment of the series if one exists, and start recording.
+
+        A first segment begins at snapshot ``settled_below``: all before it have an outcome.
 
         Raises
         ------
@@ -102,7 +104,7 @@ class Recorder:
 
         def run() -> None:
             try:
-                recording = SeriesRecording(info, calibration, self.options, self._free)
+                recording = SeriesRecording(info, calibration, self.options, self._free, settled_below)
                 with self._changed:
                     self._recording = recording
                     self._ending, self._final_ledger, self._end_error = False, None, None

@@ -51,8 +51,10 @@ class RecordingController:
         """Whether new snapshots are recorded."""
         return self.recorder is not None and self._is_open(self.recorder)
 
-    def start(self) -> str:
+    def start(self, settled_below: int = 0) -> str:
         """Start recording with the next snapshot; return the file name.
+
+        Snapshots before ``settled_below`` have an outcome and need no row.
 
         Raises
         ------
@@ -66,7 +68,7 @@ class RecordingController:
         if self._closing is not None and self._closing[1].is_alive():
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
         recorder = Recorder(self._options())
-        recorder.series_started(self._info, self._calibration)
+        recorder.series_started(self._info, self._calibration, settled_below)
         if self.recorder is not None:  # it stopped by itself, e.g. on a full disk, and may have room again
             self.recorder.close()
         self.recorder = recorder

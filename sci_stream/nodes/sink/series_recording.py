@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.model import JsonObject, SeriesInfo
@@ -20,6 +21,8 @@ from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 _LOG = logging.getLogger(__name__)
 # Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.
 _MOST_ROWS_JOINED = 2_000_000
+# A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
+_RETRY_SEGMENT_S = 5.0
 
 
 class Written(enum.StrEnum):
@@ -102,6 +105,7 @@ class SeriesRecording:
         calibration: Calibration,
         options: RecorderOptions,
         free: Callable[[Path], int],
+        settled_below: int = 0,
     ) -> None:
         self._options = options
         self._free = free
@@ -111,7 +115,13 @@ class SeriesRecording:
         self._path = path = recording_path(options.folder, info.series)
         self._check_folder(path)
         self.writer = RecordingWriter(
-            path, info, calibration, raw=options.raw, video=options.video, compression=options.compression
+            path,
+            info,
+            calibration,
+            raw=options.raw,
+            video=options.video,
+            compression=options.compression,
+            settled_below=settled_below,
         )
         try:
             self._journal = Journal(path.with_suffix(".journal.jsonl"))
@@ -122,6 +132,7 @@ class SeriesRecording:
             raise
         self.mb_per_s = 0.0
         self._rate = ThroughputMeter()
+        self._lines = TokenBucket(1.0, 20)
         self._began_s = time.monotonic()
         self._rate.update(self._began_s, 0)
         self.ledger: JsonObject | None = None
@@ -129,6 +140,8 @@ class SeriesRecording:
         self._closed_bytes = 0
         self._closed_rows = 0
         self._segment_began_s = self._began_s
+        self._next_segment_s = float("-inf")
+        self._segment_problem = ""
 
     @property
     def bytes_written(self) -> int:
@@ -184,19 +197,31 @@ class SeriesRecording:
         if self.writer.rows_written == 0:
             self._segment_began_s = time.monotonic()
         old = 0 < options.segment_s <= time.monotonic() - self._segment_began_s
-        return full or old
+        return (full or old) and time.monotonic() >= self._next_segment_s
 
     def _begin_segment(self) -> None:
-        """Continue in a new file; close the previous one cleanly, with a reference to it."""
+        """Continue in a new file; close the previous one cleanly, with a reference to it.
+
+        If the file cannot be created, the open one is continued: it needs no further file descriptor.
+        """
         last = self.writer
         try:
             self.writer = last.next_segment()
-            self._closed_bytes += last.bytes_written
-            self._closed_rows += last.rows_written
-            last.close(self.ledger, continued=self.writer.path.name)
-        except StorageError as error:
-            self._stop(RecorderState.FAILED, str(error))
+        except Exception as error:  # whatever fails, the open segment can still be written
+            self._next_segment_s = time.monotonic() + _RETRY_SEGMENT_S
+            if not self._segment_problem:
+                _LOG.error("%s grows beyond its limit, because the next segment cannot begin: %s", last.path, error)
+                self._journal.append("segment_postponed", {"file": last.path.name, "error": str(error)})
+                self._sync()
+            self._segment_problem = f"the next segment cannot begin: {error}"
             return
+        self._segment_problem = ""
+        self._closed_bytes += last.bytes_written
+        self._closed_rows += last.rows_written
+        try:
+            last.close(self.ledger, continued=self.writer.path.name)
+        except Exception as error:  # its rows are flushed; the series continues in the new segment
+            _LOG.error("segment %s not closed cleanly, readable up to its last flush: %s", last.path, error)
         self._segment_began_s = time.monotonic()
         self._journal.append("segment_started", {"file": self.writer.path.name})
         self._sync()
@@ -216,16 +241,17 @@ class SeriesRecording:
         return error
 
     def _write_item(self, item: Item) -> Written:
-        if item.write is None:
-            self.ledger = item.ledger
-            self.writer.notes |= item.notes
-            self.writer.write_ledger(item.ledger)
-            return Written.WRITTEN
         try:
+            if item.write is None:
+                self.ledger = item.ledger
+                self.writer.notes |= item.notes
+                self.writer.write_ledger(item.ledger)
+                return Written.WRITTEN
             written = item.write(self.writer)
-        except InputError as error:
+        except (InputError, ValueError, TypeError, ArithmeticError) as error:
             # One invalid snapshot must not end the recording.
-            _LOG.error("not recorded: %s", error)
+            if self._lines.take(time.monotonic()):
+                _LOG.error("not recorded: %s", error)
             self._journal.append("refused", {"error": str(error)})
             return Written.LOST
         if written and item.event is not None:
@@ -244,7 +270,7 @@ class SeriesRecording:
                 self._sync()
             self.warning = f"disk space is low: {free / 1e9:.1f} GB free"
         else:
-            self.warning = ""
+            self.warning = self._segment_problem
 
     def _stop(self, state: RecorderState, reason: str) -> None:
         """Stop recording before the end of the series and keep the file readable."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
@@ -35,6 +37,11 @@ _REORDER_PATIENCE_S = 2.0
 # The ledger document of a recording has a fixed size; the journal has every change.
 _CHANGES_IN_FILE = 48
 _SOLVERS_IN_FILE = 32
+_LONGEST_SOLVER = 1500
+# The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers beyond it: no camera
+# is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording.
+_MOST_SNAPSHOTS_PER_S = 1 << 17
+_MOST_COUNT = 2**48
 
 Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
@@ -110,6 +117,7 @@ class SeriesSession:
         self._deferred: deque[tuple[Acceptable, int]] = deque()
         self._written: queue.SimpleQueue[tuple[tuple[Acceptable, int], Written | None]] = queue.SimpleQueue()
         self.ended_by: bytes | None = None
+        self._ahead = int(_MOST_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
         self._warn_shift_px = rig.calibration.warn_shift_px
         self._records_raw = rig.record.raw
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
@@ -143,8 +151,24 @@ class SeriesSession:
         """Whether the recorder's queue is full: receive nothing more until it has room."""
         return bool(self._deferred)
 
+    def expects(self, message: Snapshot | Reconstruction | Dropped) -> bool:
+        """Return whether the snapshot of a message can exist, as far as the acquire node has reported."""
+        seq = message.seq if isinstance(message, Dropped) else message.id.seq
+        return self.ledger.expects(seq, self._ahead)
+
+    def unfit_because(self, message: Snapshot | Reconstruction | Dropped) -> str:
+        """Return why the arrays of a message cannot be of this series, ``""`` if they can."""
+        info = self.statistics.info
+        shape = (info.height_px, info.width_px)
+        match message:
+            case Snapshot() if message.counts.shape != shape:
+                return f"counts of {message.counts.shape} pixels, expected {shape}"
+            case Reconstruction() if message.video.shape != (info.n_frames, *shape):
+                return f"a video of (B, H, W) = {message.video.shape}, expected {(info.n_frames, *shape)}"
+        return ""
+
     def receive(self, sender: bytes, message: Snapshot | Reconstruction | Dropped, now_s: float) -> Receipt:
-        """Take a message of the series.
+        """Take a message of the series that it `expects`.
 
         Parameters
         ----------
@@ -317,7 +341,11 @@ class SeriesSession:
         InputError, StorageError
             If it is already in that state, or fails.
         """
-        file = self.recording.start() if on else self.recording.stop(self.ledger.counts().to_json())
+        file = (
+            self.recording.start(self.ledger.settled_below)
+            if on
+            else self.recording.stop(self.ledger.counts().to_json())
+        )
         self.recording.note(on=on, file=file)
         return file
 
@@ -359,18 +387,22 @@ class SeriesSession:
 
     def update_from_acquire(self, report: Mapping[str, int | float | str], now_s: float) -> None:
         """Update from the acquire node's status of the series."""
-        acquired = int(report.get("acquired", 0))
-        self.ledger.announce(acquired)
-        self.statistics.acquired_rate.update(now_s, acquired)
-        self.ledger.camera_missed = int(report.get("camera_missed", 0))
+        acquired, missed = (report.get(name) for name in ("acquired", "camera_missed"))
+        if _is_count(acquired):
+            self.ledger.announce(acquired)
+            self.statistics.acquired_rate.update(now_s, acquired)
+        if _is_count(missed):
+            self.ledger.camera_missed = missed
 
     def knows_solver(self, name: str) -> bool:
         """Return whether these solver settings are known, or empty."""
         return not name or name in self._solvers
 
     def learn_solvers(self, solvers: Solvers) -> None:
-        """Store the solver settings of nodes by their ids."""
-        self._solvers |= solvers
+        """Store the solver settings of nodes by their ids; those too long for the recording are left out."""
+        for name, settings in solvers.items():
+            if name not in self._solvers and len(json.dumps(dict(settings))) <= _LONGEST_SOLVER:
+                self._solvers[name] = settings
         while len(self._solvers) > _SOLVERS_IN_FILE:
             discarded = next(iter(self._solvers))
             del self._solvers[discarded]
@@ -412,6 +444,11 @@ class SeriesSession:
     def _recording_status(self) -> RecordingStatus:
         movie = None if self._movie is None else self._movie.status()
         return RecordingStatus(self.recording.status(), tuple(self.recording.switched), movie)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Return whether a node's report of a number of frames is one."""
+    return type(value) is int and 0 <= value < _MOST_COUNT
 
 
 def _changes_note(changes: list[SettingChange]) -> JsonObject:

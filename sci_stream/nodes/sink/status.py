@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,7 @@ from sci_stream.parameters import ACTIONS_KEY, SET_KEY
 from sci_stream.transport.results_server import Peer
 
 StatusValue = int | float | str
+_SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +169,9 @@ def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
         report = {
             name.removeprefix("solver."): value for name, value in peer.status.items() if name.startswith("solver.")
         }
-        if name := report.pop("id", None):
-            found[str(name)] = report
+        name = report.pop("id", None)
+        if isinstance(name, str) and _SOLVER_ID.fullmatch(name):
+            found[name] = report
     return found
 
 

@@ -119,6 +119,22 @@ ORDER_NAMES = {code: name for name, code in ORDER_CODES.items()}
 _Block = dict[str, Array]
 
 
+def _range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    """Return the least and the largest number that a column holds; None if it holds text."""
+    if dtype.kind == "S":
+        return None
+    if dtype.kind == "f":
+        return -float(np.finfo(dtype).max), float(np.finfo(dtype).max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _within(value: Any, limits: tuple[float, float] | None) -> Any:
+    """Return a value as its column can hold it: numbers out of range become the nearest in range, NaN stays."""
+    if limits is None or not (value < limits[0] or value > limits[1]):
+        return value
+    return min(max(value, limits[0]), limits[1])
+
+
 def ascii_cell(text: str, width: int) -> bytes:
     """Return text in ASCII, truncated to a fixed-length column."""
     return text.encode("ascii", "replace")[:width]
@@ -192,6 +208,7 @@ class RowTable:
     def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
         self._columns = sorted(columns_of(info), key=lambda column: _WRITTEN_LAST.get(column.name, 0))
         self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in self._columns}
+        self._ranges = {column.name: _range(np.dtype(column.dtype)) for column in self._columns}
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._dirty: set[int] = set()
         self.rows = 0
@@ -200,8 +217,10 @@ class RowTable:
         """Set columns of a row; visible to readers after the next `flush`."""
         index, offset = divmod(row, BLOCK_ROWS)
         block = self._block(index)
-        for name, value in values.items():
-            block[name][offset] = value
+        # All or nothing: a row must not be left half set.
+        cells = {name: _within(value, self._ranges[name]) for name, value in values.items()}
+        for name, cell in cells.items():
+            block[name][offset] = cell
         self._dirty.add(index)
         self.rows = max(self.rows, row + 1)
 

@@ -7,6 +7,7 @@ import enum
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -118,20 +119,38 @@ def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
             entry.attrs["default"] = name
 
 
-def ledger_document(document: Mapping[str, object]) -> Array:
+def ledger_document(document: Mapping[str, object], notes: Mapping[str, object] = MappingProxyType({})) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
+
+    ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their
+    number is stored as ``…_left_out``.
 
     Raises
     ------
     ValueError
-        If it is too large.
+        If it is too large even without notes.
     """
-    text = json.dumps(dict(document)).encode()
+    text = _fitting_text(document, notes)
     if len(text) > LEDGER_BYTES:
         raise ValueError(f"a ledger must fit {LEDGER_BYTES} bytes as JSON, got {len(text)}")
     padded = np.zeros(LEDGER_BYTES, np.uint8)
     padded[: len(text)] = np.frombuffer(text, np.uint8)
     return padded
+
+
+def _fitting_text(document: Mapping[str, object], notes: Mapping[str, object]) -> bytes:
+    kept = dict(notes)
+    while len(text := json.dumps({**document, **kept}).encode()) > LEDGER_BYTES and kept:
+        name = max(kept, key=lambda key: len(json.dumps(kept[key])))
+        note = kept.pop(name)
+        if not isinstance(note, list | dict) or not note:
+            continue
+        fewer = -(-len(note) // 2)
+        entries = list(note.items())[fewer:] if isinstance(note, dict) else note[fewer:]
+        kept[name] = dict(entries) if isinstance(note, dict) else entries
+        left_out = kept.get(f"{name}_left_out", 0)
+        kept[f"{name}_left_out"] = fewer + (left_out if isinstance(left_out, int) else 0)
+    return text
 
 
 def info_to_json(info: SeriesInfo) -> str:

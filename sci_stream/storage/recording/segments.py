@@ -24,12 +24,20 @@ _MOST_SEGMENTS = 100_000
 _LONGEST_NAME_BYTES = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Known:
-    """Sequence numbers of a series in earlier segments: with raw counts, and with an outcome."""
+    """Sequence numbers of a series in earlier segments: with raw counts, and with an outcome.
+
+    ``first`` is the first row of the earliest segment, None without one; snapshots before it are not in the recording.
+    """
 
     raw: IntervalSet = field(default_factory=IntervalSet)
     settled: IntervalSet = field(default_factory=IntervalSet)
+    first: int | None = None
+
+    def first_unsettled(self, otherwise: int) -> int:
+        """Return the first snapshot from `first` up without an outcome; without earlier segments start at another."""
+        return self.settled.first_missing(otherwise if self.first is None else self.first)
 
 
 def free_bytes(path: Path) -> int:
@@ -179,6 +187,7 @@ def _learn(path: Path, series: str, known: Known) -> None:
     try:
         with Recording(path) as earlier:
             if earlier.info.series == series:
+                known.first = earlier.first_seq if known.first is None else min(known.first, earlier.first_seq)
                 for seq in earlier.raw_seqs:
                     known.raw.add(seq)
                 for seq in earlier.settled_seqs:

@@ -43,6 +43,9 @@ from sci_stream.storage.recording.segments import Known, create_segment, free_by
 _LOG = logging.getLogger(__name__)
 # Free space reserved for HDF5 to write its indices on closing.
 _CLOSING_BYTES = 4 << 20
+MOST_EMPTY_ROWS = 1 << 20
+"""Rows without content that a segment may have: readers hold all rows in memory, about 300 bytes each. Snapshots in
+flight leave such rows; a row far beyond all others is that of a snapshot that does not exist."""
 
 
 class RecordingWriter:
@@ -64,6 +67,8 @@ class RecordingWriter:
         Compression of raw snapshots and video.
     first_seq
         Sequence number of row 0; by default the first without an outcome in earlier segments.
+    settled_below
+        Without earlier segments, the default of ``first_seq``: all snapshots before it have an outcome.
     dtype
         Type of raw counts; by default derived from the bit depth and pixel format of the series.
     parent
@@ -87,6 +92,7 @@ class RecordingWriter:
         video: bool = True,
         compression: Compression = Compression.NONE,
         first_seq: int | None = None,
+        settled_below: int = 0,
         dtype: npt.DTypeLike | None = None,
         parent: Mapping[str, object] | None = None,
         after: RecordingWriter | None = None,
@@ -101,7 +107,7 @@ class RecordingWriter:
         counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
 
         def image(known: Known) -> bytes:
-            self.first_seq = known.settled.complete_below if first_seq is None else first_seq
+            self.first_seq = known.first_unsettled(settled_below) if first_seq is None else first_seq
             # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
             # is the first snapshot without an outcome, not the next one to arrive.
             layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
@@ -125,15 +131,18 @@ class RecordingWriter:
         self.segment: int
         self._has_raw: IntervalSet
         self._has_outcome: IntervalSet
+        self._series_first: int
         self.segment, known = create_segment(
             path,
             info.series,
             image,
             begin,
-            known=None if after is None else Known(after._has_raw, after._has_outcome),
+            known=None if after is None else Known(after._has_raw, after._has_outcome, after._series_first),
             segment=0 if after is None else after.segment + 1,
         )
         self._has_raw, self._has_outcome = known.raw, known.settled
+        self._series_first = self.first_seq if known.first is None else known.first
+        self._filled = IntervalSet()  # rows with content in this segment
         self._next = functools.partial(
             RecordingWriter,
             path,
@@ -238,6 +247,7 @@ class RecordingWriter:
         row = self._row(seq)
         with self._guard("written"):
             self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=ascii_cell(reason, 24))
+        self._filled.add(row)
         self._has_outcome.add(seq)
         return True
 
@@ -246,9 +256,17 @@ class RecordingWriter:
             raise InputError(
                 f"Snapshot {seq} precedes the recording {self.path}", expected=f"seq from {self.first_seq} up"
             )
-        return seq - self.first_seq
+        row = seq - self.first_seq
+        if row >= len(self._filled) + MOST_EMPTY_ROWS:
+            raise InputError(
+                f"Snapshot {seq} is too far ahead of the recording {self.path}",
+                expected=f"at most {MOST_EMPTY_ROWS} empty rows before it",
+                got=f"row {row} after {len(self._filled)} with content",
+            )
+        return row
 
     def _identify(self, row: int, came: Snapshot | Reconstruction) -> None:
+        self._filled.add(row)
         self.rows_written += int(self._rows.get(row, "epoch") < 0)
         self._rows.set(
             row,
@@ -306,8 +324,8 @@ class RecordingWriter:
             "time_ns": unix_ns(),
             "ledger": None if ledger is None else dict(ledger),
         }
-        document |= self.notes | ({} if continued is None else {"continued": continued})
-        padded = ledger_document(document)
+        document |= {} if continued is None else {"continued": continued}
+        padded = ledger_document(document, self.notes)
         with self._guard("written"):
             # One chunk in one system call: a reader or a kill sees the old ledger or the new one, rarely a mixture,
             # which readers treat as no ledger.

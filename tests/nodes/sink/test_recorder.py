@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import queue
+import resource
 import subprocess
 import threading
 from collections.abc import Callable
@@ -13,10 +15,12 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import InputError, StorageError
+from sci_stream.nodes.sink import series_recording
 from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult, Written
 from sci_stream.ports import Sink
 from sci_stream.storage.journal import read_journal
 from sci_stream.storage.recording import Recording, RecordingWriter, free_bytes
+from sci_stream.storage.recording.series import open_recording
 
 GB = 1 << 30
 LEDGER = {"acquired": 3, "closed": True}
@@ -363,15 +367,32 @@ def test_segments_follow_by_age_but_never_an_empty_one(tmp_path: Path, series) -
             assert recording.raw_seqs
 
 
-def test_a_next_segment_that_cannot_be_made_fails_in_order(tmp_path: Path, series, monkeypatch) -> None:
-    def refused(_: RecordingWriter) -> RecordingWriter:
-        raise StorageError("the disk is gone")
-
-    monkeypatch.setattr(RecordingWriter, "next_segment", refused)
+def test_recorder_without_file_descriptors_continues_segment_and_retries(tmp_path: Path, series, monkeypatch) -> None:
+    monkeypatch.setattr(series_recording, "_RETRY_SEGMENT_S", 0.0)
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1))
     recorder.series_started(series.info, series.calibration)
-    recorder.raw(series.snapshot(0))
+
+    def record(seq: int) -> Written:
+        written: queue.SimpleQueue[Written] = queue.SimpleQueue()
+        assert recorder.submit_raw(series.snapshot(seq), written.put) == "accepted"
+        return written.get(timeout=60)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        assert [record(seq) for seq in range(3)] == [Written.WRITTEN] * 3
+        status = recorder.status()
+        assert status.state == "recording"
+        assert status.segment == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "next segment cannot begin" in status.warning
+    assert [record(seq) for seq in range(3, 5)] == [Written.WRITTEN] * 2
     recorder.series_ended(LEDGER)
-    assert recorder.status().state == "failed"
-    with Recording(tmp_path / "run-1.h5") as recording:
-        assert recording.raw_seqs == [0]
+    assert recorder.status().state == "idle"
+    assert recorder.status().segment > 0
+    assert recorder.status().warning == ""
+    with open_recording(tmp_path / "run-1.h5") as recording:
+        assert list(recording.seqs_with(raw=True)) == list(range(5))

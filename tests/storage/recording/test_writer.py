@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from sci_stream.errors import InputError, StorageError
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import Compression, Recording, RecordingWriter, recording_path
+from sci_stream.storage.recording.layout import LEDGER_BYTES, ledger_document
+from sci_stream.storage.recording.writer import MOST_EMPTY_ROWS
 
 
 def test_clean_recording_round_trip(tmp_path: Path, series) -> None:
@@ -233,3 +236,49 @@ def test_notes_are_stored_with_every_ledger(tmp_path: Path, series) -> None:
     with Recording(tmp_path / "run.h5") as recording:
         assert recording.notes == {"solvers": {"reconstruct-0": {"denoiser": "tv"}}}
         assert recording.ledger == {"acquired": 2}
+
+
+def test_row_far_ahead_of_all_others_is_refused(tmp_path: Path, series) -> None:
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration) as writer:
+        writer.write_reconstruction(series.reconstruction(0))
+        for seq in (MOST_EMPTY_ROWS + 1, 2**48 - 1):
+            with pytest.raises(InputError, match="too far ahead"):
+                writer.write_outcome(seq, "dropped", "queue_full")
+            with pytest.raises(InputError, match="too far ahead"):
+                writer.write_raw(series.snapshot(seq))
+        writer.write_outcome(5000, "dropped", "queue_full")
+    with Recording(path) as recording:
+        assert recording.settled_seqs == [0, 5000]
+
+
+def test_recording_that_starts_late_begins_at_the_first_unsettled_snapshot(tmp_path: Path, series) -> None:
+    path, start = tmp_path / "run.h5", 2 * MOST_EMPTY_ROWS
+    with RecordingWriter(path, series.info, series.calibration, settled_below=start) as first:
+        first.write_reconstruction(series.reconstruction(start))
+        first.write_reconstruction(series.reconstruction(start + 2))
+        with first.next_segment() as second:
+            assert second.first_seq == start + 1
+    with RecordingWriter(path, series.info, series.calibration) as after_restart:
+        assert after_restart.first_seq == start + 1
+
+
+def test_numbers_beyond_their_columns_become_the_nearest(tmp_path: Path, series) -> None:
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration) as writer:
+        writer.write_raw(series.snapshot(0, dropped_before=2**63 - 1, camera_time_ns=2**64))
+    with Recording(path) as recording:
+        limits = np.iinfo(recording.rows["dropped_before"].dtype)
+        assert recording.rows["dropped_before"][0] == limits.max
+        assert recording.rows["camera_time_ns"][0] == 2**63 - 1
+
+
+def test_ledger_document_leaves_out_the_oldest_notes_that_do_not_fit() -> None:
+    changes = [{"n": n, "text": "x" * 1000} for n in range(200)]
+    text = ledger_document({"ledger": {"acquired": 3}}, {"changes": changes, "changes_left_out": 7, "other": "y"})
+    document = json.loads(text.tobytes().rstrip(b"\0"))
+    assert len(text) == LEDGER_BYTES
+    assert document["ledger"] == {"acquired": 3}
+    assert document["other"] == "y"
+    assert document["changes"] == changes[-len(document["changes"]) :]
+    assert document["changes_left_out"] == 7 + 200 - len(document["changes"])

@@ -1,0 +1,252 @@
+"""Valid messages with impossible content: the sink refuses them, and neither ends nor loses what it has confirmed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from sci_stream.config import Rig
+from sci_stream.model import Reconstruction, SnapshotId
+from sci_stream.nodes.runtime.process import StopRequest
+from sci_stream.nodes.sink import node
+from sci_stream.storage.recording import Recording
+from sci_stream.transport.client_connection import identity_of
+from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd, decode, encode
+from tests.e2e.kit import PATIENCE_S, free_ports
+from tests.hostile_messages import with_header
+from tests.series_fixtures import Series
+
+_ACQUIRE = Hello("acquire", "acquire", "a")
+
+
+class Sink:
+    """A sink node in a thread, and a peer that says what it likes."""
+
+    def __init__(self, folder: Path) -> None:
+        results, taps = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+        rig = Rig.model_validate(
+            {
+                "network": {"results": results, "taps": taps, "heartbeat_s": 60.0},
+                "record": {"folder": str(folder), "min_free_mib": 0, "warn_free_mib": 0},
+                "preview": {"enabled": False},
+                "health": {"enabled": False},
+            }
+        )
+        self.stop = StopRequest()
+        self.node = node.SinkNode(rig, self.stop, summary=folder / "summary.json")
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.peer: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        self.peer.setsockopt(zmq.IDENTITY, identity_of(_ACQUIRE))
+        self.peer.connect(results)
+
+    def _run(self) -> None:
+        try:
+            self.node.run()
+        except BaseException as error:  # read by the test
+            self.failure = error
+
+    def say(self, *messages: Message) -> None:
+        for message in messages:
+            self.peer.send_multipart([bytes(frame) for frame in encode(message)])
+
+    def hear(self, wanted: Callable[[Message], object]) -> Message:
+        """Return the first answer of a kind; skip others."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            assert self._thread.is_alive(), f"the sink has ended: {self.failure!r}"
+            while self.peer.poll(100):
+                message = decode(self.peer.recv_multipart())
+                if wanted(message):
+                    return message
+        raise AssertionError("not answered")
+
+    def begin(self, series: Series) -> None:
+        self.say(_ACQUIRE, series.calibration, series.info)
+        self.hear(lambda message: isinstance(message, Accepted) and message.of == "series_start")
+
+    def record(self, series: Series, seq: int) -> None:
+        """Have a reconstruction recorded and confirmed."""
+        self.say(series.reconstruction(seq))
+        self.hear(lambda message: message == Accepted(series.info.series, seq, "reconstruction"))
+
+    def end(self, series: Series, acquired: int) -> None:
+        self.say(SeriesEnd(series.info.series, acquired, "finished"))
+        self.hear(lambda message: isinstance(message, Accepted) and message.of == "series_end")
+
+    def close(self) -> None:
+        self.stop.set()
+        self._thread.join(PATIENCE_S)
+        self.peer.close(linger=0)
+        self._context.term()
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+    monkeypatch.setattr(node, "_STATUS_S", 0.0)  # heartbeats are evaluated in each turn of the loop
+    made = Sink(tmp_path)
+    with contextlib.closing(made):
+        yield made
+
+
+def assert_intact(sink: Sink, series: Series, folder: Path) -> None:
+    """See that the sink still records, and that confirmed snapshots can be read."""
+    sink.record(series, 1)
+    sink.end(series, 2)
+    sink.close()
+    assert sink.failure is None
+    with Recording(folder / f"{series.info.series}.h5") as recording:
+        assert recording.video_seqs == [0, 1]
+        assert recording.ledger is not None
+        assert recording.ledger["closed"]
+        assert len(recording.rows["state"]) < 10_000
+
+
+@pytest.mark.parametrize("seq", [10**9, 2**31, 2**48 - 1])
+def test_sink_does_not_record_snapshot_that_cannot_exist(sink: Sink, series: Series, tmp_path: Path, seq: int) -> None:
+    sink.begin(series)
+    sink.record(series, 0)
+    name = series.info.series
+    sink.say(Dropped(name, 1, seq, "queue_full"), series.reconstruction(seq), series.snapshot(seq))
+    assert_intact(sink, series, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"acquired": "many"},
+        {"acquired": 0.5},
+        {"acquired": 1e300},
+        {"acquired": -3},
+        {"acquired": 2**63 - 1},
+        {"acquired": True},
+        {"camera_missed": "many"},
+        {"camera_missed": 1e300},
+        {"clock_offset_ms": 1e308, "clock_uncertainty_ms": 0.0},
+        {"clock_offset_ms": -1e300, "clock_uncertainty_ms": 1e300},
+        {"clock_offset_ms": True, "clock_uncertainty_ms": False},
+        {"solver.id": "ab", **{f"solver.{n}": "x" * 1000 for n in range(100)}},
+        {"solver.id": 5, "solver.denoiser": "tv"},
+        {"solver.id": "a/b\n"},
+        {"set.iterations": "{" * 1000, "actions": "x " * 500},
+        {"set.iterations": "[" * 1000, "phase": "running"},
+    ],
+    ids=lambda changes: str(changes)[:60],
+)
+def test_sink_survives_heartbeat_with_impossible_values(
+    sink: Sink, series: Series, tmp_path: Path, status: dict[str, int | float | str]
+) -> None:
+    sink.begin(series)
+    sink.record(series, 0)
+    sink.say(Heartbeat("acquire", {"series": series.info.series, **status}))
+    assert_intact(sink, series, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"height_px": 65536, "width_px": 65536},
+        {"n_frames": 65535},
+        {"chunks": {"Gain\0": "dB"}},
+        {"chunks": {"a/b": ""}},
+        {"chunks": {"Gain": "d\0B"}},
+        {"camera_model": "\0"},
+        {"rig_toml": "\0"},
+        {"pixel_format": "Mono\0"},
+        {"calibration_hash": "0" * 32},
+        {"versions": {"a\0": "b"}},
+    ],
+    ids=lambda changes: str(changes)[:60],
+)
+def test_sink_survives_impossible_series_start(
+    sink: Sink, series: Series, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    frames = [bytes(frame) for frame in encode(series.info)]
+    sink.say(_ACQUIRE, series.calibration)
+    sink.peer.send_multipart(with_header(frames, lambda header: header.update(series="other", **changes)))
+    sink.begin(series)
+    sink.record(series, 0)
+    assert_intact(sink, series, tmp_path)
+
+
+def _impossible_reconstructions(series: Series) -> dict[str, Reconstruction]:
+    good = series.reconstruction(0)
+    report = good.report
+    return {
+        "frames lost before it": replace(good, dropped_before=2**63 - 1),
+        "residual": replace(good, report=replace(report, residual=1e300)),
+        "negative psnr": replace(good, report=replace(report, psnr_db=-1e300)),
+        "times": replace(good, times=replace(good.times, acquired_ns=2**63 - 1, finished_ns=2**63 - 1)),
+        "camera time": replace(good, camera_time_ns=2**63 - 1, camera_frame_id=2**63 - 1),
+        "solve time": replace(good, report=replace(report, solve_ns=2**63 - 1, iterations=2**31 - 1)),
+        "chunks": replace(good, chunks={"Gain": 2**63 - 1, "Other": 1e300, "Text": "x" * 1000}),
+    }
+
+
+@pytest.mark.parametrize("name", ["frames lost before it", "residual", "negative psnr", "times", "camera time",
+                                  "solve time", "chunks"])  # fmt: skip
+def test_recording_continues_after_numbers_beyond_its_columns(
+    sink: Sink, series: Series, tmp_path: Path, name: str
+) -> None:
+    sink.begin(series)
+    sink.say(_impossible_reconstructions(series)[name])
+    sink.hear(lambda message: message == Accepted(series.info.series, 0, "reconstruction"))
+    assert_intact(sink, series, tmp_path)
+    with Recording(tmp_path / f"{series.info.series}.h5") as recording:
+        assert np.array_equal(recording.video(0), series.video(0))
+
+
+def test_sink_refuses_arrays_of_another_size(sink: Sink, series: Series, tmp_path: Path) -> None:
+    sink.begin(series)
+    sink.record(series, 0)
+    wide = np.zeros((3, 16, 26), np.float16)
+    sink.say(series.reconstruction(1, video=wide, counts=None), series.snapshot(1, counts=np.zeros((2, 2), np.uint16)))
+    assert_intact(sink, series, tmp_path)
+
+
+def test_ledger_with_many_drop_reasons_and_notes_fits(sink: Sink, series: Series, tmp_path: Path) -> None:
+    sink.begin(series)
+    name = series.info.series
+    status = {f"solver.{n}": "µ" * 1000 for n in range(60)}
+    for solver in range(40):
+        sink.say(Heartbeat("acquire", {**status, "solver.id": f"{solver:x}"}))
+    for seq in range(1500):
+        sink.say(Dropped(name, 0, seq, f"reason_{seq}_" + "x" * 40))
+        sink.hear(lambda message, seq=seq: message == Accepted(name, seq, "dropped"))
+    sink.record(series, 1500)
+    sink.end(series, 1501)
+    sink.close()
+    assert sink.failure is None
+    with Recording(tmp_path / f"{name}.h5") as recording:
+        assert recording.ledger is not None
+        assert recording.ledger["closed"]
+        assert recording.ledger["dropped"]["other"] == 1500 - 32
+        assert recording.video_seqs == [1500]
+
+
+def test_early_reconstructions_of_unknown_series_take_bounded_memory(
+    sink: Sink, series: Series, tmp_path: Path
+) -> None:
+    sink.begin(series)
+    sink.record(series, 0)
+    before = psutil.Process().memory_info().rss
+    large = np.zeros((32, 1024, 1024), np.float16)
+    for seq in range(20):
+        stranger = series.reconstruction(seq, id=SnapshotId("unknown", 0, seq), video=large, counts=None, bayer=None)
+        sink.peer.send_multipart([bytes(frame) for frame in encode(stranger)], copy=False)
+    sink.say(CalibrationRequest("0" * 32))
+    sink.record(series, 0)  # a duplicate, answered after everything before it was read
+    assert psutil.Process().memory_info().rss < before + (500 << 20)
+    assert_intact(sink, series, tmp_path)
