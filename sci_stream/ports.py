@@ -177,6 +177,31 @@ class RecordableDenoiser(Denoiser, Protocol):
 
 
 @runtime_checkable
+class VideoDenoiser(Denoiser, Protocol):
+    """A denoiser that sees all frames of a video at once and may use what they have in common. Optional.
+
+    The solver then calls `denoise_video` in every iteration, instead of denoising each frame by itself and temporal
+    frequencies in between (`sci_stream.recon.denoisers.temporal`).
+    """
+
+    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Denoise P videos of B frames each.
+
+        Parameters
+        ----------
+        x
+            (P, B, H, W), otherwise as for a batch of frames. P is 1, or 4 for the planes of a Bayer mosaic; B ≥ 1.
+        sigma
+            As for a batch of frames; a level that differs from place to place is (P, H, W), the same for all frames.
+
+        Returns
+        -------
+        (P, B, H, W), same device and dtype; never aliases ``x``.
+        """
+        ...
+
+
+@runtime_checkable
 class MemoryReducible(Denoiser, Protocol):
     """A denoiser that can reduce its memory use at the cost of speed. Optional."""
 

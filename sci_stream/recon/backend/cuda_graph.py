@@ -15,7 +15,7 @@ import torch
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, PosteriorMean, Problem, State, gap_step
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
-from sci_stream.recon.denoisers.temporal import VideoDenoiser
+from sci_stream.recon.denoisers.temporal import IterationDenoiser
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
@@ -92,7 +92,7 @@ class CudaGraphStep:
         if state.d is None or self.fault or state.v.numel() > MOST_PIXELS:
             return gap_step(state, sigma, problem)
         prior = problem.denoise(state.iteration)
-        graph_key = prior.graph_key(sigma) if isinstance(prior, VideoDenoiser) else self._denoiser.graph_key(sigma)
+        graph_key = prior.graph_key(sigma) if isinstance(prior, IterationDenoiser) else self._denoiser.graph_key(sigma)
         correlated = problem.correlated_at(state.iteration)
         posterior_mean = None if correlated is None else correlated.posterior_mean
         if (

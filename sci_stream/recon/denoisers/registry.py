@@ -26,7 +26,7 @@ from sci_stream.recon.denoisers.external import (
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
-from sci_stream.recon.denoisers.sequence import RecordableSequence, SequenceDenoiser
+from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights, variant_of
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
@@ -243,9 +243,7 @@ def _make_sequence(
     )
     made_first = first.make(device, weights if for_first else None, precision)
     made_then = then.make(device, weights if then.takes_weights and not for_first else None, precision)
-    if isinstance(made_first, RecordableDenoiser) and isinstance(made_then, RecordableDenoiser):
-        return RecordableSequence(made_first, made_then, switch_sigma)
-    return SequenceDenoiser(made_first, made_then, switch_sigma)
+    return in_sequence(made_first, made_then, switch_sigma)
 
 
 def make_denoiser(

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import torch
 
-from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser
+from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser, VideoDenoiser
 
 
 class SequenceDenoiser:
@@ -58,3 +58,29 @@ class RecordableSequence(SequenceDenoiser):
         """Return which of the two is used at this level, and its form."""
         first = sigma > self._switch_sigma
         return first, self._keys[0 if first else 1](sigma)
+
+
+class VideoSequence(SequenceDenoiser):
+    """Two priors one after the other, of which at least one sees all frames of a video; see `SequenceDenoiser`.
+
+    The other one denoises each frame by itself.
+    """
+
+    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Denoise (P, B, H, W); see `sci_stream.ports.VideoDenoiser`."""
+        prior = self._first if sigma > self._switch_sigma else self._then
+        if isinstance(prior, VideoDenoiser):
+            return prior.denoise_video(x, sigma)
+        return prior(x.flatten(0, 1), sigma).view(x.shape)
+
+
+class RecordableVideoSequence(RecordableSequence, VideoSequence):
+    """A `VideoSequence` whose work can be recorded."""
+
+
+def in_sequence(first: Denoiser, then: Denoiser, switch_sigma: float) -> SequenceDenoiser:
+    """Return two priors one after the other, with every optional part of the port that they allow for."""
+    video = isinstance(first, VideoDenoiser) or isinstance(then, VideoDenoiser)
+    if isinstance(first, RecordableDenoiser) and isinstance(then, RecordableDenoiser):
+        return (RecordableVideoSequence if video else RecordableSequence)(first, then, switch_sigma)
+    return (VideoSequence if video else SequenceDenoiser)(first, then, switch_sigma)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from sci_stream.ports import Denoiser, RecordableDenoiser
+from sci_stream.ports import Denoiser, RecordableDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import scaled
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 
@@ -45,12 +45,33 @@ class FrameDenoiser:
         self._prior = prior
 
     def graph_key(self, sigma: float) -> Hashable:
-        """Return the prior's form; see `sci_stream.ports.RecordableDenoiser`."""
+        """Return the prior's key; see `sci_stream.ports.RecordableDenoiser`."""
         return _form(self._prior, sigma)
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
         return self._prior(x.flatten(0, -3), sigma).view(x.shape)
+
+
+class WholeVideoDenoiser:
+    """D_σ of a denoiser that sees all frames of a video.
+
+    Parameters
+    ----------
+    prior
+        The denoiser of videos.
+    """
+
+    def __init__(self, prior: VideoDenoiser) -> None:
+        self._prior = prior
+
+    def graph_key(self, sigma: float) -> Hashable:
+        """Return the prior's key; see `sci_stream.ports.RecordableDenoiser`."""
+        return _form(self._prior, sigma)
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Denoise (…, B, H, W), not modified; returns a new tensor."""
+        return self._prior.denoise_video(x.reshape(-1, *x.shape[-3:]), sigma).view(x.shape)
 
 
 class TemporalDctDenoiser:
@@ -137,12 +158,13 @@ def cosines(length: int) -> torch.Tensor:
     return transform
 
 
-VideoDenoiser = FrameDenoiser | TemporalDctDenoiser
+IterationDenoiser = FrameDenoiser | TemporalDctDenoiser | WholeVideoDenoiser
+"""What an iteration denoises with: (…, B, H, W), σ → (…, B, H, W)."""
 
 
 def cycled_denoisers(
     prior: Denoiser, n_frames: int, device: torch.device, *, along_time: bool
-) -> tuple[VideoDenoiser, ...]:
+) -> tuple[IterationDenoiser, ...]:
     """Return what a solver's iterations denoise with in turn: the frames alone, or every other time along time.
 
     Parameters
@@ -156,10 +178,12 @@ def cycled_denoisers(
     along_time
         Whether to denoise along time too.
     """
+    if isinstance(prior, VideoDenoiser):
+        return (WholeVideoDenoiser(prior),)  # it makes use of time itself
     frames = FrameDenoiser(prior)
     if not along_time or n_frames == 1:
         return (frames,)
-    turns: list[VideoDenoiser] = []
+    turns: list[IterationDenoiser] = []
     for group in GROUPS:
         turns += [TemporalDctDenoiser(prior, n_frames, group, device), frames]
         if group >= n_frames:
@@ -167,7 +191,7 @@ def cycled_denoisers(
     return tuple(turns)
 
 
-def ending_on_frames(priors: tuple[VideoDenoiser, ...], iterations: int) -> tuple[VideoDenoiser, ...]:
+def ending_on_frames(priors: tuple[IterationDenoiser, ...], iterations: int) -> tuple[IterationDenoiser, ...]:
     """Return the priors that take turns, begun where it takes to end a solve of so many iterations with a full round.
 
     The last turns are those of the longest groups and of the frames: what stands still gets its texture last, when σ is

@@ -20,7 +20,7 @@ from sci_stream.recon.backend.cuda_graph import MOST_PIXELS, CudaGraphStep, Repl
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
-from sci_stream.recon.denoisers.sequence import SequenceDenoiser
+from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
@@ -147,7 +147,7 @@ def test_an_observer_is_told_the_same() -> None:
 
 
 def test_a_sequence_of_priors_has_a_recording_for_each() -> None:
-    denoise = SequenceDenoiser(TvDenoiser(), lite(), switch_sigma=0.1)
+    denoise = in_sequence(TvDenoiser(), lite(), switch_sigma=0.1)
     recorded, problem = CudaGraphStep(denoise, by_hand), Problem()
     for got, wanted in zip(
         problem.solve(denoise, recorded, problem.phi), problem.solve(denoise, gap_step, problem.phi), strict=True
