@@ -24,10 +24,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sci_stream.control_client import control
     from sci_stream.recon.array_interface import Reconstructed, reconstruct, reconstruct_stream
+    from sci_stream.storage.measurement_file import load_measurement
     from sci_stream.storage.recording.series import open_recording as open
     from sci_stream.transport.pubsub import subscribe
 
-__all__ = ["Reconstructed", "__version__", "control", "open", "reconstruct", "reconstruct_stream", "subscribe"]
+__all__ = [
+    "Reconstructed",
+    "__version__",
+    "control",
+    "load_measurement",
+    "open",
+    "reconstruct",
+    "reconstruct_stream",
+    "subscribe",
+]
 
 __version__ = "0.1.0"
 
@@ -36,6 +46,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "Reconstructed": ("sci_stream.recon.array_interface", "Reconstructed"),
     "control": ("sci_stream.control_client", "control"),
+    "load_measurement": ("sci_stream.storage.measurement_file", "load_measurement"),
     "open": ("sci_stream.storage.recording.series", "open_recording"),
     "reconstruct": ("sci_stream.recon.array_interface", "reconstruct"),
     "reconstruct_stream": ("sci_stream.recon.array_interface", "reconstruct_stream"),

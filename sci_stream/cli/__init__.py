@@ -19,6 +19,7 @@ from sci_stream.cli import (
     keys,
     recordings,
     rigs,
+    solve,
     training,
 )
 from sci_stream.cli.common import app, state
@@ -35,6 +36,7 @@ __all__ = [
     "main",
     "recordings",
     "rigs",
+    "solve",
     "training",
 ]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 app = typer.Typer(
     name="sci-stream",
@@ -31,6 +34,21 @@ def table_console() -> Console:
     """Return the console for tables: as wide as the terminal, or wide enough for tables without one."""
     console = Console()
     return console if console.is_terminal else Console(width=120)
+
+
+def say(line: str) -> None:
+    """Print a line for a person, on standard error."""
+    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show progress where a person watches; yields the function to report it: done, of how many."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @app.callback()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sci_stream.cli.common import Device, app, state, table_console
+from sci_stream.cli.common import Device, app, progress_bar, say, state, table_console
 from sci_stream.errors import InputError
 
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
@@ -76,7 +73,7 @@ def replay(
         live=live,
         resume=resume,
     )
-    with stop_on_signals() as stop, _bar("replay") as tell:
+    with stop_on_signals() as stop, progress_bar("replay") as tell:
         result = replay_recording(
             file,
             plan,
@@ -86,7 +83,7 @@ def replay(
     now = result.done - result.before
     rate = f", {now / result.seconds:.2f} snapshots/s" if result.seconds > 0 and now else ""
     further = "" if result.complete else "; go on with --resume"
-    _say(f"{result.done} of {result.total} snapshots in {result.path}{rate}{further}")
+    say(f"{result.done} of {result.total} snapshots in {result.path}{rate}{further}")
 
 
 @app.command()
@@ -133,10 +130,10 @@ def export(
         ),
         replace=force,
     )
-    with _bar("export") as tell:
+    with progress_bar("export") as tell:
         done = export_recording(file, out, options, tell)
     left_out = f"; {done.left_out} in between are not in the recording" if done.left_out else ""
-    _say(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
+    say(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
 
 
 @app.command()
@@ -149,15 +146,15 @@ def repair(file: RecordingPath) -> None:
     repaired = 0
     segments = list(existing_segments(file)) or [file]
     for segment in segments:
-        with _bar(f"repair {segment.name}") as tell:
+        with progress_bar(f"repair {segment.name}") as tell:
             done = repair_recording(segment, tell)
         if done is not None:
             repaired += 1
-            _say(f"{done.path} is clean: {_account(done.ledger)}; as it was: {done.kept}")
+            say(f"{done.path} is clean: {_account(done.ledger)}; as it was: {done.kept}")
     if not repaired:
-        _say(f"nothing to repair: {file} was closed in order")
+        say(f"nothing to repair: {file} was closed in order")
     if len(segments) > 1:
-        _say(f"{write_virtual_recording(file)} holds all {len(segments)} segments")
+        say(f"{write_virtual_recording(file)} holds all {len(segments)} segments")
 
 
 @app.command()
@@ -170,7 +167,7 @@ def compare(
     from sci_stream.cli.recording_tables import comparison_figures, comparison_table
     from sci_stream.tools.compare import compare_recordings
 
-    with _bar("compare") as tell:
+    with progress_bar("compare") as tell:
         found = compare_recordings(reference, other, tell)
     if as_json:
         typer.echo(json.dumps(_finite(comparison_figures(found)), indent=2))
@@ -181,20 +178,6 @@ def compare(
 def _account(ledger: dict[str, Any]) -> str:
     dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
     return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"
-
-
-def _say(line: str) -> None:
-    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how far it has come, where a person watches; yields the progress to report: done, of how many."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _finite(value: Any) -> Any:

@@ -261,10 +261,21 @@ class ArraySolver:
                 )
         self._noise = noise
         self.white = 0.0 if white is None else float(white)
-        self._device = pick_device(device)
-        self._denoiser, settings = _prior(denoiser, weights, self._device)
+        self.device = pick_device(device)
+        self._denoiser, settings = _prior(denoiser, weights, self.device)
         self.settings = _adjusted(settings, iterations, sigmas, exact=noise == 0)
         self._engine: Engine | None = None
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration in use, after `scale`."""
+        assert self._engine is not None
+        return self._engine.calibration
+
+    @property
+    def denoiser_name(self) -> str:
+        """The denoiser in use."""
+        return self._denoiser.name
 
     def require_fit(self, y: Array) -> None:
         """Raise unless y, (…, H, W), has as many pixels as the masks."""
@@ -310,7 +321,7 @@ class ArraySolver:
             calibration = Calibration(
                 phi=self._phi, full_scale_dn=self.white, read_noise_dn=self._noise, bayer=self._bayer
             )
-        self._engine = Engine(calibration, self._denoiser, self._device, self.settings)
+        self._engine = Engine(calibration, self._denoiser, self.device, self.settings)
 
     def _found_white(self, y: Array, truth: Array | None) -> float:
         if truth is not None:
@@ -331,7 +342,7 @@ class ArraySolver:
     ) -> tuple[npt.NDArray[np.float32], SolveReport]:
         """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration."""
         assert self._engine is not None
-        calibration = self._engine.calibration
+        calibration = self.calibration
         snapshot = Snapshot(
             id=SnapshotId("arrays", 0, seq),
             counts=np.asarray(y, np.float32) if y.dtype not in (np.uint8, np.uint16) else y,

@@ -35,7 +35,7 @@ from sci_stream.storage.hdf5 import (
     write_mark,
 )
 
-_FORMAT = "sci_stream.calibration"
+FORMAT = "sci_stream.calibration"
 # Optional attributes do not increase it: what is unknown is absent.
 _SCHEMA_VERSION = 1
 
@@ -89,7 +89,7 @@ def load_calibration(path: Path) -> Calibration:
     """
     with open_for_reading(path, "calibration") as file:
         inside = file.get("calibration")
-        group = inside if file.attrs.get("format") != _FORMAT and isinstance(inside, h5py.Group) else file
+        group = inside if file.attrs.get("format") != FORMAT and isinstance(inside, h5py.Group) else file
         return read_calibration(group)
 
 
@@ -134,7 +134,7 @@ def _read_measured(group: h5py.Group) -> Measured:
 
 def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
     """Write a calibration into an empty group."""
-    write_mark(group, _FORMAT, _SCHEMA_VERSION)
+    write_mark(group, FORMAT, _SCHEMA_VERSION)
     group.attrs["content_hash"] = calibration.hash
     group.create_dataset("phi", data=calibration.phi)
     group.create_dataset("dark", data=calibration.dark)
@@ -168,7 +168,7 @@ def read_calibration(group: h5py.Group) -> Calibration:
     CalibrationError
         If the content is not a usable calibration.
     """
-    check_mark(group, _FORMAT, _SCHEMA_VERSION)
+    check_mark(group, FORMAT, _SCHEMA_VERSION)
     bayer = read_attribute(group, "bayer", str, required=False)
     if bayer is not None and bayer not in set(BayerPhase):
         raise FileFormatError(

@@ -74,7 +74,7 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
     CalibrationError
         If the content is not a stack of masks, or the options do not fit it.
     """
-    masks = _frames_first(path, _read(path, options.variable), options.axis).astype(np.float32)
+    masks = _frames_first(path, read_array(path, options.variable), options.axis).astype(np.float32)
     if not np.isfinite(masks).all():
         raise CalibrationError(f"The masks of {path} contain NaN or infinity")
     shape = masks.shape[1:]
@@ -124,7 +124,14 @@ def _finish(
     )
 
 
-def _read(path: Path, variable: str) -> Array:
+def read_array(path: Path, variable: str) -> Array:
+    """Read an array from a file or a folder of images; ``variable`` is its name in a ``.mat`` file.
+
+    Raises
+    ------
+    FileFormatError
+        If it cannot be read.
+    """
     if path.is_dir():
         return _read_folder(path)
     if not path.is_file():
@@ -231,7 +238,7 @@ def _frame(path: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.float32]
     """Read a single frame: an array, or the mean of the pages of an image or the images of a folder."""
     if path is None:
         return None
-    array = _read(path, "frame")
+    array = read_array(path, "frame")
     frame = array.mean(0) if array.ndim == 3 else array
     if frame.shape != shape:
         raise CalibrationError(f"The frame {path} does not fit the masks", expected=f"{shape} pixels", got=frame.shape)

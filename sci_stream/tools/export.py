@@ -6,6 +6,7 @@ import enum
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,26 +115,38 @@ def export(
         If ``out`` exists and is not to be replaced, or cannot be written.
     """
     form = form_of(out, options.form)
-    if out.exists() and not options.replace:
+    with complete_output(out, replace=options.replace) as partial, RecordedSeries(source) as series:
+        seqs = _chosen(series, options, source)
+        job = _Job(series, seqs, form, options, progress)
+        job.write(partial)
+    return Exported(out, form, len(seqs), len(seqs) * job.frames_each, seqs[-1] - seqs[0] + 1 - len(seqs))
+
+
+@contextmanager
+def complete_output(out: Path, *, replace: bool) -> Iterator[Path]:
+    """Provide a hidden path that takes the name ``out`` once it is written, and is removed on an error.
+
+    Raises
+    ------
+    StorageError
+        If ``out`` exists and is not to be replaced, its folder does not exist, or it cannot be written.
+    """
+    if out.exists() and not replace:
         raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
     if not out.parent.is_dir():
         raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
     partial = out.with_name(f".{out.name}.{os.getpid()}.part")
-    with RecordedSeries(source) as series:
-        seqs = _chosen(series, options, source)
-        job = _Job(series, seqs, form, options, progress)
-        try:
-            job.write(partial)
-            if out.exists():
-                _remove(out)
-            partial.replace(out)
-        except (StorageError, OSError) as error:
-            # Name the requested path in the error, not the temporary one.
-            got = error.got if isinstance(error, StorageError) else error.strerror
-            raise StorageError(f"{out} cannot be written", got=got or error) from error
-        finally:
-            _remove(partial)
-    return Exported(out, form, len(seqs), len(seqs) * job.frames_each, seqs[-1] - seqs[0] + 1 - len(seqs))
+    try:
+        yield partial
+        if out.exists():
+            _remove(out)
+        partial.replace(out)
+    except (StorageError, OSError) as error:
+        # Name the requested path in the error, not the temporary one.
+        got = error.got if isinstance(error, StorageError) else error.strerror
+        raise StorageError(f"{out} cannot be written", got=got or error) from error
+    finally:
+        _remove(partial)
 
 
 def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> list[int]:

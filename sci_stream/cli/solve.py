@@ -1,0 +1,90 @@
+"""``solve``: reconstruct the snapshots of a file, without a rig."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sci_stream.cli.common import Device, app, progress_bar, say
+from sci_stream.errors import InputError
+
+
+@app.command()
+def solve(
+    measurement: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MEAS",
+            help="Coded snapshots: .mat, .npy, .npz, HDF5, TIFF, a folder of images, or a recording.",
+            show_default=False,
+        ),
+    ],
+    mask: Annotated[
+        Path | None,
+        typer.Option("--mask", help="The masks, if MEAS has none: the same formats, or a calibration."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help=".mp4, .mkv, .gif, .tif, .zarr, .npy, .h5; .png for one snapshot."),
+    ] = None,
+    truth: Annotated[Path | None, typer.Option(help="The true frames, for PSNR, if MEAS has none.")] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")] = None,
+    denoiser: Annotated[str, typer.Option(help="auto, tv, ffdnet-lite, ffdnet, a plug-in or module:Class.")] = "auto",
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the denoiser.")] = None,
+    noise: Annotated[
+        float | None, typer.Option(min=0, help="Noise of MEAS, standard deviation in its unit; 0: none; estimated.")
+    ] = None,
+    white: Annotated[
+        float | None, typer.Option(help="What a white frame adds through an open mask; found from MEAS.")
+    ] = None,
+    bayer: Annotated[str, typer.Option(help="Phase of the colour filters: RGGB, GRBG, GBRG, BGGR.")] = "",
+    first: Annotated[int, typer.Option(min=0, help="First snapshot, from 0.")] = 0,
+    last: Annotated[int | None, typer.Option(min=0, help="Last snapshot.")] = None,
+    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Frames a second of a film.")] = 25.0,
+    gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 1.0,
+    force: Annotated[bool, typer.Option(help="Replace what is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Reconstruct coded snapshots from files in this process, and write the video."""
+    from sci_stream.model import BayerPhase
+    from sci_stream.nodes.runtime.process import limit_threads
+
+    limit_threads()
+    from sci_stream.storage.measurement_file import load_measurement
+    from sci_stream.tools.solve import SolveOptions, solve_file
+
+    if bayer and bayer not in set(BayerPhase):
+        raise InputError(f"--bayer {bayer} is not known", expected="one of " + ", ".join(BayerPhase))
+    options = SolveOptions(
+        iterations=iterations,
+        denoiser=denoiser,
+        weights=weights,
+        device=device,
+        noise=noise,
+        white=white,
+        bayer=BayerPhase(bayer) if bayer else None,
+        first=first,
+        last=last,
+        fps=fps,
+        gamma=gamma,
+        replace=force,
+    )
+    data = load_measurement(measurement, mask, truth)
+    with progress_bar("solve") as report:
+        done = solve_file(data, out, options, report)
+    if as_json:
+        typer.echo(json.dumps(done.to_json(), indent=2))
+        return
+    seconds = sum(solved.solve_ns for solved in done.reports) / 1e9
+    score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
+    say(
+        f"{len(done.reports)} snapshots of {done.n_frames} frames with {done.denoiser} in {seconds:.1f} s on "
+        f"{done.device}{score}"
+    )
+    if done.psnr_db is None and data.truth is None:
+        say(f"white: {done.white:g} in the unit of the snapshots became 1.0")
+    say(f"wrote {done.out}" if done.out else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")

@@ -1,0 +1,228 @@
+"""Read coded snapshots with their masks, and the truth if there is one, from files of any common format."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from sci_stream.errors import FileFormatError, InputError
+from sci_stream.model import Array
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import FORMAT as CALIBRATION_FORMAT
+from sci_stream.storage.calibration_file import load_calibration
+from sci_stream.storage.calibration_import import read_array
+from sci_stream.storage.hdf5 import open_for_reading
+from sci_stream.storage.matlab5 import read_arrays
+from sci_stream.storage.published_data import read_published
+from sci_stream.storage.recording.layout import FORMAT as RECORDING_FORMAT
+from sci_stream.storage.recording.series import RecordedSeries
+
+MEASUREMENT_NAMES = ("meas", "measurement", "y")
+MASK_NAMES = ("mask", "masks", "phi")
+TRUTH_NAMES = ("orig", "truth", "gt", "x")
+_KNOWN = (*MEASUREMENT_NAMES, *MASK_NAMES, *TRUTH_NAMES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurements:
+    """The content of measurement files, as `sci_stream.reconstruct` takes it.
+
+    Parameters
+    ----------
+    y
+        (N, H, W), snapshots: an array or, of a recording, frames that are read when indexed.
+    masks
+        (B, H, W) on the scale of the file, or a calibration.
+    truth
+        The true frames, None if unknown: an array of N·B frames (…, H, W).
+    """
+
+    y: Sequence[Array] | Array
+    masks: Array | Calibration
+    truth: Array | None = None
+
+
+def load_measurement(
+    path: str | Path, masks: str | Path | None = None, truth: str | Path | None = None
+) -> Measurements:
+    """Read coded snapshots and their masks.
+
+    ``.mat`` (version 5 to 7.3), ``.npz`` and HDF5 files may hold everything, under the names ``meas``, ``measurement``
+    or ``y``; ``mask``, ``masks`` or ``phi``; ``orig``, ``truth``, ``gt`` or ``x``. ``.npy``, TIFF, other images and
+    folders of images hold one of them. A recording brings its calibration.
+
+    Parameters
+    ----------
+    path
+        The snapshots.
+    masks
+        The masks, if they are in another file; also a calibration or a recording.
+    truth
+        The true frames, if they are in another file.
+
+    Returns
+    -------
+    Frames come first. Arrays with their frames last, as MATLAB and some programs write them, are turned where their
+    shapes show it.
+
+    Raises
+    ------
+    FileFormatError
+        If a file cannot be read or holds something else.
+    InputError
+        If no masks are given and ``path`` has none.
+
+    Examples
+    --------
+    >>> data = sci_stream.load_measurement("kobe_cacti.mat")                            # doctest: +SKIP
+    >>> result = sci_stream.reconstruct(data.y, data.masks, truth=data.truth)           # doctest: +SKIP
+    """
+    path = Path(path)
+    _require_exists(path)
+    found_masks = None if masks is None else _read_masks(Path(masks))
+    found_truth = None if truth is None else _read_named(Path(truth), TRUTH_NAMES, "true frames")
+    if _format_of(path) == RECORDING_FORMAT:
+        return _recorded(path, found_masks, found_truth)
+    if path.suffix.lower() == ".mat" and masks is None:
+        published = read_published(path)
+        y, found_masks = published.meas, published.mask
+        found_truth = published.orig if found_truth is None else found_truth
+    else:
+        arrays = _read_all(path)
+        y = _named(arrays, path, MEASUREMENT_NAMES, "snapshots")
+        if found_masks is None:
+            found_masks = _optional(arrays, MASK_NAMES) if len(arrays) > 1 or "" not in arrays else None
+        if found_truth is None and "" not in arrays:
+            found_truth = _optional(arrays, TRUTH_NAMES)
+    if found_masks is None:
+        raise InputError(
+            f"{path} holds no masks",
+            expected=f"an array named {', '.join(MASK_NAMES)} in it, or a file with masks",
+            hint="Name the file with the masks: --mask FILE.",
+        )
+    y, found_masks, found_truth = _frames_first(y, found_masks, found_truth)
+    return Measurements(y[np.newaxis] if y.ndim == 2 else y, found_masks, found_truth)
+
+
+def _recorded(path: Path, masks: Array | Calibration | None, truth: Array | None) -> Measurements:
+    series = RecordedSeries(path)  # open as long as its frames are used
+    if not len(series.raw):
+        series.close()
+        raise FileFormatError(
+            f"The recording {path} holds no raw snapshots", hint="It was recorded without raw counts; see its video."
+        )
+    return Measurements(series.raw, series.calibration if masks is None else masks, truth)
+
+
+def _require_exists(path: Path) -> None:
+    if not path.exists():
+        raise FileFormatError(f"{path} was not found", expected="a file or a folder of images", got="nothing")
+
+
+def _format_of(path: Path) -> str | None:
+    """Return the format mark of an HDF5 file of this package."""
+    if not (path.is_file() and h5py.is_hdf5(path)):
+        return None
+    try:
+        with open_for_reading(path, "measurement") as file:
+            mark = file.attrs.get("format")
+    except (OSError, ValueError, FileFormatError):
+        return None
+    return mark.decode() if isinstance(mark, bytes) else mark if isinstance(mark, str) else None
+
+
+def _read_masks(path: Path) -> Array | Calibration:
+    _require_exists(path)
+    mark = _format_of(path)
+    if mark == CALIBRATION_FORMAT:
+        return load_calibration(path)
+    if mark == RECORDING_FORMAT:
+        with RecordedSeries(path) as series:
+            return series.calibration
+    return _read_named(path, MASK_NAMES, "masks")
+
+
+def _read_named(path: Path, names: Sequence[str], what: str) -> Array:
+    _require_exists(path)
+    return _named(_read_all(path), path, names, what)
+
+
+def _named(arrays: dict[str, Array], path: Path, names: Sequence[str], what: str) -> Array:
+    if "" in arrays:
+        return arrays[""]
+    found = _optional(arrays, names)
+    if found is None and len(arrays) == 1:
+        found = next(iter(arrays.values()))
+    if found is None:
+        raise FileFormatError(
+            f"{path} holds no {what}",
+            expected=f"an array named {' or '.join(names)}, or a single array",
+            got=", ".join(sorted(arrays)) or "no array",
+        )
+    return found
+
+
+def _optional(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def _read_all(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file by name; ``""`` for the only array of a format without names."""
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix not in (".npy", ".npz", ".mat", ".h5", ".hdf5", ".hdf", ".nxs"):
+        return {"": read_array(path, "")}
+    try:
+        if suffix == ".npy":
+            return {"": np.load(path, allow_pickle=False)}
+        if suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        if h5py.is_hdf5(path):
+            return _read_hdf5(path, matlab=suffix == ".mat")
+        return read_arrays(path.read_bytes(), _KNOWN)
+    except (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile) as error:
+        raise FileFormatError(
+            f"{path} cannot be read",
+            expected=".mat (version 5 to 7.3), .npy, .npz, HDF5, TIFF, a folder of images, or a recording",
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+        ) from error
+
+
+def _read_hdf5(path: Path, *, matlab: bool) -> dict[str, Array]:
+    """Return the arrays of at least two dimensions in an HDF5 file by the last part of their names."""
+    arrays: dict[str, Array] = {}
+
+    def visit(name: str, node: object) -> None:
+        known = name.rsplit("/", 1)[-1]
+        wanted = isinstance(node, h5py.Dataset) and node.ndim >= 2 and node.dtype.kind in "buif"
+        if wanted and (known in _KNOWN or len(arrays) < len(_KNOWN)):
+            # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
+            arrays.setdefault(known, np.asarray(node).T if matlab else np.asarray(node))
+
+    with open_for_reading(path, "measurement") as file:
+        file.visititems(visit)
+    return arrays
+
+
+def _frames_first(
+    y: Array, masks: Array | Calibration, truth: Array | None
+) -> tuple[Array, Array | Calibration, Array | None]:
+    """Move the last axis to the front where only this makes the sizes of y and the masks equal."""
+    size = masks.shape if isinstance(masks, Calibration) else None
+    if isinstance(masks, np.ndarray) and masks.ndim == 3:
+        choices = [(a, b) for a in (False, True) for b in ((False, True) if y.ndim == 3 else (False,))]
+        for move_masks, move_y in choices:
+            m, n = (np.moveaxis(a, -1, 0) if move else a for a, move in ((masks, move_masks), (y, move_y)))
+            if m.shape[1:] == n.shape[-2:]:
+                masks, y, size = m, n, m.shape[1:]
+                break
+    elif size is not None and y.ndim == 3 and y.shape[1:] != size and y.shape[:2] == size:
+        y = np.moveaxis(y, -1, 0)
+    if truth is not None and truth.ndim == 3 and truth.shape[1:] != size and truth.shape[:2] == size:
+        truth = np.moveaxis(truth, -1, 0)
+    return y, masks, truth

@@ -1,0 +1,143 @@
+"""`sci-stream solve` reconstructs files in one process and writes the video in any format."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+import sci_stream
+from sci_stream.cli import main
+from sci_stream.errors import InputError, StorageError
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.storage.measurement_file import Measurements
+from sci_stream.tools.solve import SolveOptions, solve_file
+
+N, B, H, W = 2, 4, 24, 32
+OPTIONS = SolveOptions(denoiser="tv", iterations=3, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def data() -> Measurements:
+    row, column, time = np.mgrid[:H, :W, : N * B]
+    x = 0.5 + 0.4 * np.moveaxis(np.sin((column + time) / 4) * np.cos(row / 5), -1, 0)
+    masks = np.random.default_rng(0).integers(0, 2, (B, H, W))
+    return Measurements(np.einsum("bhw,nbhw->nhw", masks, x.reshape(N, B, H, W)), masks, x)
+
+
+@pytest.fixture(scope="module")
+def expected(data: Measurements) -> sci_stream.Reconstructed:
+    return sci_stream.reconstruct(data.y, data.masks, denoiser="tv", iterations=3, device="cpu", truth=data.truth)
+
+
+def test_values_equal_those_of_reconstruct(data, expected, tmp_path: Path) -> None:
+    frames = expected.video.reshape(N * B, H, W)
+    done = solve_file(data, tmp_path / "v.npy", OPTIONS)
+    assert done.psnr_db == pytest.approx(expected.psnr_db)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected.video)
+    solve_file(data, tmp_path / "v.h5", OPTIONS)
+    with h5py.File(tmp_path / "v.h5") as file:
+        np.testing.assert_array_equal(file["video"][()], expected.video)
+        assert json.loads(file["report"][()])["snapshots"] == N
+    tifffile, zarr = pytest.importorskip("tifffile"), pytest.importorskip("zarr")
+    solve_file(data, tmp_path / "v.tif", OPTIONS)
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "v.tif"), frames)
+    solve_file(data, tmp_path / "v.zarr", OPTIONS)
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "v.zarr", mode="r")["0"][:], frames)
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.gif"])
+def test_films_show_all_frames_with_values_as_they_are(data, expected, tmp_path: Path, name: str) -> None:
+    av = pytest.importorskip("av")
+    solve_file(data, tmp_path / name, OPTIONS)
+    with av.open(str(tmp_path / name)) as film:
+        shown = np.stack([frame.to_ndarray(format="gray") for frame in film.decode(video=0)])
+    assert shown.shape == (N * B, H, W)
+    assert np.abs(shown - expected.video.reshape(N * B, H, W).clip(0, 1) * 255).mean() < 3
+
+
+def test_gif_of_a_mosaic_is_in_colour(data, tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    solve_file(data, tmp_path / "film.gif", SolveOptions(denoiser="tv", iterations=2, bayer="RGGB", device="cpu"))
+    with av.open(str(tmp_path / "film.gif")) as film:
+        assert len([frame.to_ndarray(format="rgb24") for frame in film.decode(video=0)]) == N * B
+
+
+def test_picture_shows_snapshot_and_frames(data, expected, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"A picture shows one snapshot, and there are 2.*--first and --last"):
+        solve_file(data, tmp_path / "p.png", OPTIONS)
+    first = SolveOptions(denoiser="tv", iterations=3, device="cpu", last=0)
+    solve_file(data, tmp_path / "p.png", first)
+    picture = cv2.imread(str(tmp_path / "p.png"), cv2.IMREAD_UNCHANGED)
+    assert picture.shape == (2 * H + 4, 3 * W + 8)  # five tiles in two rows
+    frame = picture[:H, W + 4 : 2 * W + 4]
+    np.testing.assert_allclose(frame, expected.video[0, 0].clip(0, 1) * 255, atol=1)
+
+
+def test_range_and_progress_are_counted_in_iterations(data, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    options = SolveOptions(denoiser="tv", iterations=3, device="cpu", first=1)
+    done = solve_file(data, tmp_path / "v.npy", options, lambda i, n: seen.append((i, n)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert (len(done.reports), np.load(tmp_path / "v.npy").shape) == (1, (1, B, H, W))
+    with pytest.raises(InputError, match="These snapshots do not exist; expected 0 to 1; got 0 to 7"):
+        solve_file(data, None, SolveOptions(last=7))
+
+
+def test_existing_output_and_unknown_format_are_refused_before_solving(data, tmp_path: Path) -> None:
+    (tmp_path / "v.npy").write_text("precious")
+    with pytest.raises(StorageError, match=r"exists.*--force"):
+        solve_file(data, tmp_path / "v.npy", OPTIONS)
+    assert (tmp_path / "v.npy").read_text() == "precious"
+    with pytest.raises(InputError, match=r"Cannot determine the format of .*v\.avi; expected .*\.mp4.*got \.avi"):
+        solve_file(data, tmp_path / "v.avi", OPTIONS)
+    with pytest.raises(StorageError, match="nowhere does not exist"):
+        solve_file(data, tmp_path / "nowhere" / "v.npy", OPTIONS)
+
+
+def run(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["sci-stream", "solve", *map(str, arguments)])
+    try:
+        main()
+        status = 0
+    except SystemExit as end:
+        status = int(end.code or 0)
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_command_solves_arrays_with_masks_from_another_file(data, tmp_path: Path, monkeypatch, capsys) -> None:
+    np.save(tmp_path / "y.npy", data.y)
+    np.save(tmp_path / "masks.npy", np.moveaxis(data.masks, 0, -1))  # frames last
+    np.save(tmp_path / "x.npy", data.truth)
+    common = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--denoiser", "tv", "--device", "cpu")
+    status, out, _ = run(monkeypatch, capsys, *common, "--truth", tmp_path / "x.npy", "--json")
+    report = json.loads(out)
+    assert (status, report["snapshots"], report["frames"], report["denoiser"]) == (0, N, N * B, "tv")
+    assert report["psnr_db"] > 20
+    assert report["solves"][1]["iterations"] == 12
+    status, _, said = run(monkeypatch, capsys, *common, "--iterations", 2, "-o", tmp_path / "v.npy")
+    assert (status, "white: 1 in the unit" in said, f"wrote {tmp_path / 'v.npy'}" in said) == (0, True, True)
+    status, _, said = run(monkeypatch, capsys, tmp_path / "y.npy")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "holds no masks" in said
+
+
+def test_command_solves_counts_with_a_calibration(data, tmp_path: Path, monkeypatch, capsys) -> None:
+    save_calibration(tmp_path / "c.h5", Calibration(data.masks.astype(np.float32), full_scale_dn=500.0))
+    np.save(tmp_path / "y.npy", (data.y * 500).astype(np.uint16))
+    arguments = (tmp_path / "y.npy", "--mask", tmp_path / "c.h5", "--denoiser", "tv", "--device", "cpu", "--json")
+    status, out, _ = run(monkeypatch, capsys, *arguments)
+    assert (status, json.loads(out)["white"]) == (0, 500.0)
+
+
+def test_published_file_is_reconstructed_in_three_lines(data_dir: Path) -> None:
+    data = sci_stream.load_measurement(data_dir / "benchmark" / "crash32_cacti.mat")
+    result = sci_stream.reconstruct(data.y[:1], data.masks, truth=data.truth[:8], iterations=4, device="cpu")
+    assert result.psnr_db > 26
