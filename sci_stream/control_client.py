@@ -9,10 +9,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from sci_stream.errors import InputError, TransportError
+from sci_stream.model import JsonObject
 from sci_stream.parameters import Parameter, Value, parameter_of
 
 _MOST_BYTES = 1 << 22
@@ -61,7 +61,7 @@ class RigControl:
         self._who = who if who is not None else _this_user()
         self._timeout_s = timeout_s
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         """Return all that the page knows of the rig."""
         return self._request("status")
 
@@ -97,7 +97,7 @@ class RigControl:
         """Have a node do one of its actions; return what it says. Raises as `set`."""
         return str(self._request("control/do", {"node": node, "action": action})["text"])
 
-    def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _request(self, path: str, body: JsonObject | None = None) -> JsonObject:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         data = None
         if body is not None:
@@ -117,7 +117,7 @@ class RigControl:
                 hint="Is the rig running, and its [preview] enabled at this address?",
             ) from None
 
-    def _read(self, body: bytes) -> dict[str, Any]:
+    def _read(self, body: bytes) -> JsonObject:
         found = json.loads(body)
         if not isinstance(found, dict):
             raise ValueError("not what a live page answers")

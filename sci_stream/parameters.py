@@ -14,6 +14,9 @@ from sci_stream.errors import InputError
 Value = bool | int | float | str
 """Value of a parameter. It is sent and recorded unchanged."""
 
+Changes = Mapping[str, object]
+"""Requested values by parameter name, not yet checked: `checked_changes` returns them as `Value`."""
+
 Kind = Literal["flag", "integer", "number", "choice"]
 
 # Prefix of the keys under which a node's status declares its parameters, each as `Parameter.to_text`.
@@ -168,7 +171,7 @@ def declarations(status: Mapping[str, object]) -> tuple[list[Parameter], list[st
     return found, actions.split() if isinstance(actions, str) else []
 
 
-def checked_changes(parameters: Iterable[Parameter], changes: Mapping[str, object], whose: str) -> dict[str, Value]:
+def checked_changes(parameters: Iterable[Parameter], changes: Changes, whose: str) -> dict[str, Value]:
     """Return changes with known names and valid values.
 
     Raises

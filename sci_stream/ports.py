@@ -10,6 +10,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from sci_stream.model import JsonObject
+
 if TYPE_CHECKING:
     import torch
     from pydantic import BaseModel
@@ -225,7 +227,7 @@ class Sink(Protocol):
         """Receive a reconstruction; each arrives once, not necessarily in order of seq."""
         ...
 
-    def series_ended(self, ledger: Mapping[str, object]) -> None:
+    def series_ended(self, ledger: JsonObject) -> None:
         """End the series; ``ledger`` is its closed ledger (docs/wire.md)."""
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
 MOST_MODULES = 15
+MOST_UNTYPED = 40
 
 
 def _modules() -> Iterator[Path]:
@@ -34,3 +36,9 @@ def test_folders_hold_at_most_fifteen_modules(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
         modules[path.parent.relative_to(ROOT)] += path.name != "__init__.py"
     assert {str(folder): count for folder, count in modules.items() if count > MOST_MODULES} == {}
+
+
+def test_few_annotations_are_dictionaries_of_anything() -> None:
+    """State has a type; JSON is `JsonObject`, at the edges alone."""
+    pattern = re.compile(r"(?:dict|Mapping)\[str, (?:Any|object)\]")
+    assert sum(len(pattern.findall(path.read_text())) for path in _modules()) <= MOST_UNTYPED

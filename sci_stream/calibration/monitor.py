@@ -14,6 +14,7 @@ from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.model import Array, CalibrationHealth, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
+from sci_stream.parameters import Value
 
 # One noisy snapshot gives the shift to some hundredths of a pixel (research/shift-tracking.md): correcting less than
 # this is not much better than ignoring it. The lower limit for switching off again is hysteresis.
@@ -167,7 +168,7 @@ class CalibrationMonitor:
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
 
 
-def relative_gain(chunks: Mapping[str, object], calibration: Calibration) -> float | None:
+def relative_gain(chunks: Mapping[str, Value], calibration: Calibration) -> float | None:
     """Return exposure time × gain of a frame, relative to the calibration.
 
     Parameters

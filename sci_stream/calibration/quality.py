@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.measurement import Measured
+from sci_stream.model import JsonObject
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import R_FLOOR
 
@@ -35,7 +36,7 @@ class QualityFigure:
     verdict: Verdict
     text: str
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> JsonObject:
         """Return the figure for JSON."""
         value = self.value if self.value is None or np.isfinite(self.value) else None
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from sci_stream.cli.common import JsonPath, RigPath, app, state, table_console
 from sci_stream.errors import CalibrationError, ConfigError, StorageError
-from sci_stream.model import BayerPhase
+from sci_stream.model import BayerPhase, JsonObject
 
 if TYPE_CHECKING:
     from sci_stream.calibration.measurement import Measured
@@ -224,7 +224,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
 
     calibration, measured = _load(path)
     height, width = calibration.shape
-    facts: dict[str, object] = {
+    facts: JsonObject = {
         "hash": calibration.hash,
         "masks": f"{calibration.n_frames} of {height}×{width}",
         "Bayer phase": calibration.bayer or "none",

@@ -1,91 +1,103 @@
-"""What ``inspect`` and ``compare`` say, in words and tables."""
+"""Sentences and tables that ``inspect`` and ``compare`` print."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from sci_stream.model import JsonObject
+
 if TYPE_CHECKING:
+    from sci_stream.storage.recording.inspection import (
+        CalibrationSummary,
+        ChunkSummary,
+        MaskSummary,
+        RecordingSummary,
+        Runs,
+        SolvingSummary,
+    )
     from sci_stream.tools.compare import Comparison
 
 _MOST_GAPS = 8
 _MOST_ROWS = 40
 
 
-def describe(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what `inspect_recording` found, line by line: a name and a sentence."""
-    series, stored, rates = found["series"], found["stored"], found["rates"]
-    started = datetime.fromtimestamp(series["started_ns"] / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    bayer = f", Bayer {series['bayer']}" if series["bayer"] else ""
-    yield "series", f"{series['name']} ({started}), rig {series['rig']}, policy {series['policy']}"
+def describe(found: RecordingSummary) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a summary: name and sentence."""
+    series, stored, rates = found.series, found.stored, found.rates
+    started = datetime.fromtimestamp(series.started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    bayer = f", Bayer {series.bayer}" if series.bayer else ""
+    yield "series", f"{series.name} ({started}), rig {series.rig}, policy {series.policy}"
     yield "state", _state(found)
-    yield "camera", f"{series['camera']}, {series['pixel_format']}, {series['bit_depth']} bit{bayer}"
-    yield "size", f"{series['height_px']}×{series['width_px']} pixels, B = {series['n_frames']} frames per snapshot"
-    share = f", {stored['disk_bytes'] / stored['bytes']:.0%} of the arrays' size" if stored["bytes"] else ""
+    yield "camera", f"{series.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
+    yield "size", f"{series.height_px}×{series.width_px} pixels, B = {series.n_frames} frames per snapshot"
+    share = f", {stored.disk_bytes / stored.bytes:.0%} of the arrays' size" if stored.bytes else ""
     yield (
         "stored",
         (
-            f"{stored['raw']} raw snapshots ({stored['raw_dtype']}), {stored['video']} videos = "
-            f"{stored['video_frames']} frames; {stored['disk_bytes'] / 1e6:.1f} MB{share}"
+            f"{stored.raw} raw snapshots ({stored.raw_dtype}), {stored.video} videos = "
+            f"{stored.video_frames} frames; {stored.disk_bytes / 1e6:.1f} MB{share}"
         ),
     )
-    if len(found["segments"]) > 1:
-        for segment in found["segments"]:
+    if len(found.segments) > 1:
+        for segment in found.segments:
             yield (
                 "segment",
-                f"{segment['file']}: from seq {segment['first_seq']}, {segment['raw']} raw, "
-                f"{segment['video']} videos, {segment['bytes'] / 1e6:.1f} MB, {segment['state']}",
+                f"{segment.file}: from seq {segment.first_seq}, {segment.raw} raw, "
+                f"{segment.video} videos, {segment.bytes / 1e6:.1f} MB, {segment.state}",
             )
     yield "ledger", _ledger(found)
-    for kind in ("raw", "video"):
-        if stored[kind]:
-            yield f"{kind} gaps", _gaps(found["gaps"][kind])
-    if rates["snapshots_hz"] is not None:
+    if stored.raw:
+        yield "raw gaps", _gaps(found.gaps.raw)
+    if stored.video:
+        yield "video gaps", _gaps(found.gaps.video)
+    if rates.snapshots_hz is not None and rates.interval_ms is not None:
         yield (
             "rates",
             (
-                f"{rates['snapshots_hz']:.2f} snapshots/s = {rates['video_hz']:.1f} video frames/s over "
-                f"{rates['duration_s']:.1f} s; longest interval {rates['interval_ms']['max']:.1f} ms"
+                f"{rates.snapshots_hz:.2f} snapshots/s = {rates.video_hz:.1f} video frames/s over "
+                f"{rates.duration_s:.1f} s; longest interval {rates.interval_ms.max:.1f} ms"
             ),
         )
-    yield from _solving(found["solving"])
-    yield from _calibration(found["calibration"])
-    if found["health"]:
-        yield "masks", _health(found["health"])
-    if found["chunks"]:
-        yield "chunk data", ", ".join(_chunk(name, report) for name, report in found["chunks"].items())
-    if found["parent"]:
-        yield "made from", f"{found['parent'].get('file')}, series {found['parent'].get('series')}"
+    yield from _solving(found.solving)
+    yield from _calibration(found.calibration)
+    if found.health:
+        yield "masks", _health(found.health)
+    if found.chunks:
+        yield "chunk data", ", ".join(_chunk(name, report) for name, report in found.chunks.items())
+    if found.parent:
+        yield "made from", f"{found.parent.get('file')}, series {found.parent.get('series')}"
 
 
-def _state(found: dict[str, Any]) -> str:
-    if found["state"] == "complete":
+def _state(found: RecordingSummary) -> str:
+    if found.state == "complete":
         return "complete"
-    left = [segment["file"] for segment in found["segments"] if segment["state"] == "unfinished"]
+    left = [segment.file for segment in found.segments if segment.state == "unfinished"]
     return (
         f"unfinished ({', '.join(left) or 'the last segment is missing'}): being written, or left by a crash. "
         "Everything flushed is readable; sci-stream repair makes a clean file."
     )
 
 
-def _ledger(found: dict[str, Any]) -> str:
-    rows, ledger = found["rows"], found["ledger"]
-    account = ledger or rows
+def _ledger(found: RecordingSummary) -> str:
+    rows, ledger = found.rows, found.ledger
+    account = ledger or dataclasses.asdict(rows)
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in account["dropped"].items())
     terms = [f"{account['reconstructed']} reconstructed", f"{account['raw_only']} raw only", dropped]
     text = " + ".join(term for term in terms if term)
     if ledger is None:
-        return f"none stored; the rows say: {text} + {rows['open']} without an outcome"
+        return f"none stored; counted from the rows: {text} + {rows.open} without an outcome"
     closed = "closes" if ledger.get("closed") else f"open, {ledger.get('in_flight', 0)} in flight when it was stored"
     missed = f"; the camera missed {ledger['camera_missed']}" if ledger.get("camera_missed") else ""
     return f"{ledger['acquired']} acquired = {text}: {closed}{missed}"
 
 
-def _gaps(gaps: list[list[int]]) -> str:
+def _gaps(gaps: Runs) -> str:
     if not gaps:
         return "none"
     shown = ", ".join(f"{first}" if first == last else f"{first}–{last}" for first, last in gaps[:_MOST_GAPS])
@@ -93,66 +105,68 @@ def _gaps(gaps: list[list[int]]) -> str:
     return f"{missing} missing: {shown}" + (" …" if len(gaps) > _MOST_GAPS else "")
 
 
-def _solving(solving: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if solving["iterations"] is None:
+def _solving(solving: SolvingSummary) -> Iterator[tuple[str, str]]:
+    iterations, solve = solving.iterations, solving.solve_ms
+    if iterations is None or solve is None:
         return
-    iterations, solve = solving["iterations"], solving["solve_ms"]
-    limited = f", {solving['budget_limited']} with fewer than asked for" if solving["budget_limited"] else ""
-    yield "iterations", f"{iterations['min']:.0f}–{iterations['max']:.0f}, mean {iterations['mean']:.1f}{limited}"
-    yield "solve", f"{solve['median']:.1f} ms median, {solve['max']:.1f} ms longest; by {', '.join(solving['nodes'])}"
-    yield "starts", ", ".join(f"{count} {start}" for start, count in solving["starts"].items())
-    several = len(solving["solvers"]) > 1
-    for name, report in solving["solvers"].items():
-        whose = f"{solving['by_solver'].get(name, 0)} of them with " if several else ""
+    limited = f", {solving.budget_limited} with fewer than configured" if solving.budget_limited else ""
+    yield "iterations", f"{iterations.min:.0f}–{iterations.max:.0f}, mean {iterations.mean:.1f}{limited}"
+    yield "solve", f"{solve.median:.1f} ms median, {solve.max:.1f} ms longest; by {', '.join(solving.nodes)}"
+    yield "starts", ", ".join(f"{count} {start}" for start, count in solving.starts.items())
+    several = len(solving.solvers) > 1
+    for name, report in solving.solvers.items():
+        whose = f"{solving.by_solver.get(name, 0)} of them with " if several else ""
         yield "solver", whose + ", ".join(f"{key} = {value}" for key, value in report.items())
-    if solving["psnr_db"] is not None:
-        yield "PSNR", f"{solving['psnr_db']['mean']:.2f} dB mean, {solving['psnr_db']['min']:.2f} lowest"
+    if solving.psnr_db is not None:
+        yield "PSNR", f"{solving.psnr_db.mean:.2f} dB mean, {solving.psnr_db.min:.2f} lowest"
 
 
-def _health(health: dict[str, Any]) -> str:
-    texts = [f"looked at {health['looks']} times"]
-    if health["last_shift_px"] is not None:
-        x, y = health["last_shift_px"]
-        texts.append(f"shift ({x:+.3f}, {y:+.3f}) px at last, {health['largest_shift_px']:.3f} px at most")
-    figures = (("match", "mask_match", "min", "lowest"), ("contrast", "mask_contrast", "median", "median"))
-    texts += [f"{word} {health[key][which]:.2f} {says}" for word, key, which, says in figures if health[key]]
-    if health["brightness"]:
-        texts.append(f"brightness {health['brightness']['min']:.3f}–{health['brightness']['max']:.3f}")
-    if health["camera_gain"]:
-        texts.append(f"gain {health['camera_gain']['min']:.3f}–{health['camera_gain']['max']:.3f} of the calibration's")
-    if health["below_black_fraction"]["max"] > 0:
-        texts.append(f"up to {health['below_black_fraction']['max']:.2%} of the pixels below black")
-    if health["corrected"]:
-        texts.append(f"{health['corrected']} of them reconstructed with masks moved")
-    return ", ".join([*texts, "order " + ", ".join(health["orders"])])
+def _health(health: MaskSummary) -> str:
+    texts = [f"measured {health.looks} times"]
+    if health.last_shift_px is not None:
+        x, y = health.last_shift_px
+        texts.append(f"shift ({x:+.3f}, {y:+.3f}) px at last, {health.largest_shift_px:.3f} px at most")
+    if health.mask_match is not None:
+        texts.append(f"match {health.mask_match.min:.2f} lowest")
+    if health.mask_contrast is not None:
+        texts.append(f"contrast {health.mask_contrast.median:.2f} median")
+    if health.brightness:
+        texts.append(f"brightness {health.brightness.min:.3f}–{health.brightness.max:.3f}")
+    if health.camera_gain:
+        texts.append(f"gain {health.camera_gain.min:.3f}–{health.camera_gain.max:.3f} of the calibration's")
+    if health.below_black_fraction is not None and health.below_black_fraction.max > 0:
+        texts.append(f"up to {health.below_black_fraction.max:.2%} of the pixels below black")
+    if health.corrected:
+        texts.append(f"{health.corrected} reconstructed with shifted masks")
+    return ", ".join([*texts, "order " + ", ".join(health.orders)])
 
 
-def _chunk(name: str, report: dict[str, Any]) -> str:
-    values = report["values"]
+def _chunk(name: str, report: ChunkSummary) -> str:
+    values = report.values
     if values is None:
         return f"{name} never"
-    spread = f"{values['min']:.10g}" if values["min"] == values["max"] else f"{values['min']:.10g}–{values['max']:.10g}"
-    return f"{name} {spread} {report['unit']}".rstrip() + f" ({report['frames']} frames)"
+    spread = f"{values.min:.10g}" if values.min == values.max else f"{values.min:.10g}–{values.max:.10g}"
+    return f"{name} {spread} {report.unit}".rstrip() + f" ({report.frames} frames)"
 
 
-def _calibration(calibration: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    masks = "grey" if calibration["grey"] else "binary"
-    saturation = calibration["saturation_dn"]
+def _calibration(calibration: CalibrationSummary) -> Iterator[tuple[str, str]]:
+    masks = "grey" if calibration.grey else "binary"
+    saturation = calibration.saturation_dn
     yield (
         "calibration",
         (
-            f"{calibration['hash']}, {masks} masks of mean transmission {calibration['mean_transmission']:.3f}; dark "
-            f"{calibration['dark_dn']:.1f} DN, full scale {calibration['full_scale_dn']:.1f} DN, saturation "
+            f"{calibration.hash}, {masks} masks of mean transmission {calibration.mean_transmission:.3f}; dark "
+            f"{calibration.dark_dn:.1f} DN, full scale {calibration.full_scale_dn:.1f} DN, saturation "
             f"{'unknown' if saturation is None else f'{saturation:.0f} DN'}; "
-            f"{calibration['unmeasured_px']} pixels under no mask, {calibration['bad_px']} bad"
+            f"{calibration.unmeasured_px} pixels under no mask, {calibration.bad_px} bad"
         ),
     )
-    if calibration["source"]:
-        yield "", f"{calibration['source']} {calibration['created']}".strip()
+    if calibration.source:
+        yield "", f"{calibration.source} {calibration.created}".strip()
 
 
-def comparison_figures(found: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain values."""
+def comparison_figures(found: Comparison) -> JsonObject:
+    """Return a comparison for JSON."""
     finite = [one.psnr_db for one in found.snapshots if math.isfinite(one.psnr_db)]
     ssims = [one.ssim for one in found.snapshots if one.ssim is not None]
     return {

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from sci_stream.cli.common import Device, app, progress_bar, say, state, table_console
 from sci_stream.errors import InputError
+from sci_stream.model import JsonObject
 
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
 First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")]
@@ -22,13 +23,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 
 @app.command()
 def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
-    """Say what is in a recording: snapshots, ledger, gaps, rates, how it was solved, calibration."""
+    """Print the content of a recording: snapshots, ledger, gaps, rates, solver, calibration."""
     from sci_stream.cli.recording_tables import describe
     from sci_stream.storage.recording.inspection import inspect_recording
 
     found = inspect_recording(file)
     if as_json:
-        typer.echo(json.dumps(_finite(found), indent=2))
+        typer.echo(json.dumps(_finite(found.to_json()), indent=2))
         return
     console = Console()
     for name, value in describe(found):
@@ -39,7 +40,7 @@ def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
 def replay(
     file: RecordingPath,
     out: Annotated[
-        Path | None, typer.Option(help="The new recording; NAME_replay.h5 beside FILE if not given.")
+        Path | None, typer.Option(help="The new recording; NAME_replay.h5 next to FILE if not given.")
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")] = None,
     denoiser: Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet.")] = None,
@@ -73,16 +74,16 @@ def replay(
         live=live,
         resume=resume,
     )
-    with stop_on_signals() as stop, progress_bar("replay") as tell:
+    with stop_on_signals() as stop, progress_bar("replay") as show:
         result = replay_recording(
             file,
             plan,
-            progress=lambda done, total, _report: tell(done, total),
+            progress=lambda done, total, _: show(done, total),
             stop=lambda: bool(stop),
         )
     now = result.done - result.before
     rate = f", {now / result.seconds:.2f} snapshots/s" if result.seconds > 0 and now else ""
-    further = "" if result.complete else "; go on with --resume"
+    further = "" if result.complete else "; continue with --resume"
     say(f"{result.done} of {result.total} snapshots in {result.path}{rate}{further}")
 
 
@@ -130,15 +131,15 @@ def export(
         ),
         replace=force,
     )
-    with progress_bar("export") as tell:
-        done = export_recording(file, out, options, tell)
+    with progress_bar("export") as report:
+        done = export_recording(file, out, options, report)
     left_out = f"; {done.left_out} in between are not in the recording" if done.left_out else ""
     say(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
 
 
 @app.command()
 def repair(file: RecordingPath) -> None:
-    """Make clean files of the segments that a crash left; the old ones are kept beside them."""
+    """Make clean files of the segments that a crash left; the old ones are kept."""
     from sci_stream.storage.recording.repair import repair_recording
     from sci_stream.storage.recording.segments import existing_segments
     from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
@@ -146,13 +147,13 @@ def repair(file: RecordingPath) -> None:
     repaired = 0
     segments = list(existing_segments(file)) or [file]
     for segment in segments:
-        with progress_bar(f"repair {segment.name}") as tell:
-            done = repair_recording(segment, tell)
+        with progress_bar(f"repair {segment.name}") as report:
+            done = repair_recording(segment, report)
         if done is not None:
             repaired += 1
-            say(f"{done.path} is clean: {_account(done.ledger)}; as it was: {done.kept}")
+            say(f"{done.path} is clean: {_account(done.ledger)}; original: {done.kept}")
     if not repaired:
-        say(f"nothing to repair: {file} was closed in order")
+        say(f"nothing to repair: {file} was closed properly")
     if len(segments) > 1:
         say(f"{write_virtual_recording(file)} holds all {len(segments)} segments")
 
@@ -163,25 +164,25 @@ def compare(
     other: Annotated[Path, typer.Argument(metavar="B", help="Another of the same series.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Say how alike the video of two recordings is: PSNR and SSIM, snapshot by snapshot."""
+    """Compare the video of two recordings: PSNR and SSIM, snapshot by snapshot."""
     from sci_stream.cli.recording_tables import comparison_figures, comparison_table
     from sci_stream.tools.compare import compare_recordings
 
-    with progress_bar("compare") as tell:
-        found = compare_recordings(reference, other, tell)
+    with progress_bar("compare") as report:
+        found = compare_recordings(reference, other, report)
     if as_json:
         typer.echo(json.dumps(_finite(comparison_figures(found)), indent=2))
     else:
         table_console().print(comparison_table(found, str(reference), str(other)))
 
 
-def _account(ledger: dict[str, Any]) -> str:
+def _account(ledger: JsonObject) -> str:
     dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
     return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"
 
 
 def _finite(value: Any) -> Any:
-    """Return plain values that JSON can hold: what is infinite or not a number becomes null."""
+    """Replace infinities and NaN, which JSON lacks, by null."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeVar, get_args
 
 import annotated_types
 from pydantic import BaseModel
 
 from sci_stream.config.error_messages import validate_options
-from sci_stream.parameters import Kind, Parameter, Value
+from sci_stream.parameters import Changes, Kind, Parameter, Value
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -48,7 +47,7 @@ def declare(
     return Parameter(field, kind, value, ends.get("low"), ends.get("high"), options, info.description or "")
 
 
-def changed(section: M, changes: Mapping[str, object], where: str) -> M:
+def changed(section: M, changes: Changes, where: str) -> M:
     """Return a copy of a section with some fields changed, validated like a rig file.
 
     Raises

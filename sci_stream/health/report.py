@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sci_stream.health.metrics import Figures, Value
+from sci_stream.model import JsonObject
 
 ALIVE_WITHIN_S = 5.0
 """A loop without an iteration for this long hangs; normally it runs tens of times per second."""
@@ -28,13 +28,13 @@ class Health:
         self._clock = clock
         self._turned_s = clock()
         self._not_ready = "starting"
-        self._status: Mapping[str, Any] = {}
+        self._status: JsonObject = {}
 
     def turn(self) -> None:
         """Record that the node's loop is alive."""
         self._turned_s = self._clock()
 
-    def report(self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value]) -> None:
+    def report(self, not_ready: str, status: JsonObject, figures: Mapping[str, Value]) -> None:
         """Publish the current state.
 
         Parameters
@@ -64,6 +64,6 @@ class Health:
         return self._not_ready
 
     @property
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         """The node's status."""
         return {**self._status, "ready": not self.not_ready, "not_ready": self.not_ready}

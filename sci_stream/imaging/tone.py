@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
 from sci_stream.model import Array, BayerPhase, JsonObject
+from sci_stream.parameters import Changes
 
 # The usual approximation of the sRGB curve.
 LINEAR_LIGHT_GAMMA = 2.2
@@ -121,7 +121,7 @@ class ToneSettings:
             for field in dataclasses.fields(self)
         }
 
-    def changed(self, changes: Mapping[str, object]) -> Self:
+    def changed(self, changes: Changes) -> Self:
         """Return a copy with some settings changed, given as plain values by a page or a file.
 
         Raises

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -49,7 +49,7 @@ class Journal:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def append(self, event: str, fields: Mapping[str, object] | None = None) -> None:
+    def append(self, event: str, fields: JsonObject | None = None) -> None:
         """Add an event to the batch; nothing is written before `sync`."""
         line = {"event": event, "time_ns": unix_ns(), **(fields or {})}
         self._pending.append(json.dumps(line, separators=(",", ":"), default=str))

@@ -6,8 +6,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,6 +15,7 @@ from rich.text import Text
 
 from sci_stream.config import Rig
 from sci_stream.errors import ConfigError, EnvironmentFault
+from sci_stream.model import JsonObject
 
 _PERIOD_S = 0.5
 _PATIENCE_S = 2.0
@@ -43,7 +42,7 @@ def status_url(rig: Rig) -> str:
     return f"http://{host}:{section.sink_port}/status"
 
 
-def read_status(url: str, token: str = "") -> dict[str, Any]:
+def read_status(url: str, token: str = "") -> JsonObject:
     """Fetch a node's status.
 
     Raises
@@ -98,7 +97,7 @@ def watch(rig: Rig, console: Console, *, once: bool = False) -> None:
                 live.update(Group(gone, picture(status, stale=True)))
 
 
-def picture(status: Mapping[str, Any], *, stale: bool = False) -> RenderableType:
+def picture(status: JsonObject, *, stale: bool = False) -> RenderableType:
     """Return a rig's status as tables."""
     state = str(status.get("state", "?"))
     ready = "ready" if status.get("ready") else f"not ready: {status.get('not_ready', '')}"
@@ -118,7 +117,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _nodes(status: Mapping[str, Any]) -> Table:
+def _nodes(status: JsonObject) -> Table:
     table = _table("node", "state", "device", "held", "done", "warm", "iter", "unsafe", "clock ms")
     for node in sorted(status.get("nodes", []), key=lambda node: str(node.get("name"))):
         lost = node.get("state") != "up"
@@ -137,7 +136,7 @@ def _nodes(status: Mapping[str, Any]) -> Table:
     return table
 
 
-def _accounts(status: Mapping[str, Any]) -> Table:
+def _accounts(status: JsonObject) -> Table:
     ledger, rates, recording = (status.get(key) or {} for key in ("ledger", "rates", "recording"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
@@ -161,7 +160,7 @@ def _accounts(status: Mapping[str, Any]) -> Table:
     return table
 
 
-def _latencies(status: Mapping[str, Any]) -> Table:
+def _latencies(status: JsonObject) -> Table:
     stages = status.get("latency_ms") or {}
     table = _table("ms", *stages)
     for percentile in ("p50", "p99"):

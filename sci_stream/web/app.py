@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,9 +82,9 @@ class Hub:
         self.latest: Picture | None = None
         self._latest_s = 0.0
         self.interval_s = _HEARTBEAT_S
-        self.status: Mapping[str, object] = {}
+        self.status: JsonObject = {}
         self.history = History()
-        self.counters: Callable[[], Mapping[str, object]] = dict
+        self.counters: Callable[[], JsonObject] = dict
         self.expired: Callable[[], bool] = bool
         """Whether the token of the viewers has expired."""
         self.viewers: set[Viewer] = set()
@@ -211,7 +211,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
-    last_status: Mapping[str, object] | None = None
+    last_status: JsonObject | None = None
     while not hub.over:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.model import JsonObject
-from sci_stream.parameters import MOST_CHANGES
+from sci_stream.parameters import MOST_CHANGES, Changes
 
 _LOG = logging.getLogger(__name__)
 # Far above a request that sets the 16 parameters allowed.
@@ -38,7 +37,7 @@ class OperatorControl(Protocol):
         """
         ...
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
+    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
         """Request that a node, or all nodes of a kind, set parameters or perform an action.
 
         The future returns the ``values`` by node and a ``text``, or raises the error.
@@ -49,7 +48,7 @@ class OperatorControl(Protocol):
 class Controls(Protocol):
     """Operations behind the page's buttons. The first two are quick; the others may block, in separate threads."""
 
-    def set_tone(self, changes: Mapping[str, object]) -> JsonObject:
+    def set_tone(self, changes: Changes) -> JsonObject:
         """Change the tone settings for all viewers; return all of them. Raises `InputError`."""
         ...
 
@@ -65,7 +64,7 @@ class Controls(Protocol):
         """See `OperatorControl.switch_recording`."""
         ...
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
+    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
         """See `OperatorControl.ask`."""
         ...
 
@@ -95,7 +94,7 @@ def _who(request: Request, body: JsonObject) -> str:
     return f"{said or 'somebody'} from {host}"
 
 
-async def _do(name: str, body: Mapping[str, object], controls: Controls, who: str) -> JsonObject:
+async def _do(name: str, body: JsonObject, controls: Controls, who: str) -> JsonObject:
     match name:
         case "set":
             changes = body.get("parameters")
@@ -119,14 +118,14 @@ async def _do(name: str, body: Mapping[str, object], controls: Controls, who: st
     raise InputError(f"Unknown control command {name!r}", expected="tone, white, snapshot, recording, set or do")
 
 
-def _word(body: Mapping[str, object], name: str) -> str:
+def _word(body: JsonObject, name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= _MOST_WHO:
         raise InputError(f"The {name} is missing", expected="a name", got=repr(value)[:60])
     return value
 
 
-def _fraction(body: Mapping[str, object], name: str) -> float:
+def _fraction(body: JsonObject, name: str) -> float:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"The point's {name} is missing", expected="a fraction, 0 to 1", got=repr(value))

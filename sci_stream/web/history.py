@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sci_stream.model import Reconstruction
+from sci_stream.model import JsonObject, Reconstruction
 
 KEPT_S = 300
 # Sent with every status, once a second: it covers a few statuses that a viewer missed.
@@ -52,7 +51,7 @@ class History:
             second.slowest_ms = max(second.slowest_ms or 0.0, latency_ms)
             second.solve_ms += reconstruction.report.solve_ns / 1e6
 
-    def update(self, status: Mapping[str, object], now_s: float) -> None:
+    def update(self, status: JsonObject, now_s: float) -> None:
         """Add the ledger and the queue of a status of the sink."""
         ledger = status.get("ledger")
         if not isinstance(ledger, dict) or not ledger:

@@ -58,7 +58,7 @@ def encode_picture(
     return Picture(number, published_ns, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
 
 
-def _header(reconstruction: Reconstruction, images: list[bytes]) -> dict[str, object]:
+def _header(reconstruction: Reconstruction, images: list[bytes]) -> JsonObject:
     report, ident = reconstruction.report, reconstruction.id
     return {
         "v": MESSAGE_VERSION,
@@ -117,7 +117,7 @@ def levels_histogram(rendered: npt.NDArray[np.uint8]) -> list[list[int]]:
     return [np.bincount((channel >> 2).ravel(), minlength=BINS).tolist() for channel in channels]
 
 
-def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, object]:
+def counts_histogram(counts: Array, bit_depth: int | None) -> JsonObject:
     """Return the histogram of a coded snapshot: ``{"bins": […64], "top_dn", "mean_dn", "max_dn"}``.
 
     Parameters

@@ -8,7 +8,6 @@ import math
 import socket
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from sci_stream.config.fields import is_loopback
 from sci_stream.errors import InputError, TransportError
 from sci_stream.imaging.tone import ToneSettings, pick_white
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
+from sci_stream.parameters import Changes
 from sci_stream.security.http_access import HttpAccessControl
 from sci_stream.web.app import Hub, make_app
 from sci_stream.web.auth import AccessMiddleware
@@ -174,7 +174,7 @@ class WebPreview:
             self._published += 1
             self._changed.notify_all()
 
-    def set_status(self, status: Mapping[str, object]) -> None:
+    def set_status(self, status: JsonObject) -> None:
         """Show a status on the page and under ``/status``."""
         self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
@@ -187,7 +187,7 @@ class WebPreview:
         """Current tone settings."""
         return self._tone
 
-    def set_tone(self, changes: Mapping[str, object]) -> JsonObject:
+    def set_tone(self, changes: Changes) -> JsonObject:
         """Change the tone settings for all viewers; see `sci_stream.web.controls.Controls`."""
         with self._changed:
             self._tone = self._tone.changed(changes)
@@ -214,7 +214,7 @@ class WebPreview:
             raise InputError("Recording is not available here")
         return self._operator.switch_recording(on, who)
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[JsonObject]:
+    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
         """Send a request to nodes; see `sci_stream.web.controls.OperatorControl`."""
         if self._operator is None:
             raise InputError("No nodes are reachable from here")

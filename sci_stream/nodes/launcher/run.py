@@ -7,9 +7,8 @@ import signal
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError
+from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.connection_security import reach_taps
@@ -74,7 +74,7 @@ def _writable(summary: Path) -> Path:
     return summary.resolve()
 
 
-def last_words(summary: Mapping[str, Any]) -> Iterator[str]:
+def last_words(summary: JsonObject) -> Iterator[str]:
     """Return the result of a run in a few lines."""
     ledger = summary["ledger"]
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
 from sci_stream.health import Figures, Health, HealthServer
 from sci_stream.health.metrics import Value
+from sci_stream.model import JsonObject
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.nodes.runtime.systemd import SystemdNotifier
 
@@ -63,7 +63,7 @@ class HealthReporter:
         self._next_s = float("-inf")
 
     def report(
-        self, not_ready: str, status: Mapping[str, Any], figures: Mapping[str, Value], *, progress: int, idle: bool
+        self, not_ready: str, status: JsonObject, figures: Mapping[str, Value], *, progress: int, idle: bool
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
         refused = Counter({} if self._server is None else self._server.refused)
@@ -79,11 +79,11 @@ class HealthReporter:
             self._server.close()
 
 
-def _counts(status: Mapping[str, Any], prefix: str) -> dict[str, float]:
+def _counts(status: JsonObject, prefix: str) -> dict[str, float]:
     return {key.removeprefix(prefix): float(value) for key, value in status.items() if key.startswith(prefix)}
 
 
-def acquire_figures(status: Mapping[str, Any], queue: Mapping[str, int], wire_errors: Counter[str]) -> dict[str, Value]:
+def acquire_figures(status: JsonObject, queue: Mapping[str, int], wire_errors: Counter[str]) -> dict[str, Value]:
     """Return an acquire node's figures from its status report and its dispatch queue."""
     return {
         "acquired": status["acquired"],
@@ -100,7 +100,7 @@ def acquire_figures(status: Mapping[str, Any], queue: Mapping[str, int], wire_er
     }
 
 
-def reconstruct_figures(status: Mapping[str, Any], wire_errors: Counter[str]) -> dict[str, Value]:
+def reconstruct_figures(status: JsonObject, wire_errors: Counter[str]) -> dict[str, Value]:
     """Return a reconstruct node's figures from its status report."""
     memory = {key.removeprefix("memory_"): float(value) for key, value in status.items() if key.startswith("memory_")}
     return {

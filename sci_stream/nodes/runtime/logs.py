@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from sci_stream.errors import ConfigError
+from sci_stream.model import JsonObject
 
 FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
 """``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
@@ -60,7 +61,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        report: dict[str, Any] = {
+        report: JsonObject = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "node": self._node,

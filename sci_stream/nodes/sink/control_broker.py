@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
-from typing import Any
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.model import JsonObject
-from sci_stream.parameters import SET_KEY, Parameter, Value, checked_changes, declarations
+from sci_stream.parameters import SET_KEY, Changes, Parameter, Value, checked_changes, declarations
 from sci_stream.transport.results_server import Peer
 from sci_stream.web.preview import WebPreview
 from sci_stream.wire import Control, ControlResult, Message
@@ -51,9 +50,9 @@ class _Asked:
 
     node: str
     action: str
-    parameters: Mapping[str, object]
+    parameters: Changes
     who: str
-    answer: Future[dict[str, Any]]
+    answer: Future[JsonObject]
     waiting: set[str] = field(default_factory=set)
     values: dict[str, dict[str, Value]] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
@@ -105,7 +104,7 @@ class ControlBroker:
         self._inbox: SimpleQueue[_Asked] = SimpleQueue()
         self._sent: dict[str, _Sent] = {}
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
         """Send a request, from any thread, and wait for the answer.
 
         Parameters

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, SciStreamError
 from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.control_broker import ControlBroker, SettingChange, SinkControls
 from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.parameters import Changes
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.web.preview import PreviewOptions, WebPreview
 from sci_stream.wire import ControlResult
@@ -65,7 +65,7 @@ class OperatorCommands:
         self._wake()
         return answer
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
         """Send a request to a node or to all nodes of a kind; see `ControlBroker.ask`."""
         return self._desk.ask(node, action, parameters, who)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from sci_stream.model import Array, CalibrationHealth, JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.mask_shift import TEXT_LENGTH
+from sci_stream.parameters import Value
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
 # A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
@@ -91,7 +92,7 @@ def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
     return (*COLUMNS[:-1], *chunks, COLUMNS[-1])
 
 
-def chunk_cells(chunks: Mapping[str, object], info: SeriesInfo) -> dict[str, float]:
+def chunk_cells(chunks: Mapping[str, Value], info: SeriesInfo) -> dict[str, float]:
     """Return the cells of a frame's chunk data."""
     return {
         CHUNK_PREFIX + name: float(value)
@@ -100,7 +101,7 @@ def chunk_cells(chunks: Mapping[str, object], info: SeriesInfo) -> dict[str, flo
     }
 
 
-def recorded_chunks(row: JsonObject) -> dict[str, bool | int | float | str]:
+def recorded_chunks(row: JsonObject) -> dict[str, Value]:
     """Return the chunk data of a row."""
     return {
         name.removeprefix(CHUNK_PREFIX): float(value)
@@ -115,6 +116,9 @@ START_CODES = {"cold": 1, "warm": 2}
 START_NAMES = {code: name for name, code in START_CODES.items()}
 ORDER_CODES = {"unknown": 0, "forward": 1, "reversed": 2, "rotated": 3}
 ORDER_NAMES = {code: name for name, code in ORDER_CODES.items()}
+
+Cell = bool | int | float | bytes
+"""A value of one column."""
 
 _Block = dict[str, Array]
 
@@ -140,7 +144,7 @@ def ascii_cell(text: str, width: int) -> bytes:
     return text.encode("ascii", "replace")[:width]
 
 
-def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, object]:
+def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
     """Return the cells that describe how a snapshot was reconstructed."""
     report = reconstruction.report
     return {
@@ -165,7 +169,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, object]:
     }
 
 
-def _health_cells(health: CalibrationHealth) -> dict[str, object]:
+def _health_cells(health: CalibrationHealth) -> dict[str, Cell]:
     figures = {
         "mask_shift_x_px": health.shift_x_px,
         "mask_shift_y_px": health.shift_y_px,

@@ -1,15 +1,17 @@
-"""Summary of a recording as plain values, for ``sci-stream inspect`` and its ``--json``."""
+"""Summary of a recording, for ``sci-stream inspect`` and its ``--json``."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.model import Array, JsonObject
+from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES
 from sci_stream.storage.recording.reader import Recording
@@ -18,15 +20,198 @@ from sci_stream.storage.recording.series import RecordedSeries
 # A run that lost every other snapshot would otherwise print one gap for each.
 _MOST_GAPS = 1000
 
+Runs = list[tuple[int, int]]
+"""First and last sequence number of each run."""
 
-def inspect_recording(path: Path) -> JsonObject:
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Minimum, median, mean and maximum of the finite values of a column."""
+
+    min: float
+    median: float
+    mean: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Array) -> Spread | None:
+        """Return the spread of the finite values; None if there are none."""
+        finite = values[np.isfinite(values)]
+        if not len(finite):
+            return None
+        # Not in the column's own type: a float32 sum over a day of snapshots loses digits.
+        mean = float(finite.mean(dtype=np.float64))
+        return cls(float(finite.min()), float(np.median(finite)), mean, float(finite.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesSummary:
+    """Description of a series; ``started_ns`` is Unix time."""
+
+    name: str
+    rig: str
+    policy: str
+    camera: str
+    started_ns: int
+    height_px: int
+    width_px: int
+    n_frames: int
+    pixel_format: str
+    bit_depth: int
+    bayer: str | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """One file of a recording; ``state`` is ``last``, ``continued`` or ``unfinished``."""
+
+    file: str
+    state: str
+    first_seq: int
+    raw: int
+    video: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredData:
+    """Numbers of stored snapshots, and their size as arrays (``bytes``) and on disk."""
+
+    raw: int
+    raw_dtype: str
+    video: int
+    video_frames: int
+    bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCounts:
+    """Outcomes counted from the rows; ``open`` rows have none."""
+
+    settled: int
+    reconstructed: int
+    raw_only: int
+    dropped: dict[str, int]
+    open: int
+    redelivered: int
+    camera_missed: int
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingGaps:
+    """Runs of sequence numbers, between the first and last known, whose raw counts or video are missing."""
+
+    raw: Runs
+    video: Runs
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRates:
+    """Rates by host time; None with fewer than two snapshots."""
+
+    duration_s: float
+    snapshots_hz: float | None
+    video_hz: float | None
+    interval_ms: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class SolvingSummary:
+    """Reconstruction of the series. ``solvers`` describes each solver by its id, as reconstruct nodes reported it."""
+
+    iterations: Spread | None
+    budget_limited: int
+    starts: dict[str, int]
+    solve_ms: Spread | None
+    residual: Spread | None
+    saturated_fraction: Spread | None
+    psnr_db: Spread | None
+    by_solver: dict[str, int]
+    nodes: dict[str, int]
+    solvers: dict[str, JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSummary:
+    """Measurements of the calibration during the series; shifts are (x, y), to the right and downwards."""
+
+    looks: int
+    first_shift_px: tuple[float, float] | None
+    last_shift_px: tuple[float, float] | None
+    largest_shift_px: float | None
+    corrected: int
+    orders: dict[str, int]
+    mask_match: Spread | None
+    mask_contrast: Spread | None
+    below_black_fraction: Spread | None
+    brightness: Spread | None
+    camera_gain: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSummary:
+    """Values of one chunk of the camera and the number of frames that had it."""
+
+    frames: int
+    unit: str
+    values: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSummary:
+    """Origin of a calibration and the quality of its masks."""
+
+    hash: str
+    n_frames: int
+    height_px: int
+    width_px: int
+    bayer: str | None
+    mean_transmission: float
+    grey: bool
+    unmeasured_px: int
+    bad_px: int
+    dark_dn: float
+    full_scale_dn: float
+    saturation_dn: float | None
+    read_noise_dn: float | None
+    gain_e_per_dn: float | None
+    created: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSummary:
+    """A recording, finished or not.
+
+    ``ledger`` is the last one stored, as JSON in the file; ``rows`` has the outcomes counted from the rows; ``health``
+    is None if the masks were not measured; ``parent`` describes the recording that a replay was made from.
+    """
+
+    file: str
+    state: str
+    series: SeriesSummary
+    segments: tuple[SegmentSummary, ...]
+    stored: StoredData
+    ledger: JsonObject | None
+    rows: OutcomeCounts
+    gaps: RecordingGaps
+    rates: SnapshotRates
+    solving: SolvingSummary
+    calibration: CalibrationSummary
+    health: MaskSummary | None
+    chunks: dict[str, ChunkSummary]
+    parent: JsonObject | None
+
+    def to_json(self) -> JsonObject:
+        """Return the summary as plain values."""
+        return dataclasses.asdict(self)
+
+
+def inspect_recording(path: Path) -> RecordingSummary:
     """Summarise a recording, finished or not, without reading its frames.
-
-    Returns
-    -------
-    ``series``, ``segments``, ``stored``, ``ledger`` (the last one stored), ``rows`` (outcomes counted from the rows),
-    ``gaps``, ``rates``, ``solving``, ``calibration``, ``health`` (of the calibration during the series, None if not
-    measured), ``chunks`` (chunk data of the camera), ``parent``. Times in s, rates in Hz, sizes in bytes.
 
     Raises
     ------
@@ -35,193 +220,191 @@ def inspect_recording(path: Path) -> JsonObject:
     """
     with RecordedSeries(path) as series:
         rows = series.rows
-        info = series.info
-        return {
-            "file": str(path),
-            "state": "complete" if series.finished else "unfinished",
-            "series": {
-                "name": info.series,
-                "rig": info.rig,
-                "policy": info.policy.value,
-                "camera": f"{info.camera_model} {info.camera_serial}".strip(),
-                "started_ns": info.started_ns,
-                "height_px": info.height_px,
-                "width_px": info.width_px,
-                "n_frames": info.n_frames,
-                "pixel_format": info.pixel_format,
-                "bit_depth": info.bit_depth,
-                "bayer": None if info.bayer is None else info.bayer.value,
-                "versions": info.versions,
-            },
-            "segments": [_segment(segment) for segment in series.segments],
-            "stored": _stored(series),
-            "ledger": series.ledger,
-            "rows": _outcomes(rows),
-            "gaps": _gaps(series),
-            "rates": _rates(rows, info.n_frames),
-            "solving": _solving(rows) | {"solvers": series.notes.get("solvers", {})},
-            "calibration": describe_calibration(series.calibration),
-            "health": _health(rows),
-            "chunks": _chunks(rows, info.chunks),
-            "parent": series.parent,
-        }
+        return RecordingSummary(
+            file=str(path),
+            state="complete" if series.finished else "unfinished",
+            series=_series(series.info),
+            segments=tuple(_segment(segment) for segment in series.segments),
+            stored=_stored(series),
+            ledger=series.ledger,
+            rows=_outcomes(rows),
+            gaps=_gaps(series),
+            rates=_rates(rows, series.info.n_frames),
+            solving=_solving(rows, series.notes.get("solvers", {})),
+            calibration=describe_calibration(series.calibration),
+            health=_health(rows),
+            chunks=_chunks(rows, series.info.chunks),
+            parent=series.parent,
+        )
 
 
-def _segment(segment: Recording) -> dict[str, object]:
+def _series(info: SeriesInfo) -> SeriesSummary:
+    return SeriesSummary(
+        name=info.series,
+        rig=info.rig,
+        policy=info.policy.value,
+        camera=f"{info.camera_model} {info.camera_serial}".strip(),
+        started_ns=info.started_ns,
+        height_px=info.height_px,
+        width_px=info.width_px,
+        n_frames=info.n_frames,
+        pixel_format=info.pixel_format,
+        bit_depth=info.bit_depth,
+        bayer=None if info.bayer is None else info.bayer.value,
+        versions=info.versions,
+    )
+
+
+def _segment(segment: Recording) -> SegmentSummary:
     state = "last" if segment.clean else ("continued" if segment.continued else "unfinished")
-    return {
-        "file": segment.path.name,
-        "state": state,
-        "first_seq": segment.first_seq,
-        "raw": len(segment.raw_seqs),
-        "video": len(segment.video_seqs),
-        "bytes": segment.disk_bytes,
-    }
+    return SegmentSummary(
+        file=segment.path.name,
+        state=state,
+        first_seq=segment.first_seq,
+        raw=len(segment.raw_seqs),
+        video=len(segment.video_seqs),
+        bytes=segment.disk_bytes,
+    )
 
 
-def _stored(series: RecordedSeries) -> dict[str, object]:
+def _stored(series: RecordedSeries) -> StoredData:
     raw, video = series.raw, series.video
     disk = sum(segment.disk_bytes for segment in series.segments)
-    return {
-        "raw": len(raw),
-        "raw_dtype": str(raw.dtype),
-        "video": len(video),
-        "video_frames": len(video) * series.info.n_frames,
-        "bytes": raw.nbytes + video.nbytes,
-        "disk_bytes": disk,
-    }
+    return StoredData(
+        raw=len(raw),
+        raw_dtype=str(raw.dtype),
+        video=len(video),
+        video_frames=len(video) * series.info.n_frames,
+        bytes=raw.nbytes + video.nbytes,
+        disk_bytes=disk,
+    )
 
 
-def _outcomes(rows: Any) -> dict[str, object]:
+def _outcomes(rows: Any) -> OutcomeCounts:
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])
     dropped = Counter(reason.decode("ascii") for reason in rows["reason"][rows["outcome"] == 3].tolist())
-    return {
-        "settled": int(settled.sum()),
-        "reconstructed": counts["reconstructed"],
-        "raw_only": counts["raw_only"],
-        "dropped": dict(sorted(dropped.items())),
-        "open": int(((rows["epoch"] >= 0) & ~settled).sum()),
-        "redelivered": int((rows["redelivered"] > 0).sum()),
-        "camera_missed": int(rows["dropped_before"].sum()),
-        "epochs": len(set(rows["epoch"][rows["epoch"] >= 0].tolist())),
-    }
+    return OutcomeCounts(
+        settled=int(settled.sum()),
+        reconstructed=counts["reconstructed"],
+        raw_only=counts["raw_only"],
+        dropped=dict(sorted(dropped.items())),
+        open=int(((rows["epoch"] >= 0) & ~settled).sum()),
+        redelivered=int((rows["redelivered"] > 0).sum()),
+        camera_missed=int(rows["dropped_before"].sum()),
+        epochs=len(set(rows["epoch"][rows["epoch"] >= 0].tolist())),
+    )
 
 
-def _gaps(series: RecordedSeries) -> dict[str, object]:
+def _gaps(series: RecordedSeries) -> RecordingGaps:
     """Return the runs of sequence numbers, between the first and last known, whose raw counts or video are missing."""
     known = np.flatnonzero((series.rows["epoch"] >= 0) | (series.rows["outcome"] != 0))
     if not len(known):
-        return {"raw": [], "video": []}
+        return RecordingGaps([], [])
     span = (int(known[0]) + series.first_seq, int(known[-1]) + 1 + series.first_seq)
-    return {
-        "raw": _missing_runs(series.seqs_with(raw=True), *span),
-        "video": _missing_runs(series.seqs_with(video=True), *span),
-    }
+    return RecordingGaps(
+        raw=_missing_runs(series.seqs_with(raw=True), *span),
+        video=_missing_runs(series.seqs_with(video=True), *span),
+    )
 
 
-def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> list[list[int]]:
-    """Return [first, last] of each run of numbers in [start, stop) that ``seqs`` lacks; at most 1000 runs."""
+def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> Runs:
+    """Return first and last of each run of numbers in [start, stop) that ``seqs`` lacks; at most 1000 runs."""
     edges = np.concatenate(([start - 1], seqs, [stop]))
     after = np.flatnonzero(np.diff(edges) > 1)[:_MOST_GAPS]
-    return [[int(edges[i]) + 1, int(edges[i + 1]) - 1] for i in after]
+    return [(int(edges[i]) + 1, int(edges[i + 1]) - 1) for i in after]
 
 
-def _rates(rows: Any, n_frames: int) -> dict[str, object]:
+def _rates(rows: Any, n_frames: int) -> SnapshotRates:
     came = np.sort(rows["host_time_ns"][rows["host_time_ns"] > 0])
     if len(came) < 2:
-        return {"duration_s": 0.0, "snapshots_hz": None, "video_hz": None, "interval_ms": None}
+        return SnapshotRates(0.0, None, None, None)
     steps_ms = np.diff(came) / 1e6
     seconds = float(came[-1] - came[0]) / 1e9
     mean_hz = (len(came) - 1) / seconds if seconds > 0 else None
-    return {
-        "duration_s": seconds,
-        "snapshots_hz": mean_hz,
-        "video_hz": None if mean_hz is None else mean_hz * n_frames,
-        "interval_ms": _spread(steps_ms),
-    }
+    return SnapshotRates(
+        duration_s=seconds,
+        snapshots_hz=mean_hz,
+        video_hz=None if mean_hz is None else mean_hz * n_frames,
+        interval_ms=Spread.of(steps_ms),
+    )
 
 
-def _solving(rows: Any) -> dict[str, object]:
+def _solving(rows: Any, solvers: dict[str, JsonObject]) -> SolvingSummary:
     solved = rows["outcome"] == 1
     starts = Counter(
         f"{START_NAMES.get(int(start), 'unknown')}: {reason.decode('ascii')}"
         for start, reason in zip(rows["start"][solved].tolist(), rows["start_reason"][solved].tolist(), strict=True)
     )
-    return {
-        "iterations": _spread(rows["iterations"][solved]),
-        "budget_limited": int(rows["budget_limited"][solved].sum()),
-        "starts": dict(starts.most_common()),
-        "solve_ms": _spread(rows["solve_ns"][solved] / 1e6),
-        "residual": _spread(rows["residual"][solved]),
-        "saturated_fraction": _spread(rows["saturated_fraction"][solved]),
-        "psnr_db": _spread(rows["psnr_db"][solved]),
-        "by_solver": dict(Counter(name.decode("ascii") for name in rows["solver"][solved].tolist()).most_common()),
-        "nodes": dict(Counter(node.decode("ascii") for node in rows["node"][solved].tolist()).most_common()),
-    }
+    return SolvingSummary(
+        iterations=Spread.of(rows["iterations"][solved]),
+        budget_limited=int(rows["budget_limited"][solved].sum()),
+        starts=dict(starts.most_common()),
+        solve_ms=Spread.of(rows["solve_ns"][solved] / 1e6),
+        residual=Spread.of(rows["residual"][solved]),
+        saturated_fraction=Spread.of(rows["saturated_fraction"][solved]),
+        psnr_db=Spread.of(rows["psnr_db"][solved]),
+        by_solver=dict(Counter(name.decode("ascii") for name in rows["solver"][solved].tolist()).most_common()),
+        nodes=dict(Counter(node.decode("ascii") for node in rows["node"][solved].tolist()).most_common()),
+        solvers=solvers,
+    )
 
 
-def _health(rows: Any) -> dict[str, object] | None:
+def _health(rows: Any) -> MaskSummary | None:
     """Summarise the calibration measurements of the series."""
     looked = np.isfinite(rows["below_black_fraction"])
     if not looked.any():
         return None
-    names = ("mask_match", "mask_contrast", "below_black_fraction", "brightness", "camera_gain")
     shifts = np.stack([rows["mask_shift_x_px"], rows["mask_shift_y_px"]], axis=1)[looked]
     known = shifts[np.isfinite(shifts).all(axis=1)]
     orders = Counter(ORDER_NAMES.get(int(code), "unknown") for code in rows["mask_order"][looked])
-    return {
-        "looks": int(looked.sum()),
-        "first_shift_px": known[0].tolist() if len(known) else None,
-        "last_shift_px": known[-1].tolist() if len(known) else None,
-        "largest_shift_px": float(np.hypot(*known.T).max()) if len(known) else None,
-        "corrected": int(rows["masks_corrected"].sum()),
-        "orders": dict(orders.most_common()),
-        **{name: _spread(rows[name]) for name in names},
-    }
+    return MaskSummary(
+        looks=int(looked.sum()),
+        first_shift_px=_pair(known[0]) if len(known) else None,
+        last_shift_px=_pair(known[-1]) if len(known) else None,
+        largest_shift_px=float(np.hypot(*known.T).max()) if len(known) else None,
+        corrected=int(rows["masks_corrected"].sum()),
+        orders=dict(orders.most_common()),
+        mask_match=Spread.of(rows["mask_match"]),
+        mask_contrast=Spread.of(rows["mask_contrast"]),
+        below_black_fraction=Spread.of(rows["below_black_fraction"]),
+        brightness=Spread.of(rows["brightness"]),
+        camera_gain=Spread.of(rows["camera_gain"]),
+    )
 
 
-def _chunks(rows: Any, units: dict[str, str]) -> dict[str, object]:
+def _pair(shift: npt.NDArray[np.float32]) -> tuple[float, float]:
+    return float(shift[0]), float(shift[1])
+
+
+def _chunks(rows: Any, units: dict[str, str]) -> dict[str, ChunkSummary]:
     """Summarise each chunk value: count, spread and unit."""
     columns = {name: rows[CHUNK_PREFIX + name] for name in units if CHUNK_PREFIX + name in rows}
     return {
-        name: {"frames": int(np.isfinite(values).sum()), "unit": units[name], "values": _spread(values)}
+        name: ChunkSummary(int(np.isfinite(values).sum()), units[name], Spread.of(values))
         for name, values in columns.items()
     }
 
 
-def _spread(values: Array) -> dict[str, float] | None:
-    """Return minimum, median, mean and maximum of the finite values; None if there are none."""
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return None
-    return {
-        "min": float(finite.min()),
-        "median": float(np.median(finite)),
-        "mean": float(finite.mean(dtype=np.float64)),
-        "max": float(finite.max()),
-    }
-
-
-def describe_calibration(calibration: Calibration) -> JsonObject:
+def describe_calibration(calibration: Calibration) -> CalibrationSummary:
     """Describe a calibration: its origin and the quality of its masks."""
     phi = calibration.phi
     unseen = (phi.astype(np.float64) ** 2).sum(axis=0) == 0
-    return {
-        "hash": calibration.hash,
-        "n_frames": calibration.n_frames,
-        "height_px": calibration.shape[0],
-        "width_px": calibration.shape[1],
-        "bayer": None if calibration.bayer is None else calibration.bayer.value,
-        "mean_transmission": float(phi.mean(dtype=np.float64)),
-        "grey": bool(((phi > 0) & (phi < 1)).any()),
-        "unmeasured_px": int(unseen.sum()),
-        "bad_px": 0 if calibration.bad_pixels is None else int(calibration.bad_pixels.sum()),
-        "dark_dn": float(np.mean(calibration.dark, dtype=np.float64)),
-        "full_scale_dn": calibration.full_scale_dn,
-        "saturation_dn": calibration.saturation_dn,
-        "read_noise_dn": calibration.read_noise_dn,
-        "gain_e_per_dn": calibration.gain_e_per_dn,
-        "created": calibration.created,
-        "source": calibration.source,
-    }
+    return CalibrationSummary(
+        hash=calibration.hash,
+        n_frames=calibration.n_frames,
+        height_px=calibration.shape[0],
+        width_px=calibration.shape[1],
+        bayer=None if calibration.bayer is None else calibration.bayer.value,
+        mean_transmission=float(phi.mean(dtype=np.float64)),
+        grey=bool(((phi > 0) & (phi < 1)).any()),
+        unmeasured_px=int(unseen.sum()),
+        bad_px=0 if calibration.bad_pixels is None else int(calibration.bad_pixels.sum()),
+        dark_dn=float(np.mean(calibration.dark, dtype=np.float64)),
+        full_scale_dn=calibration.full_scale_dn,
+        saturation_dn=calibration.saturation_dn,
+        read_noise_dn=calibration.read_noise_dn,
+        gain_e_per_dn=calibration.gain_e_per_dn,
+        created=calibration.created,
+        source=calibration.source,
+    )

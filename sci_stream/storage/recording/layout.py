@@ -15,7 +15,7 @@ import hdf5plugin
 import numpy as np
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
+from sci_stream.model import Array, BayerPhase, JsonObject, Policy, SeriesInfo
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 
 FORMAT = "sci_stream.recording"
@@ -63,7 +63,7 @@ class Layout:
     raw: np.dtype[Any] | None
     video: bool
     compression: Compression
-    parent: Mapping[str, object] | None = None
+    parent: JsonObject | None = None
 
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
@@ -119,7 +119,7 @@ def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
             entry.attrs["default"] = name
 
 
-def ledger_document(document: Mapping[str, object], notes: Mapping[str, object] = MappingProxyType({})) -> Array:
+def ledger_document(document: JsonObject, notes: Mapping[str, object] = MappingProxyType({})) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
     ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.model import Array
+from sci_stream.model import Array, JsonObject
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, open_for_reading
 from sci_stream.storage.recording.columns import OUTCOME_CODES, columns_of, create_columns
@@ -34,7 +34,7 @@ class Repaired:
     path: Path
     kept: Path
     snapshots: int
-    ledger: dict[str, object]
+    ledger: JsonObject
 
 
 def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
@@ -102,7 +102,7 @@ class _Elsewhere:
     settled: npt.NDArray[np.bool_]
 
 
-def _settled_columns(old: Recording) -> tuple[dict[str, Array], dict[str, object]]:
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], JsonObject]:
     """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
 
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the

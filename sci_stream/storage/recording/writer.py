@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -94,7 +94,7 @@ class RecordingWriter:
         first_seq: int | None = None,
         settled_below: int = 0,
         dtype: npt.DTypeLike | None = None,
-        parent: Mapping[str, object] | None = None,
+        parent: JsonObject | None = None,
         after: RecordingWriter | None = None,
     ) -> None:
         self.info = info
@@ -312,9 +312,7 @@ class RecordingWriter:
                     frames.flush()
             self._rows.flush()
 
-    def write_ledger(
-        self, ledger: Mapping[str, object] | None, *, clean: bool = False, continued: str | None = None
-    ) -> None:
+    def write_ledger(self, ledger: JsonObject | None, *, clean: bool = False, continued: str | None = None) -> None:
         """Store the ledger of the series and the `notes`, replacing earlier ones.
 
         ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
@@ -332,7 +330,7 @@ class RecordingWriter:
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: Mapping[str, object] | None = None, *, continued: str | None = None) -> None:
+    def close(self, ledger: JsonObject | None = None, *, continued: str | None = None) -> None:
         """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
 
         ``continued`` names the segment that continues the series, for all but the last.
@@ -353,7 +351,7 @@ class RecordingWriter:
         finally:
             self._close_file()
 
-    def _finish(self, ledger: Mapping[str, object] | None, continued: str | None) -> None:
+    def _finish(self, ledger: JsonObject | None, continued: str | None) -> None:
         self.flush()
         if continued is not None:
             self.write_ledger(ledger, continued=continued)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ import torch
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
-from sci_stream.model import Array, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
+from sci_stream.model import Array, JsonObject, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
@@ -171,7 +170,7 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     return calibration
 
 
-def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver, plan: ReplayPlan) -> dict[str, Any]:
+def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver, plan: ReplayPlan) -> JsonObject:
     return {
         "file": series.path.name,
         "series": series.info.series,
@@ -187,7 +186,7 @@ def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolv
     }
 
 
-def _done_before(out: Path, parent: dict[str, Any], plan: ReplayPlan) -> set[int]:
+def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
     """Return the snapshots of an interrupted replay, after checking that it has the same options."""
     if not out.exists():
         if not out.parent.is_dir():
@@ -233,7 +232,7 @@ class _Run:
         self,
         out: Path,
         seqs: list[int],
-        parent: dict[str, Any],
+        parent: JsonObject,
         before: int,
         *,
         progress: Callable[[int, SolveReport], None],
@@ -342,7 +341,7 @@ class _Run:
         as_recorded = self._solver.as_recorded and recorded > 0
         return Budget(recorded if as_recorded else self._solver.of(seqs[index]).settings.iterations)
 
-    def _snapshot(self, seq: int, row: dict[str, Any]) -> Snapshot:
+    def _snapshot(self, seq: int, row: JsonObject) -> Snapshot:
         info, calibration = self._series.info, self._calibration
         return Snapshot(
             id=SnapshotId(info.series, int(row["epoch"]), seq),

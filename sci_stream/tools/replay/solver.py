@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ import torch
 
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.model import Array
+from sci_stream.model import Array, JsonObject
 from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import Displacement
@@ -50,7 +49,7 @@ class Solving:
 
     denoiser: Denoiser
     settings: SolverSettings
-    described: dict[str, Any]
+    described: JsonObject
     name: str
 
 
@@ -70,7 +69,7 @@ class ReplaySolver:
     unknown: int
 
     @property
-    def described(self) -> dict[str, dict[str, Any]]:
+    def described(self) -> dict[str, JsonObject]:
         """All settings as plain values, by id."""
         return {solving.name: solving.described for solving in self.solvings}
 
@@ -108,7 +107,7 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
     )
 
 
-def _recorded(series: RecordedSeries) -> dict[str, Mapping[str, Any]]:
+def _recorded(series: RecordedSeries) -> dict[str, JsonObject]:
     """Return the settings of the recorded run by id."""
     return {name: report for name, report in (series.notes.get("solvers") or {}).items() if "denoiser" in report}
 
@@ -151,13 +150,13 @@ def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMask
 
 
 def _solving(
-    section: ReconstructSection, recorded: Mapping[str, Any] | None, changes: SolverChanges, device: torch.device
+    section: ReconstructSection, recorded: JsonObject | None, changes: SolverChanges, device: torch.device
 ) -> Solving:
     """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
         settings = as_settings(dict(recorded))
         # The rig file has the initial settings. A later change of the denoiser discarded the rig's weights.
-        update: dict[str, Any] = {
+        update: JsonObject = {
             name: getattr(settings, name) for name in _SETTINGS if name in ReconstructSection.model_fields
         }
         update |= {"denoiser": str(recorded["denoiser"]), "weights": section.weights if "weights" in recorded else None}
@@ -173,7 +172,7 @@ def _solving(
     return Solving(denoiser, settings, report, solver_id(report))
 
 
-def as_settings(report: dict[str, Any]) -> SolverSettings:
+def as_settings(report: JsonObject) -> SolverSettings:
     """Return the settings written by `sci_stream.nodes.reconstruct.solver_thread.describe_solver`.
 
     Raises
@@ -192,7 +191,7 @@ def as_settings(report: dict[str, Any]) -> SolverSettings:
         ) from error
 
 
-def _check_weights(weights: Path | None, recorded: Mapping[str, Any]) -> None:
+def _check_weights(weights: Path | None, recorded: JsonObject) -> None:
     """Raise unless the checkpoint is that of the recorded run."""
     if weights is None or "weights_sha256" not in recorded:
         return

@@ -12,7 +12,13 @@ from sci_stream.cli.recording_tables import describe
 from sci_stream.model import CalibrationHealth
 from sci_stream.optics.mask_shift import Displacement
 from sci_stream.storage.recording import RecordingWriter
-from sci_stream.storage.recording.inspection import inspect_recording
+from sci_stream.storage.recording.inspection import (
+    ChunkSummary,
+    OutcomeCounts,
+    RecordingGaps,
+    Spread,
+    inspect_recording,
+)
 
 
 def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> None:
@@ -25,20 +31,26 @@ def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> No
         writer.write_raw(series.snapshot(8))
         writer.close({"acquired": 9, "closed": False, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}})
     found = inspect_recording(tmp_path / "run.h5")
-    assert found["state"] == "complete"
-    assert found["stored"]["raw"] == 5
-    assert found["stored"]["video_frames"] == 9
-    assert found["rows"] == {
-        "settled": 5, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}, "open": 1, "redelivered": 3,
-        "camera_missed": 4, "epochs": 1,
-    }  # fmt: skip
-    assert found["gaps"] == {"raw": [[2, 3], [6, 7]], "video": [[2, 3], [5, 8]]}
-    assert found["solving"]["iterations"] == {"min": 12, "median": 12, "mean": 12, "max": 12}
-    assert found["solving"]["starts"] == {"warm: motion": 3}
-    assert found["solving"]["nodes"] == {"reconstruct-0": 3}
-    assert found["calibration"]["hash"] == series.calibration.hash
-    assert found["calibration"]["grey"]
-    json.dumps(found, allow_nan=False)
+    assert found.state == "complete"
+    assert found.stored.raw == 5
+    assert found.stored.video_frames == 9
+    assert found.rows == OutcomeCounts(
+        settled=5,
+        reconstructed=3,
+        raw_only=1,
+        dropped={"queue_full": 1},
+        open=1,
+        redelivered=3,
+        camera_missed=4,
+        epochs=1,
+    )  # fmt: skip
+    assert found.gaps == RecordingGaps(raw=[(2, 3), (6, 7)], video=[(2, 3), (5, 8)])
+    assert found.solving.iterations == Spread(12, 12, 12, 12)
+    assert found.solving.starts == {"warm: motion": 3}
+    assert found.solving.nodes == {"reconstruct-0": 3}
+    assert found.calibration.hash == series.calibration.hash
+    assert found.calibration.grey
+    json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> None:
@@ -55,20 +67,20 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
             writer.write_reconstruction(replace(done, report=report, chunks=chunks))
         writer.close({"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}})
     found = inspect_recording(tmp_path / "run.h5")
-    health = found["health"]
-    assert health["looks"] == 3
-    assert health["last_shift_px"] == pytest.approx([0.25, -0.3])
-    assert health["largest_shift_px"] == pytest.approx(0.5)
-    assert (health["corrected"], health["orders"]) == (2, {"forward": 3})
-    assert health["mask_match"]["mean"] == pytest.approx(0.9)
-    assert health["below_black_fraction"]["max"] == pytest.approx(0.08)
-    assert health["camera_gain"]["min"] == health["camera_gain"]["max"] == 2.0
-    assert found["chunks"]["ExposureTime"]["values"]["max"] == 104.0
-    assert found["chunks"]["Gain"] == {"frames": 0, "unit": "dB", "values": None}
+    health = found.health
+    assert health.looks == 3
+    assert health.last_shift_px == pytest.approx([0.25, -0.3])
+    assert health.largest_shift_px == pytest.approx(0.5)
+    assert (health.corrected, health.orders) == (2, {"forward": 3})
+    assert health.mask_match.mean == pytest.approx(0.9)
+    assert health.below_black_fraction.max == pytest.approx(0.08)
+    assert health.camera_gain.min == health.camera_gain.max == 2.0
+    assert found.chunks["ExposureTime"].values.max == 104.0
+    assert found.chunks["Gain"] == ChunkSummary(0, "dB", None)
     words = dict(describe(found))
-    assert words["masks"].startswith("looked at 3 times, shift (+0.250, -0.300) px at last, 0.500 px at most, match")
+    assert words["masks"].startswith("measured 3 times, shift (+0.250, -0.300) px at last, 0.500 px at most, match")
     assert words["chunk data"] == "ExposureTime 100–104 us (5 frames), Gain never, LineStatusAll 0–4 (5 frames)"
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_rates_come_from_host_times(tmp_path: Path, series) -> None:
@@ -76,11 +88,11 @@ def test_rates_come_from_host_times(tmp_path: Path, series) -> None:
         for seq in range(11):
             writer.write_raw(series.snapshot(seq, host_time_ns=10**9 + seq * 50_000_000))
         writer.close({})
-    rates = inspect_recording(tmp_path / "run.h5")["rates"]
-    assert rates["snapshots_hz"] == pytest.approx(20.0)
-    assert rates["video_hz"] == pytest.approx(60.0)
-    assert rates["duration_s"] == pytest.approx(0.5)
-    assert rates["interval_ms"]["max"] == pytest.approx(50.0)
+    rates = inspect_recording(tmp_path / "run.h5").rates
+    assert rates.snapshots_hz == pytest.approx(20.0)
+    assert rates.video_hz == pytest.approx(60.0)
+    assert rates.duration_s == pytest.approx(0.5)
+    assert rates.interval_ms.max == pytest.approx(50.0)
 
 
 def test_unfinished_recording_is_marked(tmp_path: Path, series) -> None:
@@ -88,11 +100,11 @@ def test_unfinished_recording_is_marked(tmp_path: Path, series) -> None:
         writer.write_raw(series.snapshot(0))
         writer.flush()
         found = inspect_recording(tmp_path / "run.h5")
-    assert found["state"] == "unfinished"
+    assert found.state == "unfinished"
     words = dict(describe(found))
     assert words["state"].startswith("unfinished (run.h5)")
     assert "sci-stream repair" in words["state"]
-    assert words["ledger"] == "none stored; the rows say: 0 reconstructed + 0 raw only + 1 without an outcome"
+    assert words["ledger"] == "none stored; counted from the rows: 0 reconstructed + 0 raw only + 1 without an outcome"
 
 
 def test_printed_summary_names_gaps_and_ledger(tmp_path: Path, series) -> None:
@@ -111,6 +123,6 @@ def test_printed_summary_names_gaps_and_ledger(tmp_path: Path, series) -> None:
 def test_empty_recording_is_summarised(tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close({"acquired": 0})
     found = inspect_recording(tmp_path / "run.h5")
-    assert found["rates"]["snapshots_hz"] is None
-    assert found["solving"]["iterations"] is None
-    assert found["gaps"] == {"raw": [], "video": []}
+    assert found.rates.snapshots_hz is None
+    assert found.solving.iterations is None
+    assert found.gaps == RecordingGaps([], [])

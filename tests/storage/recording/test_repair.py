@@ -101,7 +101,7 @@ def test_snapshot_in_flight_at_a_segment_change_gets_its_outcome_in_the_last(tmp
         ]  # fmt: skip
         assert recording.raw_seqs == []
     found = inspect_recording(path)
-    assert (found["state"], found["rows"]["open"], found["stored"]["raw"]) == ("complete", 0, 4)
+    assert (found.state, found.rows.open, found.stored.raw) == ("complete", 0, 4)
 
 
 def test_outcome_of_a_later_segment_is_kept(tmp_path: Path, series) -> None:
@@ -114,7 +114,7 @@ def test_outcome_of_a_later_segment_is_kept(tmp_path: Path, series) -> None:
     with Recording(path) as recording:
         assert recording.outcome(1) is None
     assert done.ledger["acquired"] == 6
-    assert inspect_recording(path)["rows"]["open"] == 0
+    assert inspect_recording(path).rows.open == 0
 
 
 def test_clean_file_is_unchanged(tmp_path: Path, series) -> None:
@@ -142,13 +142,13 @@ def test_file_of_a_killed_writer_is_repaired(tmp_path: Path) -> None:
             pass
         writer.send_signal(signal.SIGKILL)
     writer.wait()
-    assert inspect_recording(path)["state"] == "unfinished"
+    assert inspect_recording(path).state == "unfinished"
     with Recording(path) as recording:
         held = recording.raw_seqs
     assert repair_recording(path) is not None
     with h5py.File(path) as file:
         assert all((file["raw"][row] == row).all() for row in held)
-    assert inspect_recording(path)["state"] == "complete"
+    assert inspect_recording(path).state == "complete"
 
 
 def test_repair_command_handles_every_segment(tmp_path: Path, series) -> None:
