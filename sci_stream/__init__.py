@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sci_stream.recon.array_interface import Reconstructed, reconstruct, reconstruct_stream
     from sci_stream.storage.measurement_file import load_measurement
     from sci_stream.storage.recording.series import open_recording as open
+    from sci_stream.tools.replay.replay import replay_recording as replay
     from sci_stream.transport.pubsub import subscribe
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "open",
     "reconstruct",
     "reconstruct_stream",
+    "replay",
     "subscribe",
 ]
 
@@ -50,6 +52,7 @@ _PLACES = {
     "open": ("sci_stream.storage.recording.series", "open_recording"),
     "reconstruct": ("sci_stream.recon.array_interface", "reconstruct"),
     "reconstruct_stream": ("sci_stream.recon.array_interface", "reconstruct_stream"),
+    "replay": ("sci_stream.tools.replay.replay", "replay_recording"),
     "subscribe": ("sci_stream.transport.pubsub", "subscribe"),
 }
 

@@ -1,7 +1,8 @@
-"""Commands for after the run: ``inspect``, ``replay``, ``export``, ``repair``, ``compare``."""
+"""Commands for after the run: ``inspect``, ``replay``, ``batch``, ``export``, ``repair``, ``compare``."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -18,6 +19,8 @@ from sci_stream.model import JsonObject
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
 First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")]
 Last = Annotated[int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")]
+Iterations = Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")]
+Prior = Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet, a plug-in or module:Class.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -38,12 +41,13 @@ def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
 
 @app.command()
 def replay(
-    file: RecordingPath,
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Recordings.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option(help="The new recording; NAME_replay.h5 next to FILE if not given.")
+        Path | None,
+        typer.Option(help="The new recording, a folder for several FILES; NAME_replay.h5 next to each if not given."),
     ] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")] = None,
-    denoiser: Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet.")] = None,
+    iterations: Iterations = None,
+    denoiser: Prior = None,
     weights: Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")] = None,
     sigma_first: Annotated[float | None, typer.Option(min=1e-6, max=1, help="First noise level, 0–1 scale.")] = None,
     sigma_last: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Last noise level, 0–1 scale.")] = None,
@@ -53,19 +57,21 @@ def replay(
     live: Annotated[
         bool, typer.Option("--live", help="At the recorded pace, with the iterations that fit it.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a replay that was stopped.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue what was stopped; complete replays are kept.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct a recording again from its raw snapshots, into a new recording; Ctrl-C keeps what is done."""
+    """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps what is done."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
-    from sci_stream.tools.replay.replay import ReplayPlan
-    from sci_stream.tools.replay.replay import replay as replay_recording
+    from sci_stream.tools.replay.many import JobState, ReplayJob, plan_jobs, run_jobs
+    from sci_stream.tools.replay.replay import ReplayPlan, default_output
     from sci_stream.tools.replay.solver import SolverChanges
 
     set_up_logging("replay", verbose=state["verbose"])
     plan = ReplayPlan(
-        out=out,
         solver=SolverChanges(denoiser, weights, iterations, sigma_first, sigma_last),
         calibration=calibration,
         device=device,
@@ -74,17 +80,91 @@ def replay(
         live=live,
         resume=resume,
     )
-    with stop_on_signals() as stop, progress_bar("replay") as show:
-        result = replay_recording(
-            file,
-            plan,
-            progress=lambda done, total, _: show(done, total),
-            stop=lambda: bool(stop),
-        )
-    now = result.done - result.before
-    rate = f", {now / result.seconds:.2f} snapshots/s" if result.seconds > 0 and now else ""
-    further = "" if result.complete else "; continue with --resume"
-    say(f"{result.done} of {result.total} snapshots in {result.path}{rate}{further}")
+    if len(files) == 1 and not (out is not None and out.is_dir()):
+        jobs = [ReplayJob(files[0], dataclasses.replace(plan, out=out or default_output(files[0])))]
+    else:
+        jobs = plan_jobs(files, out, plan)
+    failed = []
+    with stop_on_signals() as stop, progress_bar("replay") as report:
+        for result in run_jobs(
+            jobs, progress=lambda done, total, _report: report(done, total), stop=lambda: bool(stop)
+        ):
+            if as_json:
+                typer.echo(json.dumps(result.to_json()))
+            if result.state is JobState.FAILED:
+                failed.append(result)
+            elif not as_json:
+                further = "; continue with --resume" if result.state is JobState.STOPPED else ""
+                say(f"{result.state}: {result.snapshots} snapshots in {result.out}, {result.seconds:.1f} s{further}")
+            if result.state is JobState.FAILED and len(jobs) > 1:
+                say(f"failed: {result.source}: {result.error}")
+    if failed:
+        raise failed[0].cause if len(jobs) == 1 and failed[0].cause else _some_failed(len(failed), len(jobs))
+
+
+def _some_failed(count: int, total: int) -> InputError:
+    return InputError(f"{count} of {total} recordings were not replayed", hint="The reasons are above.")
+
+
+@app.command()
+def batch(
+    manifest: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MANIFEST", help="A text file: a recording or a pattern (run*.h5) per line.", show_default=False
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the new recordings; NAME_replay.h5 next to each if not given.")
+    ] = None,
+    iterations: Iterations = None,
+    denoiser: Prior = None,
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded ones.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="One per GPU if not given, or one without GPU.")] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Of each worker on a CPU; 0: an equal share.")] = 0,
+    scheduler: Annotated[str, typer.Option(help="A running Dask scheduler: its address or scheduler file.")] = "",
+    slurm: Annotated[bool, typer.Option("--slurm", help="Start the workers as Slurm jobs (dask-jobqueue).")] = False,
+    dashboard: Annotated[str, typer.Option(help="Address of Dask's web page; empty for none.")] = "127.0.0.1:8787",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Replay many recordings on the workers of a Dask cluster; run it again to do what is missing."""
+    from sci_stream.nodes.runtime.logs import set_up_logging
+    from sci_stream.tools.batch import ClusterOptions, connect, run_batch
+    from sci_stream.tools.replay.many import JobResult, JobState, plan_jobs, read_manifest
+    from sci_stream.tools.replay.replay import ReplayPlan
+    from sci_stream.tools.replay.solver import SolverChanges
+
+    set_up_logging("batch", verbose=state["verbose"])
+    plan = ReplayPlan(
+        solver=SolverChanges(denoiser, weights, iterations),
+        calibration=None if calibration is None else calibration.absolute(),
+        device=device,
+    )
+    # Workers may have another working directory.
+    jobs = plan_jobs(
+        [source.absolute() for source in read_manifest(manifest)], None if out is None else out.absolute(), plan
+    )
+    options = ClusterOptions(scheduler, slurm, workers, threads, dashboard)
+    with progress_bar("batch") as bar, connect(options) as client:
+        if dashboard or scheduler or slurm:
+            say(f"progress of every worker: {client.dashboard_link}")
+        arrived: list[JobResult] = []
+
+        def report(result: JobResult) -> None:
+            arrived.append(result)
+            bar(len(arrived), len(jobs))
+            if as_json:
+                typer.echo(json.dumps(result.to_json()))
+            if result.state is JobState.FAILED:
+                say(f"failed: {result.source}: {result.error}")
+
+        results = run_batch(jobs, client, report)
+    counts = {name: sum(result.state is name for result in results) for name in JobState}
+    say(", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    if counts[JobState.FAILED]:
+        raise _some_failed(counts[JobState.FAILED], len(results))
 
 
 @app.command()

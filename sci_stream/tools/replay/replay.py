@@ -77,6 +77,68 @@ class Replayed:
         return self.done == self.total
 
 
+def default_output(source: Path) -> Path:
+    """Return the path of a recording's replay where none is given."""
+    return source.with_name(f"{source.stem}_replay.h5")
+
+
+def replay_recording(
+    source: str | Path,
+    out: str | Path | None = None,
+    *,
+    iterations: int | None = None,
+    denoiser: str | None = None,
+    weights: str | Path | None = None,
+    calibration: str | Path | None = None,
+    device: str = "auto",
+    first: int | None = None,
+    last: int | None = None,
+    resume: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Replayed:
+    """Reconstruct a recording again from its raw snapshots, into a new recording.
+
+    Parameters
+    ----------
+    source
+        The recording; it is not changed.
+    out
+        The new recording; by default ``NAME_replay.h5`` beside it.
+    iterations, denoiser, weights
+        Of every snapshot; by default as recorded: the result then equals the recorded video within float16 rounding.
+    calibration
+        A better calibration than the recorded one.
+    device
+        ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+    first, last
+        Sequence numbers, both included; by default all.
+    resume
+        Continue an interrupted replay.
+    progress
+        Called after each snapshot with the number done and the total.
+
+    Raises
+    ------
+    InputError, FileFormatError, StorageError
+        As `replay`.
+
+    Examples
+    --------
+    >>> done = sci_stream.replay("recordings/run.h5", iterations=60)                    # doctest: +SKIP
+    >>> sci_stream.open(done.path).video.shape                                          # doctest: +SKIP
+    """
+    plan = ReplayPlan(
+        out=None if out is None else Path(out),
+        solver=SolverChanges(denoiser, None if weights is None else Path(weights), iterations),
+        calibration=None if calibration is None else Path(calibration),
+        device=device,
+        first=first,
+        last=last,
+        resume=resume,
+    )
+    return replay(Path(source), plan, progress=lambda done, total, _report: progress(done, total))
+
+
 def replay(
     source: Path,
     plan: ReplayPlan,
@@ -115,7 +177,7 @@ def replay(
         calibration = _calibration(series, plan.calibration)
         device = pick_device(plan.device)
         solver = replay_solver(series, plan.solver, device)
-        out = plan.out or source.with_name(f"{source.stem}_replay.h5")
+        out = plan.out or default_output(source)
         parent = _parent(series, calibration, solver, plan)
         done = _done_before(out, parent, plan)
         if solver.unknown:

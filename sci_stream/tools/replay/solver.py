@@ -91,6 +91,7 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
     """
     section = parse_rig(series.info.rig_toml, overrides={}, name=f"The rig in {series.path}").reconstruct
     cells = series.rows["solver"]
+    changes = _trusted(series, section, changes)
     recorded = {} if changes.another_prior else _recorded(series)
     named = [name for name in recorded if np.any(cells == name.encode())]
     if changes.another_prior:
@@ -105,6 +106,29 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
         as_recorded=not changes.another_prior and changes.iterations is None,
         unknown=int(np.sum((cells != b"") & ~np.isin(cells, [name.encode() for name in named]))) if recorded else 0,
     )
+
+
+def _trusted(series: RecordedSeries, section: ReconstructSection, changes: SolverChanges) -> SolverChanges:
+    """Return the changes, without a denoiser that confirms the recorded one.
+
+    A denoiser of the form ``module:Class`` imports a module: a file may not cause that, only its user.
+
+    Raises
+    ------
+    ConfigError
+        If the recording has one and the user does not name it.
+    """
+    names = {str(report["denoiser"]) for report in _recorded(series).values()} or {section.denoiser}
+    imported = sorted(name for name in names if ":" in name)
+    if not imported or (changes.another_prior and changes.denoiser not in imported):
+        return changes
+    if changes.denoiser is None or set(imported) != {changes.denoiser}:
+        raise ConfigError(
+            f"The recording {series.path} was made with denoisers that are imported from modules",
+            got=", ".join(imported),
+            hint=f"If you trust it: --denoiser {imported[0]}. Or choose another.",
+        )
+    return dataclasses.replace(changes, denoiser=None)
 
 
 def _recorded(series: RecordedSeries) -> dict[str, JsonObject]:

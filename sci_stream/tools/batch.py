@@ -1,0 +1,163 @@
+"""``sci-stream batch``: replay many recordings on the workers of a Dask cluster, one recording per task.
+
+The unit of work is a recording, because warm-started solves depend on their predecessors. A killed worker costs the
+recording that it was at: Dask gives the task to another worker, which starts it from the first snapshot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.optional import require_optional
+from sci_stream.tools.replay.many import JobResult, JobState, ReplayJob, remove_left_behind, run_job_at_once
+
+# Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the others go on.
+_KILLED = "KilledWorker"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Where the workers run.
+
+    ``scheduler`` is the address of a running Dask scheduler, or its scheduler file; ``slurm`` starts the workers as
+    Slurm jobs, configured by Dask's ``jobqueue.yaml``; otherwise they are processes of this machine. ``workers`` is
+    their number, None for one per GPU, or one on a machine without; ``threads`` of each on a CPU, 0 for an equal share
+    of the processors; ``dashboard`` the address of Dask's web page, empty for none.
+    """
+
+    scheduler: str = ""
+    slurm: bool = False
+    workers: int | None = None
+    threads: int = 0
+    dashboard: str = "127.0.0.1:8787"
+
+
+@contextmanager
+def connect(options: ClusterOptions) -> Iterator[Any]:
+    """Start or find the cluster and yield a Dask client; what was started is ended with the context.
+
+    Raises
+    ------
+    ConfigError
+        If dask.distributed, or for Slurm dask-jobqueue, is not installed.
+    EnvironmentFault
+        If the scheduler does not answer.
+    """
+    distributed = require_optional("distributed", "batch", "sci-stream batch")
+    if options.scheduler:
+        is_file = Path(options.scheduler).is_file()
+        where = {"scheduler_file" if is_file else "address": options.scheduler}
+        try:
+            client = distributed.Client(**where, timeout="30s")
+        except (OSError, ValueError) as error:
+            raise EnvironmentFault(
+                f"The Dask scheduler {options.scheduler} does not answer", got=error, hint="Start it: dask scheduler."
+            ) from error
+        with client:
+            yield client
+        return
+    with _started(options, distributed) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+def _started(options: ClusterOptions, distributed: Any) -> Any:
+    """Start a cluster of Slurm jobs or of processes of this machine."""
+    if options.slurm:
+        jobqueue = require_optional("dask_jobqueue", "batch", "sci-stream batch --slurm")
+        cluster = jobqueue.SLURMCluster(processes=1)
+        cluster.scale(jobs=options.workers or 1)
+        return cluster
+    count = options.workers or max(1, _gpus())
+    threads = str(options.threads or max(1, (os.cpu_count() or 1) // count))
+    return distributed.LocalCluster(
+        n_workers=count,
+        threads_per_worker=1,  # one recording at a time, with the threads of torch
+        processes=True,
+        host="127.0.0.1",
+        dashboard_address=options.dashboard or None,
+        env=dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
+    )
+
+
+def _gpus() -> int:
+    import torch  # noqa: PLC0415 - only where the workers are on this machine
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def run_batch(
+    jobs: Sequence[ReplayJob], client: Any, report: Callable[[JobResult], None] = lambda _result: None
+) -> list[JobResult]:
+    """Replay recordings on the workers of a Dask client; return the results in the order of the jobs.
+
+    Parameters
+    ----------
+    jobs
+        From `sci_stream.tools.replay.many.plan_jobs`. Workers on other machines must see the same paths.
+    client
+        A `distributed.Client`.
+    report
+        Called with each result as it arrives, in any order.
+
+    Raises
+    ------
+    InputError
+        If there are no jobs.
+    """
+    distributed = require_optional("distributed", "batch", "sci-stream batch")
+    if not jobs:
+        raise InputError("There are no recordings to replay")
+    present = {job.out for job in jobs if job.out.exists()}
+    futures = {
+        client.submit(run_on_worker, job, pure=False, key=f"replay-{index:05d}-{job.source.stem}"): index
+        for index, job in enumerate(jobs)
+    }
+    results: dict[int, JobResult] = {}
+    for future in distributed.as_completed(futures):
+        index = futures[future]
+        error = future.exception()
+        result = future.result() if error is None else _lost(jobs[index], error)
+        if result.state is JobState.PRESENT and jobs[index].out not in present:
+            # Replayed before, in this batch, by a worker that died with the result.
+            result = dataclasses.replace(result, state=JobState.DONE)
+        results[index] = result
+        report(result)
+    remove_left_behind(jobs)
+    return [results[index] for index in range(len(jobs))]
+
+
+def _lost(job: ReplayJob, error: BaseException) -> JobResult:
+    """Return the result of a job that ended its worker each time, or raised a programming error."""
+    name = type(error).__name__
+    text = "worker after worker died at it, killed or out of memory" if name == _KILLED else f"{name}: {error}"
+    return JobResult(str(job.source), str(job.out), JobState.FAILED, error=text)
+
+
+def run_on_worker(job: ReplayJob) -> JobResult:
+    """Run one job in a Dask worker, on its GPU if the machine has some."""
+    worker = require_optional("distributed", "batch", "sci-stream batch").get_worker()
+    name = f"{socket.gethostname()}/{worker.name}"
+    plan = job.plan
+    if plan.device == "auto":
+        plan = dataclasses.replace(plan, device=worker_device(str(worker.name), _gpus()))
+    return run_job_at_once(dataclasses.replace(job, plan=plan), name)
+
+
+def worker_device(name: str, gpus: int) -> str:
+    """Return the device of a worker: workers of one machine, numbered by their names, take its GPUs in turn.
+
+    >>> [worker_device(name, 2) for name in ("0", "1", "2", "SLURMCluster-3")], worker_device("0", 0)
+    (['cuda:0', 'cuda:1', 'cuda:0', 'cuda:0'], 'cpu')
+    """
+    if gpus == 0:
+        return "cpu"
+    # Under Slurm each job sees its own GPUs only.
+    return f"cuda:{int(name) % gpus}" if name.isdecimal() else "cuda:0"
