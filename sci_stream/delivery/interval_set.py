@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 
 class IntervalSet:
     """Set of non-negative integers that arrive nearly in order.
 
     Kept as runs of consecutive numbers: days of snapshots cost as much memory as there are gaps between them.
+
+    Parameters
+    ----------
+    runs
+        What is in from the start, as [start, stop), ascending and apart; ValueError otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
         self._starts: list[int] = []
         self._stops: list[int] = []
-        self._count = 0
+        for start, stop in runs:
+            if start < (self._stops[-1] + 1 if self._stops else 0) or stop <= start:
+                raise ValueError(f"runs must be ascending and apart, got [{start}, {stop})")
+            self._starts.append(start)
+            self._stops.append(stop)
+        self._count = sum(self._stops) - sum(self._starts)
 
     def add(self, seq: int) -> bool:
         """Add ``seq``; return False if it was in already."""
@@ -47,6 +58,11 @@ class IntervalSet:
         """Return the first number from ``start`` up that is not in."""
         run = bisect_right(self._starts, start)
         return max(start, self._stops[run - 1]) if run else start
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Runs of consecutive numbers, as [start, stop), ascending: what the constructor takes."""
+        return list(zip(self._starts, self._stops, strict=True))
 
     def missing(self, end: int, most: int = 20) -> list[int]:
         """Return the first ``most`` numbers in [0, end) that are not in."""

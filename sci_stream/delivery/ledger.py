@@ -6,6 +6,7 @@ import enum
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import LedgerError
@@ -95,6 +96,29 @@ class Ledger:
         self.redelivered = 0
         self.camera_missed = 0
         self.unrecorded = 0
+
+    def state(self) -> JsonObject:
+        """Return everything that `restore` needs, as JSON; its size depends on the gaps, not on the snapshots."""
+        return {
+            "settled": self._settled.runs,
+            "counts": {outcome.value: count for outcome, count in self._counts.items()},
+            "dropped": dict(self._dropped),
+            "highest": self._highest,
+            "announced": self._announced,
+            "duplicates": self.duplicates,
+            "redelivered": self.redelivered,
+            "camera_missed": self.camera_missed,
+            "unrecorded": self.unrecorded,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the `state` of an earlier process. Raises KeyError, TypeError or ValueError if it is not one."""
+        self._settled = IntervalSet((int(start), int(stop)) for start, stop in state["settled"])
+        self._counts = Counter({Outcome(name): int(count) for name, count in state["counts"].items()})
+        self._dropped = Counter({str(reason): int(count) for reason, count in state["dropped"].items()})
+        self._highest, self._announced = int(state["highest"]), int(state["announced"])
+        self.duplicates, self.redelivered = int(state["duplicates"]), int(state["redelivered"])
+        self.camera_missed, self.unrecorded = int(state["camera_missed"]), int(state["unrecorded"])
 
     def settle(self, seq: int, outcome: Outcome, reason: str = "") -> bool:
         """Give ``seq`` its outcome; return False, counting a duplicate, if it has one already.

@@ -21,6 +21,7 @@ import torch
 
 from sci_stream.cli import main
 from sci_stream.config import load_rig
+from sci_stream.errors import StorageError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
 from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, sci_stream, write_rig
@@ -310,3 +311,15 @@ def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -
             assert len(recording.video_seqs) == ledger["reconstructed"]
             for seq in recording.video_seqs:
                 assert recording.video(seq).any()
+
+
+def test_summary_that_becomes_unwritable_fails_the_run_once(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, {}, "--snapshots", "12") as rig:
+        rig.wait_for_count("acquired", 1)
+        (tmp_path / "summary.json").mkdir()
+        assert rig.wait() == StorageError.exit_status
+        assert "summary.json cannot be written" in rig.output
+        assert "restarting" not in rig.output, "another sink would fail in the same way"
+        with rig.recordings() as (recording,):
+            assert recording.clean
+            assert recording.video_seqs == list(range(12))

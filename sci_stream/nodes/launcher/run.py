@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, EnvironmentFault
 from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
@@ -53,12 +53,17 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         finally:
             signal.signal(NEXT_SERIES, before)
             line.stop()
-        if account.exists():
+        try:
             result = json.loads(account.read_text())
             result["restarts"] = supervisor.restarts
             account.write_text(json.dumps(result, indent=2) + "\n")
-            for words in last_words(result):
-                console.print(words, highlight=False, markup=False, soft_wrap=True)
+        except FileNotFoundError:
+            return status
+        except (OSError, ValueError) as error:
+            console.print(f"cannot complete the summary {account}: {error}", highlight=False, markup=False)
+            return status or EnvironmentFault.exit_status
+        for words in last_words(result):
+            console.print(words, highlight=False, markup=False, soft_wrap=True)
     return status
 
 
@@ -94,8 +99,11 @@ def last_words(summary: JsonObject) -> Iterator[str]:
         figures.append(f"{summary['restarts']} node restarts, {ledger['redelivered']} snapshots redelivered")
     if figures:
         yield " · ".join(figures)
-    if summary["recording"].get("file"):
-        yield f"recording: {summary['recording'].get('whole') or summary['recording']['file']}"
+    recording = summary["recording"]
+    if recording.get("file"):
+        yield f"recording: {recording.get('whole') or recording['file']}"
+    if recording.get("unreadable"):
+        yield f"THE RECORDING IS NOT COMPLETE: {recording['unreadable']}"
 
 
 class StatusLine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import signal
@@ -18,8 +19,14 @@ from pathlib import Path
 
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError
-from sci_stream.nodes.acquire.spool.spool import SPOOL_VARIABLE, done_path, spool_path
-from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, PARENT_VARIABLE, StopRequest
+from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
+from sci_stream.nodes.runtime.process import (
+    CLOSE_VARIABLE,
+    NEXT_SERIES,
+    PARENT_VARIABLE,
+    SPOOL_VARIABLE,
+    StopRequest,
+)
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -102,8 +109,9 @@ class Supervisor:
         solvers = dict(environment)
         if nodes > 1 and not rig.reconstruct.threads:
             solvers["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // nodes))
-        self._sink = _Child("sink", sink, movers)
-        self._acquire = _Child("acquire", acquire, {**movers, SPOOL_VARIABLE: self._spool.name})
+        movers[SPOOL_VARIABLE] = self._spool.name
+        self._sink = _Child("sink", sink, dict(movers))
+        self._acquire = _Child("acquire", acquire, dict(movers))
         self._workers = [
             _Child(f"reconstruct-{index}", [*command, "reconstruct", str(rig_path), "--index", str(index)], solvers)
             for index in range(nodes)
@@ -229,7 +237,8 @@ class Supervisor:
         left = next(folder.glob("*.spool"), None)
         if left is not None:
             kept = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
-            left.rename(kept / left.name)
+            for file in folder.glob(f"{glob.escape(left.stem)}.*"):  # the spool, and the sink's ledger of the series
+                file.rename(kept / file.name)
             self._say(
                 f"undelivered snapshots are kept in {kept}: to resume the series, run the rig "
                 f'with [policy] spool = "{kept}"'

@@ -21,6 +21,9 @@ PARENT_VARIABLE = "SCI_STREAM_SUPERVISOR_PID"
 CLOSE_VARIABLE = "SCI_STREAM_CLOSE_SERIES"
 """Set by a stopping supervisor: the acquire node closes the interrupted series and starts none."""
 
+SPOOL_VARIABLE = "SCI_STREAM_SPOOL"
+"""Set by a supervisor for acquire node and sink: a folder for what survives a crash of them, until the run ends."""
+
 EXIT_AT_ONCE = 130
 _STEP_S = 0.02
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -14,11 +15,12 @@ from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.connection_security import setup_security
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
 from sci_stream.nodes.sink.options import movie_options, preview_options
 from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
@@ -124,6 +126,7 @@ class SinkNode:
                 log.error("[preview] token has expired (token_expires): the live page is not accessible")
         self._preview_url = ""
         self._ended: deque[str] = deque(maxlen=64)
+        self._ledger_file = LedgerFile.of(rig)
         self._calibrations: dict[str, Calibration] = {}
         self._starting: tuple[bytes, SeriesInfo] | None = None
         self._early = EarlyMessages(_EARLY_AT_MOST, _EARLY_BYTES)
@@ -165,6 +168,7 @@ class SinkNode:
                     stopping_s = time.monotonic() + _LAST_WORDS_S
             if self._series is not None:
                 self._end_series("the sink was stopped before the series ended")
+            self._ledger_file.delete()
         finally:
             self._close()
         if self._failure is not None:
@@ -278,7 +282,7 @@ class SinkNode:
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
-            self._series = SeriesSession(info, calibration, self._rig, self._callbacks)
+            self._series = SeriesSession(info, calibration, self._rig, self._callbacks, self._ledger_file)
             self._operators.carry_changes(self._series)
             if self._preview is not None:
                 self._preview.series_started(info)
@@ -296,15 +300,19 @@ class SinkNode:
         self._acknowledge_safe(series)
         if self._summary is not None:
             summary = series.statistics.summary(versions(), self._wire_errors, recording.to_json())
-            self._summary.write_text(json.dumps(summary, indent=2) + "\n")
+            try:
+                write_summary(self._summary, summary)
+            except StorageError as error:  # fails the run at its end; a restarted sink would only fail again
+                self._failure = self._failure or error
         try:
             series.ledger.check()
         except LedgerError as error:
             log.error("series %s: %s", series.name, error)
             self._failure = self._failure or error
-        if recording.recorder is not None and recording.incomplete_because:
+        if recording.incomplete_because:
+            file = "" if recording.recorder is None else f" {recording.recorder.file}"
             self._failure = self._failure or StorageError(
-                f"The recording {recording.recorder.file} is not complete",
+                f"The recording{file} is not complete",
                 got=recording.incomplete_because,
                 hint="Flushed data are readable; the ledger counts the rest as not_recorded.",
             )
@@ -376,3 +384,26 @@ class SinkNode:
         if incomplete_because:
             return f"recording stopped: {incomplete_because}"
         return "" if self._acquire_is_there() else "no acquire node connected"
+
+
+def write_summary(path: Path, summary: JsonObject) -> None:
+    """Write the summary of a series, with its folder, which a cleaner of temporary files may have removed.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written; the log has its content then.
+    """
+    text = json.dumps(summary, indent=2) + "\n"
+    new = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(text)
+        new.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        log.error("cannot write the summary to %s (%s): %s", path, error.strerror, json.dumps(summary))
+        raise StorageError(
+            f"The summary {path} cannot be written", got=error.strerror, hint="The sink's log has its content."
+        ) from error

@@ -226,8 +226,14 @@ class Recorder:
                 mb_per_s=recording.mb_per_s,
                 queue_items=len(self._queue),
                 queue_bytes=self._queue_bytes,
-                free_bytes=self._free(writer.path),
+                free_bytes=self._free_bytes(writer.path),
             )
+
+    def _free_bytes(self, path: Path) -> int | None:
+        try:
+            return self._free(path)
+        except OSError:  # the folder is gone; the recorder notices by itself
+            return None
 
     @property
     def _state(self) -> RecorderState:

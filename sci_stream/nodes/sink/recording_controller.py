@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, StorageError
@@ -43,6 +44,8 @@ class RecordingController:
         self._closing: tuple[Recorder, threading.Thread] | None = None
         self._last_status: RecorderStatus | None = None
         self.recorder: Recorder | None = None
+        self.failure = ""
+        """Why the recording of a resumed series could not be started; ``""`` if it was, or is not wanted."""
         self.switched: list[RecordingChange] = []
         """What the operator did, for the summary."""
 
@@ -50,6 +53,25 @@ class RecordingController:
     def is_on(self) -> bool:
         """Whether new snapshots are recorded."""
         return self.recorder is not None and self._is_open(self.recorder)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether new snapshots are to be recorded: also if the recorder has stopped by itself or could not start."""
+        return self.recorder is not None or bool(self.failure)
+
+    def resume(self, folder: Path, settled_below: int = 0) -> None:
+        """Start recording after a restart of the sink. On failure log an error and set `failure`.
+
+        Snapshots of the series are on their way: without a recording they count as not recorded. A missing folder is
+        not created again: it may be the mount point of a disk.
+        """
+        try:
+            if not folder.is_dir():
+                raise StorageError(f"The recording folder {folder} is gone", hint="It was moved, deleted or unmounted.")
+            self.start(settled_below)
+        except StorageError as error:
+            self.failure = str(error)
+            log.error("cannot resume the recording, snapshots from now on are not recorded: %s", error)
 
     def start(self, settled_below: int = 0) -> str:
         """Start recording with the next snapshot; return the file name.
@@ -71,7 +93,7 @@ class RecordingController:
         recorder.series_started(self._info, self._calibration, settled_below)
         if self.recorder is not None:  # it stopped by itself, e.g. on a full disk, and may have room again
             self.recorder.close()
-        self.recorder = recorder
+        self.recorder, self.failure = recorder, ""
         return str(recorder.status().file)
 
     def stop(self, ledger: JsonObject) -> str:
@@ -86,6 +108,7 @@ class RecordingController:
         """
         recorder = self.recorder
         if recorder is None:
+            self.failure = ""
             raise InputError("Not recording")
         file = str(recorder.status().file)
         self.recorder = None
@@ -127,6 +150,8 @@ class RecordingController:
             if status.state in {RecorderState.RECORDING, RecorderState.IDLE}:
                 status = replace(status, state="closing" if thread.is_alive() else "off")
             self._last_status = status
+        if self.failure:
+            return RecorderStatus(state=str(RecorderState.FAILED), reason=self.failure)
         return self._last_status
 
     @staticmethod

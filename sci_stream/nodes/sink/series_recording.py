@@ -16,9 +16,12 @@ from sci_stream.model import JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.journal import Journal
 from sci_stream.storage.recording import Compression, RecordingWriter, recording_path
+from sci_stream.storage.recording.segments import DAMAGE
 from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 
 _LOG = logging.getLogger(__name__)
+# Interval at which the file on disk is compared with the open one.
+_WATCH_S = 0.5
 # Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.
 _MOST_ROWS_JOINED = 2_000_000
 # A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
@@ -142,6 +145,7 @@ class SeriesRecording:
         self._segment_began_s = self._began_s
         self._next_segment_s = float("-inf")
         self._segment_problem = ""
+        self._watched_s = self._began_s
 
     @property
     def bytes_written(self) -> int:
@@ -176,10 +180,15 @@ class SeriesRecording:
         for item, result in zip(batch, results, strict=True):
             _call(item.on_durable, result)
         self._measure()
-        if self.state is RecorderState.RECORDING:
-            self._watch_space()
-        if self.state is RecorderState.RECORDING and self._segment_is_full():
-            self._begin_segment()
+        try:
+            self._watch_file()
+            if self.state is RecorderState.RECORDING:
+                self._watch_space()
+            if self.state is RecorderState.RECORDING and self._segment_is_full():
+                self._begin_segment()
+        except Exception as error:  # the thread of the recorder must go on: the sink waits for its callbacks
+            _LOG.exception("the recorder failed")
+            self._stop(RecorderState.FAILED, str(error))
 
     def _measure(self) -> None:
         """Return the write rate: recent while recording, average afterwards."""
@@ -258,8 +267,20 @@ class SeriesRecording:
             self._journal.append("outcome", item.event)
         return Written.WRITTEN if written else Written.DUPLICATE
 
+    def _watch_file(self) -> None:
+        """Stop if the file is no longer where its readers look for it: what follows would be lost without notice."""
+        now_s = time.monotonic()
+        if self.state is RecorderState.RECORDING and now_s - self._watched_s >= _WATCH_S:
+            self._watched_s = now_s
+            if reason := self.writer.displaced():
+                self._stop(RecorderState.FAILED, reason)
+
     def _watch_space(self) -> None:
-        free, floor = self._free(self.writer.path), self._options.floor_free_bytes
+        try:
+            free, floor = self._free(self.writer.path), self._options.floor_free_bytes
+        except OSError as error:
+            self._stop(RecorderState.FAILED, f"{self.writer.path.parent} cannot be accessed: {error.strerror}")
+            return
         if free < floor:
             reason = f"disk full: {free / 1e6:.0f} MB free, floor {floor / 1e6:.0f} MB"
             self._stop(RecorderState.STOPPED, reason)
@@ -317,7 +338,7 @@ class SeriesRecording:
             return
         try:
             self.whole = write_virtual_recording(self._path)
-        except SciStreamError as error:
+        except (SciStreamError, *DAMAGE) as error:
             _LOG.warning("cannot write the virtual dataset over all segments: %s", error)
 
 

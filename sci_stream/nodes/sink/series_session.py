@@ -20,6 +20,7 @@ from sci_stream.delivery.ledger import DropReason, Outcome
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.control_broker import SettingChange
+from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.live_movie import Movie
 from sci_stream.nodes.sink.options import movie_options, recorder_options
 from sci_stream.nodes.sink.recorder import OnDurable, Recorder, SubmitResult, Written
@@ -27,8 +28,8 @@ from sci_stream.nodes.sink.recording_controller import RecordingController
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import RecordingStatus, SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.recording import recording_path
-from sci_stream.storage.recording.segments import earlier_segments
+from sci_stream.storage.recording import Recording, recording_path
+from sci_stream.storage.recording.segments import DAMAGE, count_recorded, earlier_segments
 from sci_stream.wire import Acceptable, Accepted, Dropped, SeriesEnd
 
 log = logging.getLogger(__name__)
@@ -98,10 +99,17 @@ class SeriesSession:
         What to record, and where.
     callbacks
         The node's part.
+    file
+        Where the ledger is saved, and restored from after a restart of the sink; None for nowhere.
     """
 
     def __init__(
-        self, info: SeriesInfo, calibration: Calibration, rig: Rig, callbacks: Callbacks | None = None
+        self,
+        info: SeriesInfo,
+        calibration: Calibration,
+        rig: Rig,
+        callbacks: Callbacks | None = None,
+        file: LedgerFile | None = None,
     ) -> None:
         self.name = info.series
         self.statistics = SeriesStatistics(info)
@@ -123,26 +131,44 @@ class SeriesSession:
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
         self._movie: Movie | None = None
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
-        if rig.record.enabled:
-            folder = recorder_options(rig).folder
-            self._restore(folder)
+        self._folder = Path(rig.record.folder)
+        self._file = file
+        self._unreadable = ""
+        saved = None if file is None else file.read(info.series)
+        if saved is not None:
+            self.ledger.restore(saved.ledger.state())
+            log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
+        self._restore()
+        if rig.record.enabled and saved is None:
             self.recording.start()
-            if (options := movie_options(rig)) is not None:
-                self._movie = Movie(recording_path(folder, info.series), options)
+        elif saved is not None and saved.recording:
+            self.recording.resume(self._folder, self.ledger.settled_below)
+        if rig.record.enabled and (options := movie_options(rig)) is not None:
+            self._movie = Movie(recording_path(self._folder, info.series), options)
+        self._save()
 
-    def _restore(self, folder: Path) -> None:
+    def _restore(self) -> None:
         """Restore the state from earlier segments of this series after a restart of the sink."""
-        for recording in earlier_segments(recording_path(folder, self.name), self.name):
+        for recording in earlier_segments(recording_path(self._folder, self.name), self.name):
             with recording:
-                for seq in recording.settled_seqs:
-                    outcome, reason = recording.outcome(seq) or ("", "")
-                    self.ledger.settle(seq, Outcome(outcome), reason)
-                    if outcome == Outcome.RECONSTRUCTED:
-                        report, node, redelivered = recording.report(seq)
-                        self.statistics.add_figures(seq, report, node, redelivered=redelivered)
-                for seq in recording.raw_seqs:
-                    self._raw_safe.add(seq)
-                self.learn_solvers(recording.notes.get("solvers", {}))
+                try:
+                    self._restore_segment(recording)
+                except DAMAGE as error:
+                    # The run goes on: snapshots that are missing from the ledger at the end are named then.
+                    log.error("cannot read the earlier segment %s to its end: %s", recording.path, error)
+
+    def _restore_segment(self, recording: Recording) -> None:
+        for seq in recording.settled_seqs:
+            outcome, reason = recording.outcome(seq) or ("", "")
+            is_new = not self.ledger.is_settled(seq)
+            if is_new:
+                self.ledger.settle(seq, Outcome(outcome), reason)
+            if outcome == Outcome.RECONSTRUCTED:
+                report, node, redelivered = recording.report(seq)
+                self.statistics.add_figures(seq, report, node, redelivered=redelivered if is_new else 0)
+        for seq in recording.raw_seqs:
+            self._raw_safe.add(seq)
+        self.learn_solvers(recording.notes.get("solvers", {}))
 
     # --- messages
 
@@ -193,9 +219,16 @@ class SeriesSession:
             pending = self._pending.pop(key)
             pending.finish(written)
             due += [(sender, Accepted(series=self.name, seq=key[1], of=key[0])) for sender in pending.senders]
+        if due:
+            self._save()
         while self._deferred and self._submit(self._deferred[0]):
             self._deferred.popleft()
         return due
+
+    def _save(self) -> None:
+        """Save the ledger before anything in it is acknowledged."""
+        if self._file is not None:
+            self._file.write(self.name, self.ledger, recording=self.recording.is_wanted)
 
     def _receive_reconstruction(self, sender: bytes, reconstruction: Reconstruction, now_s: float) -> Receipt:
         seq = reconstruction.id.seq
@@ -282,9 +315,10 @@ class SeriesSession:
             self._callbacks.wake()
 
         kind, _ = key
-        recorder = None if kind == "snapshot" and not self._records_raw else self.recording.recorder
+        wanted = kind != "snapshot" or self._records_raw
+        recorder = self.recording.recorder if wanted else None
         if recorder is None:
-            done(None)
+            done(Written.LOST if wanted and self.recording.failure else None)
             return True
         admission = self._pending[key].submit(recorder, done)
         if admission is SubmitResult.STOPPED:  # the recorder does not call back
@@ -329,7 +363,7 @@ class SeriesSession:
             return Outcome.RAW_ONLY, ""
         if dropped.reason == DropReason.ACQUIRE_LOST:
             return Outcome.DROPPED, dropped.reason  # its data never reached the sink
-        return Outcome.DROPPED, DropReason.RECORDING_OFF if self.recording.recorder is None else DropReason.NOT_RECORDED
+        return Outcome.DROPPED, DropReason.NOT_RECORDED if self.recording.is_wanted else DropReason.RECORDING_OFF
 
     # --- operator
 
@@ -347,6 +381,7 @@ class SeriesSession:
             else self.recording.stop(self.ledger.counts().to_json())
         )
         self.recording.note(on=on, file=file)
+        self._save()
         return file
 
     def note_change(self, change: SettingChange) -> None:
@@ -375,7 +410,23 @@ class SeriesSession:
         self.recording.close(self.ledger.counts().to_json())
         if self._movie is not None:
             self._movie.close()
+        self._save()
+        self._unreadable = self._missing_from_disk()
+        if self._unreadable:
+            log.error("series %s: %s", self.name, self._unreadable)
         return self._recording_status()
+
+    def _missing_from_disk(self) -> str:
+        """Read back which snapshots are in the recording; return why it has fewer than the ledger, ``""`` if not."""
+        counts = self.ledger.counts()
+        recorded = counts.reconstructed - counts.unrecorded
+        if recorded <= 0:
+            return ""
+        found = count_recorded(recording_path(self._folder, self.name), self.name)
+        if found.reconstructed >= recorded:
+            return ""
+        causes = "; ".join(found.problems) or "their rows are missing"
+        return f"{recorded - found.reconstructed} of {recorded} recorded snapshots cannot be read back: {causes}"
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""
@@ -443,7 +494,7 @@ class SeriesSession:
 
     def _recording_status(self) -> RecordingStatus:
         movie = None if self._movie is None else self._movie.status()
-        return RecordingStatus(self.recording.status(), tuple(self.recording.switched), movie)
+        return RecordingStatus(self.recording.status(), tuple(self.recording.switched), movie, self._unreadable)
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -38,18 +38,24 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecordingStatus:
-    """The recording of a series: ``recorder`` is None if nothing was ever recorded."""
+    """The recording of a series.
+
+    ``recorder`` is None if nothing was ever recorded; ``unreadable`` says why recorded snapshots could not be read back
+    at the end of the series.
+    """
 
     recorder: RecorderStatus | None = None
     switched: tuple[RecordingChange, ...] = ()
     movie: MovieStatus | None = None
+    unreadable: str = ""
 
     @property
     def incomplete_because(self) -> str:
-        """Why the recorder stopped before the end, ``""`` if it did not."""
+        """Why snapshots are missing from the recording, ``""`` if none are."""
         recorder = self.recorder
         ended_early = recorder is not None and recorder.state in {RecorderState.STOPPED, RecorderState.FAILED}
-        return recorder.reason if recorder is not None and ended_early else ""
+        stopped = recorder.reason if recorder is not None and ended_early else ""
+        return "; ".join(filter(None, (stopped, self.unreadable)))
 
     def to_json(self) -> JsonObject:
         """Return the status as JSON; ``enabled`` says whether anything was recorded."""
@@ -58,6 +64,7 @@ class RecordingStatus:
             **({} if self.recorder is None else asdict(self.recorder)),
             **({"switched": [asdict(switch) for switch in self.switched]} if self.switched else {}),
             **({} if self.movie is None else {"movie": asdict(self.movie)}),
+            **({"unreadable": self.unreadable} if self.unreadable else {}),
         }
 
 

@@ -20,7 +20,7 @@ from sci_stream.model import Array, JsonObject, SeriesInfo, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
-from sci_stream.storage.recording.columns import OUTCOME_NAMES, START_NAMES
+from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, START_NAMES
 from sci_stream.storage.recording.file import RecordingFile, release, share
 from sci_stream.storage.recording.layout import RowState, raw_dtype, read_info
 
@@ -186,6 +186,10 @@ class Recording:
     def settled_seqs(self) -> list[int]:
         """Sequence numbers with an outcome, ascending."""
         return self._seqs(self._rows["outcome"] != 0)
+
+    def seqs_with_outcome(self, outcome: str) -> list[int]:
+        """Sequence numbers with this outcome, ascending."""
+        return self._seqs(self._rows["outcome"] == OUTCOME_CODES[outcome])
 
     def raw(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
         """Return the raw counts of a snapshot, (H, W) in DN, or a part of them; owned by the caller.

@@ -18,6 +18,8 @@ from sci_stream.errors import FileFormatError, InputError, StorageError
 from sci_stream.storage.recording.reader import Recording
 
 _LOG = logging.getLogger(__name__)
+DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
+"""What reading a recording may raise: h5py's error depends on the damaged place."""
 # Bounds the search for a free name in a folder that another program fills.
 _MOST_SEGMENTS = 100_000
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
@@ -192,8 +194,46 @@ def _learn(path: Path, series: str, known: Known) -> None:
                     known.raw.add(seq)
                 for seq in earlier.settled_seqs:
                     known.settled.add(seq)
-    except FileFormatError as error:
+    except DAMAGE as error:
         _LOG.warning("Skipping segment %s: %s", path, error)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCount:
+    """Snapshots whose reconstruction can be read back from the segments of a series, and what is wrong with these."""
+
+    reconstructed: int
+    problems: tuple[str, ...]
+
+
+def count_recorded(path: Path, series: str) -> RecordedCount:
+    """Open every segment of ``path`` as a reader would, and count the reconstructed snapshots in them."""
+    problems: list[str] = []
+    found = IntervalSet()
+    last = max((number for number in _segment_numbers(path)), default=0)
+    for number in range(last + 1):
+        candidate = segment_path(path, number)
+        if not candidate.exists():
+            problems.append(f"{candidate} is missing")
+            continue
+        try:
+            with Recording(candidate) as recording:
+                if recording.info.series == series:
+                    for seq in recording.seqs_with_outcome("reconstructed"):
+                        found.add(seq)
+                else:
+                    problems.append(f"{candidate} holds another series, {recording.info.series}")
+        except DAMAGE as error:
+            problems.append(f"{candidate} cannot be read: {error}")
+    return RecordedCount(len(found), tuple(problems))
+
+
+def _segment_numbers(path: Path) -> Iterator[int]:
+    """Yield the numbers of the existing segments after the first."""
+    for other in path.parent.glob(f"{glob.escape(path.stem)}_*{path.suffix}"):
+        number = other.stem.removeprefix(f"{path.stem}_")
+        if number.isdecimal():
+            yield int(number)
 
 
 def existing_segments(path: Path) -> Iterator[Path]:
@@ -210,7 +250,7 @@ def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
     for candidate in existing_segments(path):
         try:
             recording = Recording(candidate)
-        except FileFormatError as error:
+        except DAMAGE as error:
             _LOG.warning("Skipping segment %s: %s", candidate, error)
             continue
         if recording.info.series == series:

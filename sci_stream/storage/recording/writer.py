@@ -143,6 +143,7 @@ class RecordingWriter:
         self._has_raw, self._has_outcome = known.raw, known.settled
         self._series_first = self.first_seq if known.first is None else known.first
         self._filled = IntervalSet()  # rows with content in this segment
+        self._identity = self._on_disk()
         self._next = functools.partial(
             RecordingWriter,
             path,
@@ -172,6 +173,24 @@ class RecordingWriter:
                 got=f"{self._failure} ({free / 1e6:.0f} MB free)",
                 hint="Flushed data is readable; free some space or record to another disk.",
             ) from error
+
+    def _on_disk(self) -> tuple[int, int, int]:
+        status = self.path.stat()
+        return status.st_dev, status.st_ino, status.st_size
+
+    def displaced(self) -> str:
+        """Return why the file at `path` is not the one that is being written, ``""`` if it is."""
+        device, inode, size = self._identity
+        try:
+            now = self._on_disk()
+        except OSError as error:
+            return f"{self.path} was moved, deleted or unmounted while it was recorded ({error.strerror})"
+        if now[:2] != (device, inode):
+            return f"{self.path} was replaced by another file while it was recorded"
+        if now[2] < size:
+            return f"{self.path} was truncated by another program while it was recorded"
+        self._identity = now
+        return ""
 
     def next_segment(self) -> RecordingWriter:
         """Open the segment that continues this one, which must be closed then.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -261,6 +262,41 @@ def test_where_it_lies(tmp_path: Path) -> None:
     assert spool_path(tmp_path, "bench", given) == tmp_path / "bench.spool"
     assert spool_path(None, "bench", given) == Path("/run/there/bench.spool")
     assert spool_path(None, "bench", {}) is None
+
+
+def test_spool_in_folder_shared_with_other_users_is_in_own_subfolder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    own = tmp_path / f"sci-stream-{os.geteuid()}"
+    assert spool_path(tmp_path, "bench", {}) == own / "bench.spool"
+    first = CrashRecovery(tmp_path, "bench")
+    first.begin(info(), truth=False, limit_bytes=1 << 12)
+    first.close(over=False)
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert stat.S_IMODE((own / "bench.spool").stat().st_mode) == 0o600
+
+
+def test_spool_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    first = CrashRecovery(tmp_path, "bench")
+    first.begin(info(), truth=False, limit_bytes=1 << 12)
+    first.close(over=False)
+    (tmp_path / "bench.spool").chmod(0o666)
+    with pytest.raises(StorageError, match="other users can write to the file"):
+        CrashRecovery(tmp_path, "bench")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_spool_of_another_user_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    own = tmp_path / f"sci-stream-{os.geteuid()}"
+    own.mkdir()
+    os.chown(own, 12345, 12345)
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        CrashRecovery(tmp_path, "bench").begin(info(), truth=False, limit_bytes=1 << 12)
+    os.chown(own, 0, 0)
+    (own / "bench.spool").touch(0o600)
+    os.chown(own / "bench.spool", 12345, 12345)
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        CrashRecovery(tmp_path, "bench")
 
 
 # --- what the acquire node makes of it

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sci_stream.errors import StorageError, WireError
 from sci_stream.model import SeriesInfo
+from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own
 from sci_stream.wire import Limits, decode, encode
 
 log = logging.getLogger(__name__)
@@ -56,8 +57,9 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
     head = _HEAD.pack(_MAGIC, _VERSION, slots, slot_bytes, begin, len(report), zlib.crc32(report))
     new = path.with_suffix(".new")
     with said_of(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        make_private_folder(path.parent)
+        new.unlink(missing_ok=True)  # left by a crash
+        number = open_own(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         file = SpoolFile(path, number, slots, slot_bytes, begin)
         try:
             _lock(file)
@@ -83,7 +85,7 @@ def open_file(path: Path) -> tuple[SpoolFile, SeriesInfo] | None:
     if not path.exists():
         return None
     with said_of(path):
-        number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        number = open_own(path, os.O_RDWR)
         try:
             _lock(SpoolFile(path, number, 0, 0, 0))
             return _read_head(path, number)

@@ -25,12 +25,10 @@ import numpy as np
 from sci_stream.model import SeriesInfo, Snapshot
 from sci_stream.nodes.acquire.spool.file import SpoolFile, make_file, open_file, said_of
 from sci_stream.nodes.acquire.spool.slots import DELIVERED, FREE, Packed, read_slot, set_state, slot_size, state_of
-from sci_stream.nodes.runtime.process import PARENT_VARIABLE
+from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
+from sci_stream.nodes.runtime.runtime_folder import private_folder
 
 log = logging.getLogger(__name__)
-
-SPOOL_VARIABLE = "SCI_STREAM_SPOOL"
-"""Set by a supervisor for its acquire node: a folder that exists for the duration of the run."""
 
 _GIVEN_AT = 64
 _GIVEN = struct.Struct("<QQQ")  # next seq, epoch, frames missed by the camera: written by the camera thread
@@ -78,7 +76,7 @@ class RecoveredState:
 def spool_path(folder: Path | None, rig: str, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the spool file of a rig, in the rig's or the supervisor's folder; None without a folder."""
     place = folder or environment.get(SPOOL_VARIABLE)
-    return Path(place) / f"{rig}.spool" if place else None
+    return private_folder(Path(place)) / f"{rig}.spool" if place else None
 
 
 def done_path(environment: Mapping[str, str] = os.environ) -> Path | None:

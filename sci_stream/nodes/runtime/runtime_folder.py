@@ -1,0 +1,80 @@
+"""Folders for what lives as long as a run: they are this user's own, also within a folder that others can write to."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+MEMORY = Path("/dev/shm")
+"""The memory file system of this machine, if it has one."""
+
+
+def memory_folder() -> Path:
+    """Return the memory file system, or, where there is none, the folder of temporary files."""
+    return MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def user_runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return this user's runtime folder; it need not exist.
+
+    It is that of the service manager (``RuntimeDirectory=``), that of the login session, or one in `memory_folder`.
+    """
+    if service := environment.get("RUNTIME_DIRECTORY"):
+        return Path(service.partition(":")[0])
+    if session := environment.get("XDG_RUNTIME_DIR"):
+        return Path(session) / "sci-stream"
+    return private_folder(memory_folder())
+
+
+def private_folder(folder: Path) -> Path:
+    """Return the folder, or, if other users can write to it, this user's folder in it; it need not exist.
+
+    In a shared folder such as ``/dev/shm`` another user could lock or forge any file that a rig looks for.
+    """
+    try:
+        is_shared = folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    except OSError:
+        return folder
+    return folder / f"sci-stream-{os.geteuid()}" if is_shared else folder
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create the folder if it is missing.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created, is not a folder, or belongs to another user.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(0, "it is not a folder")
+    if status.st_uid != os.geteuid():
+        raise PermissionError(0, f"the folder belongs to user {status.st_uid}")
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open a file of this user; a new one is accessible to this user only. Return its descriptor.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, is not a regular file, belongs to another user, or can be written by others.
+    """
+    number = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    status = os.fstat(number)
+    problem = ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "it is not a regular file"
+    elif status.st_uid != os.geteuid():
+        problem = f"the file belongs to user {status.st_uid}"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        problem = f"other users can write to the file (mode {stat.S_IMODE(status.st_mode):04o})"
+    if problem:
+        os.close(number)
+        raise PermissionError(0, problem)
+    return number

@@ -1,0 +1,89 @@
+"""The ledger in a file of its own, so that a restarted sink continues it whether or not anything is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sci_stream.config import Rig
+from sci_stream.delivery.ledger import Ledger
+from sci_stream.model import JsonObject
+from sci_stream.nodes.runtime.process import SPOOL_VARIABLE
+from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder, user_runtime_folder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLedger:
+    """What an earlier process of the sink saved: the ledger, and whether the recording was switched on."""
+
+    ledger: Ledger
+    recording: bool
+
+
+class LedgerFile:
+    """The ledger of the running series in a file, replaced before the snapshots in it are acknowledged.
+
+    It survives a crash of the sink, on a memory file system not one of the host; neither does the spool of the acquire
+    node. If it cannot be written, a warning says so once, and the series runs without it.
+
+    Parameters
+    ----------
+    path
+        The file; its folder is created when it is first written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._complained = False
+
+    @classmethod
+    def of(cls, rig: Rig, environment: Mapping[str, str] = os.environ) -> LedgerFile:
+        """Return the ledger file of a rig: next to its spool, otherwise in this user's runtime folder."""
+        place = rig.policy.spool or environment.get(SPOOL_VARIABLE) or user_runtime_folder(environment)
+        return cls(private_folder(Path(place)) / f"{rig.rig.name}.ledger")
+
+    def read(self, series: str) -> SavedLedger | None:
+        """Return the saved ledger of a series; None if there is none, or, with a warning, if it is damaged."""
+        try:
+            with os.fdopen(open_own(self._path, os.O_RDONLY)) as file:
+                document = json.load(file)
+            if document["series"] != series:
+                return None
+            ledger = Ledger()
+            ledger.restore(document["ledger"])
+            return SavedLedger(ledger, bool(document["recording"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("cannot read the saved ledger %s (%s): using the recording's", self._path, error)
+            return None
+
+    def write(self, series: str, ledger: Ledger, *, recording: bool) -> None:
+        """Replace the file."""
+        document: JsonObject = {"series": series, "recording": recording, "ledger": ledger.state()}
+        new = self._path.with_suffix(".ledger.new")
+        try:
+            make_private_folder(self._path.parent)
+            with os.fdopen(open_own(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+                json.dump(document, file, separators=(",", ":"))
+            new.replace(self._path)
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                log.warning(
+                    "cannot save the ledger to %s (%s): if the sink crashes, snapshots are missing from it unless they "
+                    "are recorded",
+                    *(self._path, error.strerror),
+                )
+
+    def delete(self) -> None:
+        """Delete the file: every sender knows what became of its messages."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()

@@ -1,0 +1,30 @@
+"""The summary is written where it can be, and named with its content where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sci_stream.errors import StorageError
+from sci_stream.nodes.sink.node import write_summary
+
+
+def test_summary_folder_that_was_removed_is_created_again(tmp_path: Path) -> None:
+    path = tmp_path / "removed" / "summary.json"
+    write_summary(path, {"series": "run-1"})
+    write_summary(path, {"series": "run-2"})
+    assert json.loads(path.read_text()) == {"series": "run-2"}
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_unwritable_summary_is_a_storage_error_with_content_in_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "summary.json"
+    path.mkdir()
+    with pytest.raises(StorageError, match=r"summary\.json cannot be written"):
+        write_summary(path, {"series": "run-1"})
+    assert '{"series": "run-1"}' in caplog.text
+    assert list(tmp_path.iterdir()) == [path]
