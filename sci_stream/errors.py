@@ -12,7 +12,8 @@
     │   ├── CameraError           the camera cannot be opened, configured or read
     │   │   └── CameraLost            the connection was lost; reopening may work
     │   ├── DeviceError           the compute device is missing or out of memory
-    │   │   └── DeviceMemoryError     out of memory; less work at a time may fit
+    │   │   ├── DeviceMemoryError     out of memory; less work at a time may fit
+    │   │   └── CaptureError          a CUDA graph could not be captured; the process has to end
     │   ├── StorageError          the disk is full, gone or not writable
     │   └── TransportError        an address is in use, unreachable or not allowed
     ├── WireError             a message that cannot be trusted; counted by ``reason``, never fatal to a node
@@ -98,6 +99,10 @@ class DeviceError(EnvironmentFault):
 
 class DeviceMemoryError(DeviceError):
     """The compute device is out of memory; less work at a time, or a later attempt, may fit."""
+
+
+class CaptureError(DeviceError):
+    """A CUDA graph could not be captured: this process can no longer use the device, and another one may, without."""
 
 
 class StorageError(EnvironmentFault):

@@ -84,8 +84,9 @@ def reconstruct(
     device: Annotated[str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
+    from sci_stream.errors import CaptureError
     from sci_stream.nodes.runtime.logs import set_up_logging
-    from sci_stream.nodes.runtime.process import limit_threads, stop_on_signals
+    from sci_stream.nodes.runtime.process import limit_threads, restart_process, stop_on_signals
 
     limit_threads()
     from sci_stream.config import load_rig
@@ -97,7 +98,10 @@ def reconstruct(
     devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:
         solver = SolverThread(loaded.reconstruct, device or devices[index % len(devices)], loaded.calibration)
-        ReconstructNode(loaded, solver, stop, index=index).run()
+        try:
+            ReconstructNode(loaded, solver, stop, index=index).run()
+        except CaptureError as error:
+            restart_process(str(error), SCI_STREAM_RIG__RECONSTRUCT__EXPERT__CUDA_GRAPHS="false")
 
 
 @app.command()

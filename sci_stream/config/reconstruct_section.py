@@ -203,6 +203,12 @@ class ReconstructSection(Section):
         "static image everywhere: better in fewer iterations; unset: chosen for the denoiser.",
         json_schema_extra=EXPERT,
     )
+    cuda_graphs: bool = Field(
+        default=True,
+        description="On a GPU, record the work of a solve once and replay it; false: launch every operation, which "
+        "is slower for small snapshots.",
+        json_schema_extra=EXPERT,
+    )
     credit: int = Field(
         default=2,
         ge=1,

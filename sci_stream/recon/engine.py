@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,18 +19,18 @@ from sci_stream.model import Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, projection_fault
 from sci_stream.optics.mask_shift import Displacement
-from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Step, cold_start, gap_step
-from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget
+from sci_stream.ports import Denoiser, MemoryReducible
+from sci_stream.recon.algorithms.gap import CorrelatedResidual
+from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, ladder_forms
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.cuda_graph import CudaGraphStep, record_cuda_graph
+from sci_stream.recon.backend.cuda_graph import MOST_PIXELS, CudaGraphStep, Graphs, Recorder, record_cuda_graph
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
-from sci_stream.recon.factory import SOLVERS, make_rule, make_solver
-from sci_stream.recon.initialization.initializer import Initializer, InitialState, gentle
+from sci_stream.recon.factory import SOLVERS, make_rule, make_solver, solver_step
+from sci_stream.recon.initialization.initializer import Initializer, InitialState, call_directly, gentle
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -78,6 +79,11 @@ class Engine:
         Of the videos it hands out: float32, or float16, which halves what is copied from a GPU.
     between
         Called before each iteration; what it raises ends the solve.
+    recorder
+        How work on the device is recorded to be replayed. None for CUDA graphs on a GPU where ``cuda_graphs``, and
+        nothing elsewhere.
+    cuda_graphs
+        False to launch all work step by step.
 
     Raises
     ------
@@ -96,27 +102,34 @@ class Engine:
         *,
         video_dtype: torch.dtype = torch.float32,
         between: Callable[[], None] = lambda: None,
+        recorder: Recorder | None = None,
+        cuda_graphs: bool = True,
     ) -> None:
         self.calibration = calibration
         self.settings = settings
         self.device = device
         self._denoiser = denoiser
         self._priors = cycled_denoisers(denoiser, calibration.n_frames, device, along_time=settings.along_time)
-        self._step: Step = gap_step
-        if device.type == "cuda" and isinstance(denoiser, RecordableDenoiser):
-            self._step = CudaGraphStep(denoiser, record_cuda_graph(device))
+        if recorder is None and cuda_graphs and device.type == "cuda":
+            recorder = record_cuda_graph(device)
+        self._graphs = None if recorder is None else Graphs(recorder)
+        self._recorded_step: CudaGraphStep | None = None
+        if self._graphs is not None:
+            self._recorded_step = CudaGraphStep(self._graphs, solver_step(settings))
         self._algorithms = {
-            Start.COLD: make_solver(settings, self._step),
-            Start.WARM: make_solver(gentle(settings), self._step),
+            Start.COLD: make_solver(settings, self._recorded_step),
+            Start.WARM: make_solver(gentle(settings), self._recorded_step),
         }
+        small = calibration.phi.size <= MOST_PIXELS
+        self._call = call_directly if self._graphs is None or not small else self._graphs.call
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
         self._iteration_s: float | None = None
-        self._initializer = Initializer(settings)
+        self._initializer = Initializer(settings, self._call)
         self._start_s = 0.0
         with within_memory(calibration, device):
-            self._masks = MaskStack(calibration, device)
+            self._masks = MaskStack(calibration, device, in_place=self._graphs is not None)
         self._solving = False
         self._displacement: Displacement | None = None
 
@@ -145,8 +158,10 @@ class Engine:
         Whether there was anything to spare; may be asked again while there is.
         """
         spared = self._initializer.forget("memory")
-        if isinstance(self._step, CudaGraphStep):
-            spared |= self._step.give_up("memory ran out")
+        if self._graphs is not None:
+            spared |= self._graphs.give_up("memory ran out")
+        if self._recorded_step is not None:
+            self._recorded_step.forget()
         if isinstance(self._denoiser, MemoryReducible):
             spared |= self._denoiser.reduce_memory()
         if self.device.type == "cuda":
@@ -161,7 +176,7 @@ class Engine:
     @property
     def fault(self) -> str:
         """What keeps the engine from its full speed; empty if nothing does."""
-        faults = (self._step.fault if isinstance(self._step, CudaGraphStep) else "", projection_fault(self.device))
+        faults = ("" if self._graphs is None else self._graphs.fault, projection_fault(self.device))
         return "; ".join(filter(None, faults))
 
     @property
@@ -173,27 +188,74 @@ class Engine:
         """Begin the next snapshot cold, and say this word of why."""
         self._initializer.forget(reason)
 
+    @property
+    def recordings(self) -> int:
+        """How much work is held recorded, to be replayed."""
+        return 0 if self._graphs is None else len(self._graphs)
+
     def warm_up(self) -> float:
-        """Solve a dark snapshot, so that the first real one finds libraries loaded and memory allocated.
+        """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
+
+        Libraries are loaded and memory is allocated. Where work is recorded, all kinds of it are recorded here: both
+        starts, and iterations with each prior, at levels of σ of each form, with and without neighbours.
 
         Returns
         -------
         Seconds that one iteration takes, measured after the first solve.
         """
-        dark = Snapshot(
-            id=SnapshotId("warm-up", 0, 0),
-            counts=np.array(self.calibration.dark),
-            calibration_hash=self.calibration.hash,
-            n_frames=self.calibration.n_frames,
-            host_time_ns=0,
-        )
-        budget = Budget(self.settings.min_iterations)
-        # On a GPU every kind of turn is recorded here, the first one's when it comes round again.
-        once_round = len(self._priors) + 1 if self.device.type == "cuda" else 1
-        self.reconstruct(dark, Budget(max(budget.iterations, once_round)))
-        _, report = self.reconstruct(dark, budget)
+        first, second = (self._moving_pattern(seq) for seq in range(2))
+        iterations = self.settings.min_iterations if self._graphs is None else self.settings.iterations
+        self.reconstruct(first, Budget(iterations))
+        if self._graphs is not None:
+            self._record_iterations(first)
+            self.forget()
+            self.reconstruct(first, Budget(iterations))
+            self.reconstruct(second, Budget(iterations))
+            self.forget()
+            self.reconstruct(first, Budget(iterations))
+        _, report = self.reconstruct(second, Budget(iterations))
         self.forget()
         return report.solve_ns / 1e9 / report.iterations
+
+    def _moving_pattern(self, seq: int) -> Snapshot:
+        """Return a snapshot of waves that move fast enough to begin at levels of σ that real scenes begin at."""
+        calibration = self.calibration
+        rows, columns = np.ogrid[: calibration.shape[0], : calibration.shape[1]]
+        counts = np.zeros(calibration.shape, np.float32)
+        for b, mask in enumerate(calibration.phi):
+            moved = 1.5 * (b + seq * calibration.n_frames)
+            frame = 0.5 + 0.3 * np.sin((columns - moved) / 3) * np.cos(rows / 2)
+            counts += mask * frame.astype(np.float32)
+        return Snapshot(
+            id=SnapshotId("warm-up", 0, seq),
+            counts=np.asarray(calibration.dark + calibration.full_scale_dn * counts, np.float32),
+            calibration_hash=calibration.hash,
+            n_frames=calibration.n_frames,
+            host_time_ns=0,
+        )
+
+    def _record_iterations(self, snapshot: Snapshot) -> None:
+        """Do an iteration of every kind that a solve can consist of."""
+        with within_memory(self.calibration, self.device), torch.inference_mode():
+            measurement = self.prepare(snapshot)
+            start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
+            correlated = self._correlated(start)
+            _, observe = make_rule(self.settings, measurement.y, measurement.phi, measurement.r_inv)
+            for algorithm, prior in itertools.product(self._algorithms.values(), dict.fromkeys(self._priors)):
+                levels = ladder_forms(self.settings.schedule, prior.graph_key)
+                for _ in algorithm(
+                    start.v,
+                    measurement.y,
+                    measurement.phi,
+                    measurement.r_inv,
+                    denoise=prior,
+                    sigmas=[*levels, *levels] if correlated is not None else levels,
+                    noise=measurement.noise,
+                    correlated=None if correlated is None else correlated._replace(iterations=len(levels)),
+                    relative=self._levels(start),
+                    observe=observe,
+                ):
+                    self._between()
 
     def reconstruct(
         self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None
@@ -272,17 +334,27 @@ class Engine:
 
     def prepare(self, snapshot: Snapshot) -> Measurement:
         """Copy a snapshot to the device; find its valid pixels and its noise."""
-        masks, counts = self._masks, snapshot.counts
+        counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
         y = self._transfers.upload(self.calibration.measurement(counts))
-        valid = torch.isfinite(y)
-        y = masks.planes(torch.where(valid, y, 0.0))
-        r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
+        saturated: torch.Tensor | None = None
         saturated_fraction = 0.0
-        if self.calibration.saturation_dn is not None:
-            saturated = counts >= self.calibration.saturation_dn
-            saturated_fraction = float(np.mean(saturated))
-            r_inv = masks.r_inv * masks.planes(valid & self._transfers.upload(~saturated))
-        return Measurement(y, masks.phi, r_inv, self._noise(y, r_inv), r_inv_clipped, saturated_fraction)
+        if saturation_dn is not None:
+            where = counts >= saturation_dn
+            saturated, saturated_fraction = self._transfers.upload(where), float(np.mean(where))
+        found = self._call(("measurement", self.settings.weigh_noise), self._measured, y, saturated)
+        planes, r_inv, r_inv_clipped, noise = found
+        return Measurement(planes, self._masks.phi, r_inv, noise, r_inv_clipped, saturated_fraction)
+
+    def _measured(
+        self, y: torch.Tensor, saturated: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return y by planes, (ΦΦᵀ)⁻¹ without and with saturated pixels, and the variance of y's noise."""
+        masks, valid = self._masks, torch.isfinite(y)
+        planes = masks.planes(torch.where(valid, y, 0.0))
+        r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
+        if saturated is not None:
+            r_inv = masks.r_inv * masks.planes(valid & ~saturated)
+        return planes, r_inv, r_inv_clipped, self._noise(planes, r_inv)
 
     def _noise(self, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor | None:
         """Return the variance of y's noise: of the calibration or as the snapshot shows it, whichever is larger."""
@@ -297,9 +369,7 @@ class Engine:
     def initialize(self, snapshot: Snapshot, measurement: Measurement, budget: Budget) -> InitialState:
         """Find the start of the solve, warm or cold."""
         began_s = time.perf_counter()
-        clipped = measurement.r_inv if measurement.r_inv_clipped is None else measurement.r_inv_clipped
-        still = cold_start(measurement.y, measurement.phi, clipped)
-        start = self._initializer.begin(snapshot, measurement, still, self._masks.linear, budget.iterations)
+        start = self._initializer.begin(snapshot, measurement, self._masks.linear, budget.iterations)
         self._start_s = time.perf_counter() - began_s
         return start
 
@@ -314,6 +384,9 @@ class Engine:
         """Iterate from the start until the budget is spent; ``began_s`` is the clock when the solve began."""
         settings = dataclasses.replace(self.settings, sigma_first=start.sigma_first, sigma_last=start.sigma_last)
         y, phi, r_inv = measurement.y, measurement.phi, measurement.r_inv
+        if self._graphs is not None and self._iteration_s:
+            # A GPU takes the same time for each iteration: asking it how far it is would make it wait for the host.
+            budget = budget.planned(self._iteration_s, settings.min_iterations)
         rule, observe = make_rule(settings, y, phi, r_inv)
         sigmas = AnytimeSchedule(
             settings.schedule,
@@ -337,8 +410,8 @@ class Engine:
             observe=observe,
         )
         for estimate in iterates:
-            if watch is not None:
-                watch(self._masks.merged(estimate))
+            if watch is not None:  # recorded iterations overwrite their estimates
+                watch(self._masks.merged(estimate if self._graphs is None else estimate.clone()))
         # A diverged solve returns the still image and says so, rather than NaN.
         finite = estimate.isfinite().all()
         estimate = torch.where(finite, estimate, start.still)

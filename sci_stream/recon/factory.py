@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.algorithms.admm import admm
+from sci_stream.recon.algorithms.admm import admm, admm_step
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe, Step, gap, gap_step
 from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule, ResidualRule
 from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Rule
@@ -45,16 +45,19 @@ def _gap(settings: SolverSettings, step: Step) -> Solve:
     )
 
 
-def _admm(settings: SolverSettings, _step: Step) -> Solve:
-    return partial(admm, gamma=settings.gamma)
+def _admm(settings: SolverSettings, step: Step) -> Solve:
+    return partial(admm, gamma=settings.gamma, step=step)
 
 
-SOLVERS: dict[str, Callable[[SolverSettings, Step], Solve]] = {"gap": _gap, "admm": _admm}
-"""Makes each algorithm from settings."""
+SOLVERS: dict[str, tuple[Callable[[SolverSettings, Step], Solve], Step]] = {
+    "gap": (_gap, gap_step),
+    "admm": (_admm, admm_step),
+}
+"""What makes each algorithm from settings, and how it does an iteration."""
 
 
-def make_solver(settings: SolverSettings, step: Step = gap_step) -> Solve:
-    """Return the algorithm that the settings name, with its parameters; ``step`` is how GAP does an iteration.
+def solver_step(settings: SolverSettings) -> Step:
+    """Return how the algorithm that the settings name does an iteration.
 
     Raises
     ------
@@ -62,11 +65,23 @@ def make_solver(settings: SolverSettings, step: Step = gap_step) -> Solve:
         If there is none of this name.
     """
     try:
-        return SOLVERS[settings.solver](settings, step)
+        return SOLVERS[settings.solver][1]
     except KeyError:
         raise ConfigError(
             "Unknown solver", expected=f"one of {', '.join(SOLVERS)}", got=repr(settings.solver)
         ) from None
+
+
+def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
+    """Return the algorithm that the settings name, with its parameters; ``step`` does an iteration in its own's place.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    """
+    own = solver_step(settings)
+    return SOLVERS[settings.solver][0](settings, step or own)
 
 
 def make_rule(

@@ -10,6 +10,7 @@ from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, invalid_pixels, shift_masks
+from sci_stream.recon.backend.cuda_graph import overwrite
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 
 
@@ -22,13 +23,18 @@ class MaskStack:
         Its masks are copied to the device once, and again when they are displaced.
     device
         Where to hold them.
+    in_place
+        Write everything that follows from displaced masks to where it was before, since recordings read it there.
     """
 
-    def __init__(self, calibration: Calibration, device: torch.device) -> None:
+    def __init__(self, calibration: Calibration, device: torch.device, *, in_place: bool = False) -> None:
         self._calibration = calibration
         self._device = device
+        self._in_place = in_place
         self.phi = torch.empty(0)
         """(P, B, h, w)."""
+        self.r_inv = torch.empty(0)
+        """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
         self.displace(NO_DISPLACEMENT)
 
     def displace(self, displacement: Displacement) -> None:
@@ -37,16 +43,20 @@ class MaskStack:
         # A copy: the calibration's arrays are read-only, which torch does not know.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
         phi = self.planes(phi if displacement.is_none else shift_masks(phi, displacement))
-        # CUDA graphs identify the masks by their address: keep it.
+        # Recordings read the masks at their address: keep it.
         self.phi = self.phi.copy_(phi) if self.phi.shape == phi.shape else phi
         good = ~invalid_pixels(displacement, calibration.shape)
         if calibration.bad_pixels is not None:
             good &= torch.from_numpy(~calibration.bad_pixels)
-        self.r_inv = inverse_gram(gram_diag(self.phi), self.planes(good.to(self._device)))
-        """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
+        r_inv = inverse_gram(gram_diag(self.phi), self.planes(good.to(self._device)))
+        self.r_inv = self.r_inv.copy_(r_inv) if self.r_inv.shape == r_inv.shape else r_inv
         self.position = displacement.to_text
         """The displacement as reports give it."""
-        self.__dict__.pop("linear", None)
+        if self._in_place and "linear" in self.__dict__:
+            with torch.inference_mode():  # as it was made
+                overwrite(self.linear, LmmseEstimator(self.phi, self.r_inv))
+        else:
+            self.__dict__.pop("linear", None)
 
     @cached_property
     def linear(self) -> LmmseEstimator:

@@ -20,7 +20,7 @@ import torch
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
-from sci_stream.errors import DeviceMemoryError, SciStreamError
+from sci_stream.errors import CaptureError, DeviceMemoryError, SciStreamError
 from sci_stream.model import Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.parameters import changed_section, solver_parameters
@@ -249,6 +249,8 @@ class SolverThread:
         self._wake()
 
     def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
+        if isinstance(error, CaptureError):
+            snapshot = None  # the device is lost to this process: the node ends, and what it holds is sent again
         if not isinstance(error, SciStreamError):
             log.error("solver failed", exc_info=error)
         self._put(Failed(snapshot, error))
@@ -269,6 +271,8 @@ class SolverThread:
                 for engine, iteration_s in made:
                     self._install(engine, iteration_s)
                 self._last_engine = None
+        except CaptureError:
+            raise
         except SciStreamError as error:
             return Changed(job.request, error)
         self._section, self._settings = section, settings
@@ -294,6 +298,7 @@ class SolverThread:
             settings,
             video_dtype=self._dtype,
             between=self._between_iterations,
+            cuda_graphs=self._section.cuda_graphs,
         )
         # The first run loads kernels and allocates memory: do it before the first snapshot.
         while (iteration_s := self._within_memory(engine, SnapshotId("", 0, 0), engine.warm_up)) is None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 PARENT_VARIABLE = "SCI_STREAM_SUPERVISOR_PID"
 """Set by a supervisor for its nodes: a node stops by itself when its supervisor has ended."""
@@ -62,6 +63,15 @@ def limit_threads() -> None:
     preempted one halves the speed (docs/decisions/0009).
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def restart_process(reason: str, **variables: str) -> NoReturn:
+    """Replace this process by a fresh one with the same command line and more environment variables.
+
+    It keeps its process id, so that supervisors need not know. All sockets and files must be closed.
+    """
+    logging.getLogger(__name__).error("%s: starting this node again with %s", reason, variables)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
 
 
 class StopRequest:

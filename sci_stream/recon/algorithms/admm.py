@@ -6,7 +6,6 @@ included, ADMM's weighs the measurement against the prior: the heavier ρ = γ, 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -16,12 +15,32 @@ from sci_stream.recon.algorithms.gap import (
     CorrelatedResidual,
     Denoise,
     Observe,
-    active_correlation,
+    Problem,
+    State,
+    Step,
     cycle_denoisers,
     data_step_gaussian,
+    iterate,
     noise_variance_ratio,
 )
-from sci_stream.recon.algorithms.noise_level import local_sigma
+from sci_stream.recon.algorithms.noise_level import local_sigma, on_device
+
+
+def admm_step(state: State, sigma: float, problem: Problem) -> State:
+    """Do one iteration of `admm`; ``state.accumulated`` is u."""
+    v, u, iteration = state.v, state.accumulated, state.iteration
+    y, phi, r_inv = problem.y, problem.phi, problem.r_inv
+    # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
+    ridge = 1.0 + problem.gamma * r_inv
+    if problem.noise_ratio is not None:
+        ridge = ridge + problem.noise_ratio / on_device(sigma, r_inv).square()
+    x = v - u
+    residual = y - forward(phi, x)
+    projected = torch.addcmul(x, phi, (residual * r_inv / ridge).unsqueeze(-3))
+    first = problem.correlated_at(iteration)
+    x = projected if first is None else data_step_gaussian(x, projected, residual, r_inv, first)
+    v = problem.denoise(iteration)(x + u, local_sigma(sigma, problem.relative))
+    return State(v, u + (x - v), x if problem.observed else None, iteration + 1)
 
 
 def admm(
@@ -37,8 +56,9 @@ def admm(
     correlated: CorrelatedResidual | None = None,
     relative: torch.Tensor | None = None,
     observe: Observe | None = None,
+    step: Step = admm_step,
 ) -> Iterator[torch.Tensor]:
-    r"""Yield the denoised estimate v of every iteration, as long as there is a σ for the next.
+    r"""Return an iterator over the denoised estimates v of all iterations, as long as there is a σ for the next.
 
     ::
 
@@ -64,29 +84,24 @@ def admm(
         The level to denoise with at each pixel as a multiple of σ, as for `gap`.
     gamma
         γ ≥ 0, in units of Σφ². With γ = 0, x explains the measurement exactly, as GAP's does.
+    step
+        How an iteration is done.
 
     Yields
     ------
-    v, (…, B, H, W). Not touched again by the iteration: the caller may keep it, and must not write to it.
+    v, (…, B, H, W), as for `gap`.
 
     References
     ----------
     PnP-ADMM for SCI, the three sub-problems of Section 3. Scaled form: Boyd et al., "Distributed optimization and
     statistical learning via the alternating direction method of multipliers", Found. Trends Mach. Learn. 3 (2011).
     """
-    # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
-    ridge_inv, noise_ratio = r_inv / (1.0 + gamma * r_inv), noise_variance_ratio(noise, r_inv)
-    u = torch.zeros_like(v)
-    for iteration, (sigma, prior) in enumerate(zip(sigmas, itertools.cycle(cycle_denoisers(denoise)), strict=False)):
-        if noise_ratio is not None:
-            ridge_inv = r_inv / (1.0 + gamma * r_inv + noise_ratio / sigma**2)
-        x = v - u
-        residual = y - forward(phi, x)
-        projected = torch.addcmul(x, phi, (residual * ridge_inv).unsqueeze(-3))
-        first = active_correlation(correlated, iteration)
-        x = projected if first is None else data_step_gaussian(x, projected, residual, r_inv, first)
-        v = prior(x + u, local_sigma(sigma, relative))
-        u = u + (x - v)
-        if observe is not None:
-            observe(x, v)
-        yield v
+    problem = Problem(
+        *(y, phi, r_inv, cycle_denoisers(denoise), 0.0),
+        observed=observe is not None,
+        noise_ratio=noise_variance_ratio(noise, r_inv),
+        correlated=correlated,
+        relative=relative,
+        gamma=gamma,
+    )
+    return iterate(State(v, accumulated=torch.zeros_like(v)), problem, sigmas, step, observe)

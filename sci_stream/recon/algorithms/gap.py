@@ -50,6 +50,8 @@ class Problem(NamedTuple):
     correlated: CorrelatedResidual | None = None
     relative: torch.Tensor | None = None
     """σ at each pixel as a multiple of σ, (…, H, W); None where it is the same everywhere."""
+    gamma: float = 0.0
+    """γ of ADMM."""
 
     def correlated_at(self, iteration: int) -> CorrelatedResidual | None:
         """Return how the iteration with this number, from 0, explains what is left; None for the projection alone."""
@@ -61,32 +63,36 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an iteration leaves to the next: v and d, (…, B, H, W), d None before the first, and y_acc, (…, H, W).
+    """What an iteration leaves to the next: v, (…, B, H, W), and what it accumulates.
 
-    And x, (…, B, H, W), where it is observed, else None; and how many iterations there were.
+    That is y_acc, (…, H, W), of GAP, and u, (…, B, H, W), of ADMM. And x, (…, B, H, W), if it is observed, else None;
+    and how many iterations there were.
     """
 
     v: torch.Tensor
-    y_acc: torch.Tensor
-    d: torch.Tensor | None
+    accumulated: torch.Tensor
     x: torch.Tensor | None = None
     iteration: int = 0
 
 
 Step = Callable[[State, float, Problem], State]
-"""One iteration at a σ: `gap_step`, or its CUDA graph (`CudaGraphStep`). Its d and x are new tensors."""
+"""One iteration at a σ: `gap_step`, `admm_step`, or the CUDA graph of one of them (`CudaGraphStep`).
+
+It modifies no state that it was given, but a recorded step returns v in memory that its next call overwrites, unless
+x is observed.
+"""
 
 
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
-    v, y_acc, iteration = state.v, state.y_acc, state.iteration
+    v, y_acc, iteration = state.v, state.accumulated, state.iteration
     y, phi, r_inv, _, relaxation, observed, noise_ratio, *_ = problem
     weight = None if noise_ratio is None else data_weight(noise_ratio, sigma)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
     if (correlated := problem.correlated_at(iteration)) is not None:
         x = data_step_gaussian(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
     d = problem.denoise(iteration)(x, local_sigma(sigma, problem.relative))
-    return State(d, y_acc, d, x if observed else None, iteration + 1)
+    return State(d, y_acc, x if observed else None, iteration + 1)
 
 
 def active_correlation(correlated: CorrelatedResidual | None, iteration: int) -> CorrelatedResidual | None:
@@ -127,7 +133,7 @@ def gap(
     observe: Observe | None = None,
     step: Step = gap_step,
 ) -> Iterator[torch.Tensor]:
-    r"""Yield the denoised estimate d of every iteration, as long as there is a σ for the next.
+    r"""Return an iterator over the denoised estimates d of all iterations, as long as there is a σ for the next.
 
     ::
 
@@ -187,7 +193,8 @@ def gap(
 
     Yields
     ------
-    d, (…, B, H, W). Not touched again by the iteration: the caller may keep it, and must not write to it.
+    d, (…, B, H, W), which the caller must not write to. With `gap_step` it stays as it is; a recorded step reuses its
+    memory (see `Step`).
 
     References
     ----------
@@ -201,14 +208,19 @@ def gap(
         correlated=correlated,
         relative=relative,
     )
-    state = State(v, y_acc=y, d=None)
+    return iterate(State(v, accumulated=y), problem, sigmas, step, observe)
+
+
+def iterate(
+    state: State, problem: Problem, sigmas: Iterable[float], step: Step, observe: Observe | None
+) -> Iterator[torch.Tensor]:
+    """Yield v after every iteration, as long as there is a σ for the next; see `gap`."""
     for sigma in sigmas:
         state = step(state, sigma, problem)
-        assert state.d is not None
         if observe is not None:
             assert state.x is not None
-            observe(state.x, state.d)
-        yield state.d
+            observe(state.x, state.v)
+        yield state.v
 
 
 # Variance of an error of v in units of the σ² that it is then denoised with. See research/noise.md.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -72,6 +72,16 @@ def advance_at(k: int, iterations: int) -> float:
     return k / (iterations - 1) if iterations > 1 else 1.0
 
 
+# Levels of σ tried for different forms. Solves end below a schedule's last level too, where the start is nearly right.
+_LEVELS_TRIED, _LEAST_LEVEL = 64, 1 / 255
+
+
+def ladder_forms(schedule: SigmaSchedule, form: Callable[[float], Hashable]) -> list[float]:
+    """Return a level of σ of each form that a denoiser takes on the way down a schedule, from high to low."""
+    down = SigmaSchedule(schedule.first, min(schedule.last, _LEAST_LEVEL)).ladder(_LEVELS_TRIED)
+    return list({form(sigma): sigma for sigma in reversed(down)}.values())[::-1]
+
+
 class LambdaRule(StrEnum):
     """What decides how σ falls."""
 
@@ -128,6 +138,17 @@ class Budget:
             raise ValueError(f"a budget needs at least one iteration, got {self.iterations}")
         if self.time_s is not None and not self.time_s >= 0:
             raise ValueError(f"time_s must be None or not negative, got {self.time_s}")
+
+    def planned(self, iteration_s: float, min_iterations: int) -> Budget:
+        """Return as many iterations as fit into the time, where each takes so many seconds, without a limit of time.
+
+        >>> Budget(20, time_s=0.1).planned(0.01, min_iterations=4)
+        Budget(iterations=10, time_s=None)
+        """
+        if self.time_s is None:
+            return self
+        fitting = max(int(self.time_s / iteration_s + 1e-9), min_iterations, 1)
+        return Budget(min(self.iterations, fitting))
 
 
 class AnytimeSchedule(Iterator[float]):

@@ -1,171 +1,354 @@
-"""An iteration recorded once and replayed: one launch instead of some fifty.
+"""Work on a device recorded once and replayed: one launch instead of hundreds.
 
-A GPU runs the kernels of an iteration on a small video in less time than the host takes to launch them one by one. A
-CUDA graph holds them all, with the addresses they read and write. So whatever changes from one iteration to the next
-lives in tensors that stay where they are: the state v, y_acc and m, the measurement, and σ as a scalar on the device.
+A GPU runs the kernels of an iteration, or those that find the start of a solve, in less time than the host takes to
+launch them one by one. A CUDA graph holds them all, with the addresses they read and write. So whatever changes from
+one replay to the next lives in tensors that stay where they are.
+
+What a graph cannot hold is found before it is captured: the work is first done step by step under `CaptureGuard`. A
+capture that fails all the same can leave torch's allocator in a state in which every later call fails; that is
+`CaptureError`, after which the process has to end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
-from sci_stream.ports import RecordableDenoiser
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, PosteriorMean, Problem, State, gap_step
+from sci_stream.errors import CaptureError
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, State, Step, gap_step
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
-from sci_stream.recon.denoisers.temporal import IterationDenoiser
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
 """Takes work on tensors that stay where they are; returns how to do it again."""
 
+
 MOST_PIXELS = 2**26
 """Pixels of a video above which nothing is recorded: its iterations take so long that launching them costs nothing,
-and a recording holds four more videos."""
+and recordings hold some more videos (`sci_stream.recon.backend.memory.solve_bytes`)."""
+
+_T = TypeVar("_T")
+
+
+class UnrecordableError(RuntimeError):
+    """The work waits for the device or takes data from the host, which a graph cannot hold."""
+
+
+# Operations that make the host wait for a value on the device, or that bring values from the host to the device.
+_WAITS = {
+    "aten._local_scalar_dense.default": "a value is read back (item, float, bool, tolist)",
+    "aten.nonzero.default": "the size of the result depends on values (nonzero)",
+    "aten.masked_select.default": "the size of the result depends on values (masked_select)",
+    "aten.equal.default": "tensors are compared by the host",
+    "aten.is_nonzero.default": "a value is read back",
+    "aten.lift_fresh.default": "a tensor is made of numbers of the host",
+}
+
+
+class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raise on what a graph cannot hold; note the tensors from outside that the work reads.
+
+    ``held`` are those tensors: a graph has their addresses and no reference, so that a recording has to keep them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.held: list[torch.Tensor] = []
+        self._known: set[int] = set()
+        self._made: list[torch.UntypedStorage] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        why = wait_of(func, given, kwargs or {})
+        if why:
+            raise UnrecordableError(f"{func}: {why}")
+        for tensor in given:
+            if self._is_new(tensor):
+                self.held.append(tensor)
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and self._is_new(tensor):
+                # Kept until the end, so that no later tensor is taken for it.
+                self._made.append(tensor.untyped_storage())
+        return out
+
+    def _is_new(self, tensor: torch.Tensor) -> bool:
+        key = tensor.untyped_storage()._cdata
+        new = key not in self._known
+        self._known.add(key)
+        return new
+
+
+def wait_of(func: Any, tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> str:
+    """Return why an operation of torch makes the host wait or takes data from it; empty if it does neither."""
+    name = str(func)
+    if name in _WAITS:
+        return _WAITS[name]
+    if name.startswith("aten.index") and any(tensor.dtype is torch.bool for tensor in tensors[1:]):
+        return "the size of the result depends on values (an index of booleans)"
+    devices = {tensor.device.type for tensor in tensors if tensor.ndim > 0}
+    target = kwargs.get("device")
+    if target is not None and name.startswith(("aten._to_copy", "aten.copy")):
+        devices.add(torch.device(target).type)
+    return "data are copied between host and device" if len(devices) > 1 else ""
 
 
 @dataclass(slots=True, eq=False)
 class _Recording:
-    """The tensors an iteration reads and writes, and how to run it once more."""
+    """How to do some work again, and what that needs."""
 
-    v: torch.Tensor
-    y_acc: torch.Tensor
-    d: torch.Tensor
-    y: torch.Tensor
-    r_inv: torch.Tensor
-    phi: torch.Tensor
-    noise_ratio: torch.Tensor | None
-    where: torch.Tensor | None
-    relative: torch.Tensor | None
-    sigma: torch.Tensor
-    x: torch.Tensor | None
-    replay: Replay = lambda: None
-    loaded: list[torch.Tensor | None] = field(default_factory=list)
-    """Sources that v, y_acc, y, r_inv, noise_ratio, where and relative were last filled from, or their outputs."""
-
-    def load(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
-        """Fill the inputs, passing over those that hold their value already."""
-        own = (self.v, self.y_acc, self.y, self.r_inv, self.noise_ratio, self.where, self.relative)
-        for n, (target, value) in enumerate(zip(own, tensors, strict=True)):
-            if self.loaded[n] is not value and target is not None and value is not None:
-                target.copy_(value)
-                self.loaded[n] = value
+    replay: Replay
+    held: list[torch.Tensor]
+    outputs: Any = None
+    inputs: tuple[torch.Tensor, ...] = ()
 
 
-class CudaGraphStep:
-    """Replace `sci_stream.recon.algorithms.gap.gap_step` on a GPU by replaying a recording per shape and prior.
-
-    Iterations that cannot be recorded are done step by step, and `fault` says why: the first of a solve always is, as
-    it has no estimate before it.
+@dataclass(slots=True, eq=False)
+class Graphs:
+    """Recordings of the work of one engine.
 
     Parameters
     ----------
-    denoiser
-        The prior that ``denoise`` calls. Levels of σ of the same form share a recording.
     recorder
         How to record; `record_cuda_graph` bound to a device.
+    fault
+        Why nothing is recorded; empty while it is.
     """
 
-    def __init__(self, denoiser: RecordableDenoiser, recorder: Recorder) -> None:
-        self.fault = ""
-        self._denoiser = denoiser
-        self._recorder = recorder
-        self._recordings: dict[tuple[Hashable, ...], _Recording] = {}
-        self._posterior_mean: PosteriorMean | None = None
+    recorder: Recorder
+    fault: str = ""
+    _held: dict[Hashable, _Recording] = field(default_factory=dict)
 
-    @property
-    def recordings(self) -> int:
-        """How many iterations are held recorded."""
-        return len(self._recordings)
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._held)
 
     def give_up(self, why: str) -> bool:
         """Let go of all recordings and make no more; return whether there were any."""
-        held = bool(self._recordings)
+        held = bool(self._held)
         self.fault = self.fault or f"iterations are not recorded: {why}"
-        self._recordings.clear()
+        self._held.clear()
         return held
 
-    def __call__(self, state: State, sigma: float, problem: Problem) -> State:
-        """Do one iteration, as `gap_step` does. The new state's d is a tensor of its own; v and y_acc are not."""
-        if state.d is None or self.fault or state.v.numel() > MOST_PIXELS:
-            return gap_step(state, sigma, problem)
-        prior = problem.denoise(state.iteration)
-        graph_key = prior.graph_key(sigma) if isinstance(prior, IterationDenoiser) else self._denoiser.graph_key(sigma)
-        correlated = problem.correlated_at(state.iteration)
-        posterior_mean = None if correlated is None else correlated.posterior_mean
-        if (
-            posterior_mean is not None and posterior_mean != self._posterior_mean
-        ):  # of other masks: those before are not met again
-            self._posterior_mean = posterior_mean
-            self._recordings = {key: held for key, held in self._recordings.items() if key[-1] is None}
-        key = (
-            state.v.shape,
-            state.v.dtype,
-            id(problem.phi),
-            prior,
-            graph_key,
-            problem.relaxation,
-            problem.observed,
-            problem.noise_ratio is None,
-            problem.relative is None,
-            posterior_mean,
-        )
-        if key not in self._recordings:
+    def __contains__(self, key: Hashable) -> bool:
+        """Return whether there is one with this key."""
+        return key in self._held
+
+    def record(self, key: Hashable, work: Callable[[], None]) -> bool:
+        """Record some work under a key; the work is done a few times on the way.
+
+        Returns
+        -------
+        False if it cannot be recorded: nothing is then recorded from here on.
+
+        Raises
+        ------
+        CaptureError
+            If the device refuses what the work is known to consist of.
+        """
+        try:
+            self._held[key] = _Recording(*self._record(work))
+        except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
+            self.give_up(str(error).partition("\n")[0])
+            return False
+        return True
+
+    def replay(self, key: Hashable) -> None:
+        """Do recorded work once more."""
+        self._held[key].replay()
+
+    def call(self, key: Hashable, function: Callable[..., _T], *tensors: torch.Tensor | None) -> _T:
+        """Return what a function of tensors returns, by replaying it.
+
+        Parameters
+        ----------
+        key
+            Of the function and everything but the tensors that its work depends on. Shapes are added to it.
+        function
+            Returns tensors, or tuples of tensors and None.
+        tensors
+            Its arguments, copied to where the recording reads them. What else it reads has to stay where it is.
+
+        Returns
+        -------
+        Tensors of the recording, which the next call with this key overwrites; new ones where nothing is recorded.
+        """
+        if self.fault:
+            return function(*tensors)
+        key = key, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
+        recording = self._held.get(key)
+        if recording is None:
             try:
-                self._recordings[key] = _record(state, sigma, problem, self._recorder)
-            except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
+                self._held[key] = recording = self._record_function(function, tensors)
+            except RuntimeError as error:
                 self.give_up(str(error).partition("\n")[0])
-                return gap_step(state, sigma, problem)
-        recording = self._recordings[key]
-        where = None if correlated is None else correlated.where
-        now = problem.y, problem.r_inv, problem.noise_ratio, where, problem.relative
-        recording.load((state.v, state.y_acc, *now))
-        recording.sigma.fill_(sigma)
+                return function(*tensors)
+        present = [tensor for tensor in tensors if tensor is not None]
+        for own, tensor in zip(recording.inputs, present, strict=True):
+            own.copy_(tensor)
         recording.replay()
-        recording.loaded[:2] = [recording.v, recording.y_acc]
-        x = recording.x.clone() if recording.x is not None else None
-        return State(recording.v, recording.y_acc, recording.d.clone(), x, state.iteration + 1)
+        outputs: _T = recording.outputs
+        return outputs
+
+    def _record_function(self, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]) -> _Recording:
+        own = [None if tensor is None else _own(tensor) for tensor in tensors]
+        # Outside the graphs' memory, which they share: one graph's temporary tensors lie where another's do.
+        outputs = tree_map(
+            lambda found: (
+                torch.empty(found.shape, dtype=found.dtype, device=found.device)
+                if isinstance(found, torch.Tensor)
+                else found
+            ),
+            function(*own),
+        )
+        targets = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+
+        def work() -> None:
+            found = [leaf for leaf in tree_leaves(function(*own)) if isinstance(leaf, torch.Tensor)]
+            for target, value in zip(targets, found, strict=True):
+                target.copy_(value)
+
+        return _Recording(*self._record(work), outputs, tuple(tensor for tensor in own if tensor is not None))
+
+    def _record(self, work: Callable[[], None]) -> tuple[Replay, list[torch.Tensor]]:
+        work()  # libraries load, caches fill: what happens once is not part of the recording
+        with CaptureGuard() as guard:
+            work()
+        return self.recorder(work), guard.held
 
 
-def _record(state: State, sigma: float, problem: Problem, recorder: Recorder) -> _Recording:
-    """Record an iteration on copies of its inputs, which the state after it is written back to."""
-    v, y_acc, y, r_inv = map(_own, (state.v, state.y_acc, problem.y, problem.r_inv))
-    optional = (problem.noise_ratio, problem.relative)
-    noise_ratio, relative = (None if image is None else _own(image) for image in optional)
-    correlated = problem.correlated_at(state.iteration)
-    where = None if correlated is None else _own(correlated.where)
-    d = torch.empty_like(v)
-    recording = _Recording(
-        *(v, y_acc, d, y, r_inv, problem.phi, noise_ratio, where, relative),
-        sigma=problem.y.new_full((), sigma),
-        x=torch.empty_like(v) if problem.observed else None,
-        loaded=[None] * 7,
-    )
-    own_problem = problem._replace(
-        y=y,
-        r_inv=r_inv,
-        noise_ratio=noise_ratio,
-        relative=relative,
-        priors=(problem.denoise(state.iteration),),
-        correlated=None
-        if correlated is None or where is None
-        else CorrelatedResidual(correlated.posterior_mean, where, 1),
-    )
-    level = NoiseLevel(sigma, recording.sigma)
+@dataclass(slots=True, eq=False)
+class _Buffers:
+    """The tensors that all recorded iterations on videos of one shape read and write."""
 
-    def once() -> None:
-        after = gap_step(State(v, y_acc, None), level, own_problem)
-        assert after.d is not None
-        v.copy_(after.v)
-        y_acc.copy_(after.y_acc)
-        d.copy_(after.d)
-        if recording.x is not None and after.x is not None:
-            recording.x.copy_(after.x)
+    v: torch.Tensor
+    accumulated: torch.Tensor
+    y: torch.Tensor
+    r_inv: torch.Tensor
+    sigma: torch.Tensor
+    optional: dict[str, torch.Tensor] = field(default_factory=dict)
+    """``x``, ``noise_ratio``, ``relative`` and ``where``, as they are first needed."""
+    loaded: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What each was last filled from, or given out as."""
 
-    recording.replay = recorder(once)
-    return recording
+    def load(self, name: str, value: torch.Tensor | None) -> torch.Tensor | None:
+        """Fill one of them, unless it holds its value already; return it."""
+        if value is None:
+            return None
+        own = getattr(self, name, None)
+        if own is None:
+            own = self.optional.get(name)
+        if own is None:
+            own = self.optional[name] = torch.empty_like(value, memory_format=torch.contiguous_format)
+        if self.loaded.get(name) is not value:
+            own.copy_(value)
+            self.loaded[name] = value
+        return own
+
+
+class CudaGraphStep:
+    """Replace an algorithm's step on a GPU by replaying a recording per kind of iteration.
+
+    All recordings of one shape read and write the same tensors, so that consecutive iterations copy nothing. What
+    cannot be recorded is done step by step, and `Graphs.fault` says why; so is what a prior does that has no
+    ``graph_key`` or returns None for it.
+
+    Parameters
+    ----------
+    graphs
+        Of the engine.
+    step
+        Of the algorithm.
+    """
+
+    def __init__(self, graphs: Graphs, step: Step = gap_step) -> None:
+        self._graphs = graphs
+        self._step = step
+        self._buffers: dict[tuple[torch.Size, torch.Size], _Buffers] = {}
+
+    def forget(self) -> None:
+        """Let go of the tensors that the recordings used, which must have been given up before."""
+        self._buffers.clear()
+
+    def __call__(self, state: State, sigma: float, problem: Problem) -> State:
+        """Do one iteration, as the algorithm's step does; see `sci_stream.recon.algorithms.gap.Step`."""
+        prior = problem.denoise(state.iteration)
+        own_key = getattr(prior, "graph_key", None)
+        graph_key: Hashable = None if own_key is None else own_key(sigma)
+        if self._graphs.fault or graph_key is None or state.v.numel() > MOST_PIXELS:
+            return self._step(state, sigma, problem)
+        buffers = self._buffers_for(state, problem)
+        if state.iteration == 0:  # of another solve: the same tensors may hold other values
+            buffers.loaded.clear()
+        for name, value in (
+            ("v", state.v),
+            ("accumulated", state.accumulated),
+            ("y", problem.y),
+            ("r_inv", problem.r_inv),
+        ):
+            buffers.load(name, value)
+        correlated = problem.correlated_at(state.iteration)
+        own = problem._replace(
+            y=buffers.y,
+            r_inv=buffers.r_inv,
+            noise_ratio=buffers.load("noise_ratio", problem.noise_ratio),
+            relative=buffers.load("relative", problem.relative),
+            priors=(prior,),
+            correlated=None,
+        )
+        if correlated is not None:
+            where = buffers.load("where", correlated.where)
+            assert where is not None
+            own = own._replace(correlated=CorrelatedResidual(correlated.posterior_mean, where, 1))
+        if problem.observed and "x" not in buffers.optional:
+            buffers.optional["x"] = torch.empty_like(buffers.v)
+        buffers.sigma.fill_(sigma)
+        level = NoiseLevel(sigma, buffers.sigma)
+
+        def work() -> None:
+            after = self._step(State(buffers.v, buffers.accumulated), level, own)
+            buffers.v.copy_(after.v)
+            buffers.accumulated.copy_(after.accumulated)
+            if after.x is not None:
+                buffers.optional["x"].copy_(after.x)
+
+        key = (
+            *(state.v.shape, state.v.dtype, self._step, id(problem.phi), prior, graph_key),
+            *(problem.relaxation, problem.gamma, problem.observed),
+            *(problem.noise_ratio is None, problem.relative is None),
+            None if correlated is None else correlated.posterior_mean,
+        )
+        if key not in self._graphs and not self._record(key, work, buffers):
+            return self._step(State(buffers.v, buffers.accumulated, iteration=state.iteration), sigma, problem)
+        self._graphs.replay(key)
+        v, x = buffers.v, None
+        if problem.observed:  # the observer may keep them
+            v, x = buffers.v.clone(), buffers.optional["x"].clone()
+        buffers.loaded["v"], buffers.loaded["accumulated"] = v, buffers.accumulated
+        return State(v, buffers.accumulated, x, state.iteration + 1)
+
+    def _record(self, key: Hashable, work: Callable[[], None], buffers: _Buffers) -> bool:
+        """Record an iteration, and put back the state that it changed."""
+        before = buffers.v.clone(), buffers.accumulated.clone()
+        recorded = self._graphs.record(key, work)
+        for own, value in zip((buffers.v, buffers.accumulated), before, strict=True):
+            own.copy_(value)
+        return recorded
+
+    def _buffers_for(self, state: State, problem: Problem) -> _Buffers:
+        shapes = state.v.shape, state.accumulated.shape
+        if shapes not in self._buffers:
+            tensors = state.v, state.accumulated, problem.y, problem.r_inv
+            v, accumulated, y, r_inv = (_own(tensor) for tensor in tensors)
+            self._buffers[shapes] = _Buffers(v, accumulated, y, r_inv, sigma=problem.y.new_zeros(()))
+        return self._buffers[shapes]
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
@@ -173,8 +356,28 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+def overwrite(held: Any, fresh: Any) -> None:
+    """Copy the tensors of an object to where those of another one of the same structure lie.
+
+    Recordings have the addresses of tensors. What changes in all of them at once, such as everything that follows from
+    masks that have moved, is computed again and then put in the place of the old.
+    """
+    if isinstance(held, torch.Tensor):
+        held.copy_(fresh)
+    elif isinstance(held, tuple):
+        for old, new in zip(held, fresh, strict=True):
+            overwrite(old, new)
+    elif hasattr(held, "__dict__"):
+        for name, old in list(vars(held).items()):
+            overwrite(old, getattr(fresh, name))
+
+
 def record_cuda_graph(device: torch.device) -> Recorder:
-    """Return a recorder of CUDA graphs on a device."""
+    """Return a recorder of CUDA graphs on a device, all of which share the memory of their temporary tensors.
+
+    They may: they are replayed one after the other, and what outlasts a replay lies outside.
+    """
+    pool = torch.cuda.graph_pool_handle()
 
     def record(work: Callable[[], None]) -> Replay:
         with torch.cuda.device(device):
@@ -185,9 +388,18 @@ def record_cuda_graph(device: torch.device) -> Recorder:
                     work()
             torch.cuda.current_stream(device).wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            # Of this thread only: others may copy and allocate meanwhile.
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-                work()
+            torch.cuda.synchronize(device)  # what fails up to here is no fault of the capture
+            try:
+                # Of this thread only: others may copy and allocate meanwhile.
+                with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+                    work()
+            except Exception as error:
+                raise CaptureError(
+                    "Capturing a CUDA graph failed",
+                    got=str(error).partition("\n")[0],
+                    hint="This process can no longer use the device. Start it again with cuda_graphs = false in "
+                    "[reconstruct.expert].",
+                ) from error
         return graph.replay
 
     return record

@@ -95,11 +95,11 @@ def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int
     single frame, most of them to weigh one start against another; what a network of 64 channels holds of its chunk in
     float32, features in and out at half resolution; and a chunk of temporal frequencies before and after it.
 
-    A recorded iteration, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to four
-    videos more.
+    Recorded work, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to eight videos
+    more: the preceding video, both starts, and v with what the recordings share.
     """
     frame = height * width
     videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
-    maps = 4 * 36 * frame
+    maps = 4 * 38 * frame
     network = 168 * max(frame, min(pixels_per_chunk, n_frames * frame))
     return videos + maps + network

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
+from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
-from sci_stream.recon.initialization.warm_start import predict
+from sci_stream.recon.initialization.warm_start import Verdict, predict
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
@@ -34,6 +38,15 @@ _LEAST_FIRST_SIGMA = 4 / 255
 # Iterations from which on σ falls all the way: fewer, K, end at √(16/K) times its last value. Smooth motion takes the
 # reach of a high σ to correct; by the time a longer solve is at a low one it is corrected.
 _ENDS_LOW_AFTER = 16
+
+
+Call = Callable[..., Any]
+"""``call(key, function, *tensors)`` returns ``function(*tensors)``; ``key`` stands for all else that it depends on."""
+
+
+def call_directly(_key: Hashable, function: Callable[..., Any], *tensors: torch.Tensor | None) -> Any:
+    """Call a function of tensors; see `Call`."""
+    return function(*tensors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,24 +109,22 @@ class Initializer:
     ----------
     settings
         Of the solves.
+    call
+        How to do what depends on tensors alone: `sci_stream.recon.backend.cuda_graph.Graphs.call` to record it.
     """
 
-    def __init__(self, settings: SolverSettings) -> None:
+    def __init__(self, settings: SolverSettings, call: Call = call_directly) -> None:
         self._settings = settings
+        self._call = call
         self._id: SnapshotId | None = None
         self._video: torch.Tensor | None = None
         self._sound: torch.Tensor | None = None
         self._reason = "first"
 
-    def begin(
-        self,
-        snapshot: Snapshot,
-        coded: Measurement,
-        still: torch.Tensor,
-        linear: LmmseEstimator,
-        iterations: int,
-    ) -> InitialState:
+    def begin(self, snapshot: Snapshot, coded: Measurement, linear: LmmseEstimator, iterations: int) -> InitialState:
         """Return where to begin.
+
+        The host waits for the device once, for the figures that decide.
 
         Parameters
         ----------
@@ -121,8 +132,6 @@ class Initializer:
             To be solved.
         coded
             Its measurement.
-        still
-            (P, B, h, w), its ȳ.
         linear
             Of the mask stack.
         iterations
@@ -130,34 +139,36 @@ class Initializer:
         """
         settings = self._settings
         past, reason = self._before(snapshot)
+        measured = (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
         if past is None and not settings.linear_start:
+            still = self._call("still", partial(_still, coded.phi), *measured)
             sigmas = settings.sigma_first, settings.sigma_last
             return InitialState(still, None, *sigmas, Start.COLD, reason, still[:, :1].clone())
-        image = still[:, :1].clone()  # not all its frames, which are alike: it is kept for the whole solve
-        evidence = linear.evidence(coded.y, coded.r_inv, coded.noise)
-        cold = evidence.cold(still, linear=settings.linear_start)
-        moves = evidence.moving(cold)
-        cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
-        if past is not None:
-            prediction = predict(past, cold, coded, evidence)
-            reason = prediction.refusal or "warm"
+        candidates = partial(_candidates, coded.phi, linear, settings.linear_start)
+        found = self._call(("start", linear), candidates, *measured, past, None if past is None else self._sound)
+        cold_wrong, *warm_figures = found.figures.tolist()
+        if found.warm is not None and found.warm_error is not None:
+            sound, warm_wrong, *verdict = warm_figures
+            reason = Verdict(*verdict).refusal or "warm" if sound else "diverged"
             if reason == "warm":
-                left = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
-                known = self._known(left)
-                sigmas = self._falling(self._first_sigma(left, prediction.error_ratio), iterations)
-                return InitialState(prediction.start.video, known, *sigmas, Start.WARM, reason, image)
-        sigmas = self._falling(self._first_sigma(cold_error), iterations)
-        return InitialState(cold.video, self._known(cold_error), *sigmas, Start.COLD, reason, image)
+                first = self._first_sigma(warm_wrong, verdict[0])
+                sigmas = self._falling(first, iterations)
+                return InitialState(found.warm, self._known(found.warm_error), *sigmas, Start.WARM, reason, found.still)
+        sigmas = self._falling(self._first_sigma(cold_wrong), iterations)
+        return InitialState(found.cold, self._known(found.cold_error), *sigmas, Start.COLD, reason, found.still)
 
     def _known(self, error: InitialErrorMap) -> InitialErrorMap | None:
         """Return the error if it is one: where ȳ alone was looked at, nothing shows what moves from texture."""
         return error if self._settings.linear_start else None
 
-    def _first_sigma(self, error: InitialErrorMap, ratio: float = 1.0) -> float:
-        """Return the first σ after a start of this error, for a warm one with ρ; from ȳ the settings' own."""
+    def _first_sigma(self, where_wrong: float, ratio: float = 1.0) -> float:
+        """Return the first σ after a start of this error, for a warm one with ρ; from ȳ the settings' own.
+
+        ``where_wrong`` as of `InitialErrorMap`.
+        """
         if not self._settings.linear_start:
             return self._settings.sigma_first * math.pow(ratio, _WARM_POWER)
-        return sigma_per_error(ratio) * math.sqrt(float(error.where_wrong))
+        return sigma_per_error(ratio) * math.sqrt(where_wrong)
 
     def _falling(self, first: float, iterations: int) -> tuple[float, float]:
         """Return the first and the last σ of so many iterations."""
@@ -201,6 +212,60 @@ class Initializer:
             return None, self._reason if before is None else "first"
         if (before.epoch, before.seq + 1) != (now.epoch, now.seq) or snapshot.dropped_before:
             return None, "gap"
-        if self._sound is not None and not bool(self._sound):
-            return None, "diverged"
         return self._video, "warm"
+
+
+class _Candidates(NamedTuple):
+    """The starts that a snapshot has, on the device; the warm ones None where no video precedes it.
+
+    ``still``, (P, 1, h, w), is ȳ. ``figures`` decide between them: `where_wrong` of the cold start; and of the warm one
+    whether the video before was sound, its `where_wrong` and what `Verdict` consists of.
+    """
+
+    still: torch.Tensor
+    cold: torch.Tensor
+    cold_error: InitialErrorMap
+    warm: torch.Tensor | None
+    warm_error: InitialErrorMap | None
+    figures: torch.Tensor
+
+
+def _still(
+    phi: torch.Tensor,
+    y: torch.Tensor,
+    r_inv: torch.Tensor,
+    r_inv_clipped: torch.Tensor | None,
+    _noise: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return ȳ in all frames. Clipped pixels count: they are a better guess of a highlight than its neighbours."""
+    return cold_start(y, phi, r_inv if r_inv_clipped is None else r_inv_clipped)
+
+
+def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
+    phi: torch.Tensor,
+    linear: LmmseEstimator,
+    linear_start: bool,
+    y: torch.Tensor,
+    r_inv: torch.Tensor,
+    r_inv_clipped: torch.Tensor | None,
+    noise: torch.Tensor | None,
+    past: torch.Tensor | None,
+    sound: torch.Tensor | None,
+) -> _Candidates:
+    """Return the starts of a solve; no number leaves the device."""
+    still = _still(phi, y, r_inv, r_inv_clipped, noise)
+    evidence = linear.evidence(y, r_inv, noise)
+    cold = evidence.cold(still, linear=linear_start)
+    moves = evidence.moving(cold)
+    cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
+    # Not all frames of ȳ, which are alike: it is kept for the whole solve.
+    image = still[:, :1].clone()
+    if past is None or sound is None:
+        return _Candidates(image, cold.video, cold_error, None, None, cold_error.where_wrong.reshape(1))
+    # What came of a solve that diverged is not looked at, but it is computed with.
+    past = torch.where(sound, past, still)
+    prediction = predict(past, cold, Measurement(y, phi, r_inv, noise), evidence)
+    error = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
+    known = torch.stack((cold_error.where_wrong, sound.to(y.dtype), error.where_wrong))
+    figures = torch.cat((known, prediction.figures))
+    return _Candidates(image, cold.video, cold_error, prediction.start.video, error, figures)

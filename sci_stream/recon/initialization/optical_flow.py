@@ -226,5 +226,5 @@ def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Bring a flow to another resolution: its size, and its pixels per frame."""
     if flow.shape[-2:] == (height, width):
         return flow
-    scale = flow.new_tensor((height / flow.shape[-2], width / flow.shape[-1])).view(2, 1, 1)
-    return enlarged(flow, height, width) * scale
+    down, right = enlarged(flow, height, width)
+    return torch.stack((down * (height / flow.shape[-2]), right * (width / flow.shape[-1])))

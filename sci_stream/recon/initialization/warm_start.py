@@ -10,7 +10,7 @@ whole image says what the blended start leaves of the cold one's error, ρ: 1 fo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -53,23 +53,19 @@ _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """Where to start, and how good that is expected to be.
+class Verdict(NamedTuple):
+    """How good a prediction is expected to be.
 
     Parameters
     ----------
-    start
-        Frames, and the errors with which they mispredict the measurement.
     error_ratio
-        ρ, root mean square error with which ``start`` predicts the measurement, as a fraction of the cold start's.
+        ρ, root mean square error with which the start predicts the measurement, as a fraction of the cold start's.
     own_ratio
         The same of the prediction before it was blended.
     residual
         ‖y − Φx̂‖₂/‖y‖₂ of the prediction before it was blended.
     """
 
-    start: InitialGuess
     error_ratio: float
     own_ratio: float
     residual: float
@@ -81,6 +77,16 @@ class Prediction:
         if unlike or self.residual > _HOPELESS_RESIDUAL:
             return "cut"
         return "no_gain" if self.error_ratio > _USELESS else None
+
+
+class Prediction(NamedTuple):
+    """Where to start: frames, with the errors by which they mispredict the measurement.
+
+    ``figures``, (3,), are those of a `Verdict`, still on the device.
+    """
+
+    start: InitialGuess
+    figures: torch.Tensor
 
 
 def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence: LeaveOneOutError) -> Prediction:
@@ -100,7 +106,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence
 
     Returns
     -------
-    The prediction. All on the device of the arguments, none of which is modified; the two figures are fetched from it.
+    The prediction. All on the device of the arguments, none of which is modified; no number leaves the device.
     """
     last = past[:, -1]
     with_slopes = torch.cat((last, *gradient(last)))
@@ -177,7 +183,9 @@ def _trusted_share(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *
             residual -= forward(coded.phi[:, frames], image)
         misfits.append((residual.square_() * coded.r_inv).sum(0))
     best = box_mean(torch.stack(misfits), 4).min(0).indices  # a tenth of the time that argmin takes
-    share_of = flow.new_tensor(_SHARES)[best]
+    share_of = torch.zeros_like(coded.y[0])
+    for n, share in enumerate(_SHARES):
+        share_of.masked_fill_(best == n, share)
     return flow * enlarged(box_mean(share_of.unsqueeze(0), 1), *flow.shape[-2:])
 
 
@@ -206,11 +214,11 @@ def _blend(predicted: torch.Tensor, cold: InitialGuess, evidence: LeaveOneOutErr
     moves = evidence.moving(cold)
     exact = evidence.without_texture(cold, moves + (1 - moves) * moved)
     start = evidence.blended(guess, exact)
-    report = torch.stack(
+    figures = torch.stack(
         (
             (start.error.sum() / exact.error.sum().clamp_min(_TINY)).sqrt().clamp_max(1.0),
             (guess.error.sum() / cold.error.sum().clamp_min(_TINY)).sqrt(),
             evidence.misfit(predicted),
         )
-    ).tolist()
-    return Prediction(start, *report)
+    )
+    return Prediction(start, figures)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import DeviceMemoryError
+from sci_stream.errors import CaptureError, DeviceMemoryError
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.reconstruct.solver_thread import (
     Failed,
@@ -266,6 +266,25 @@ def test_utilisation_is_the_share_of_the_last_seconds() -> None:
     output = [utilisation.of(0.25 * n, 10.0 + 0.5 * n) for n in range(1, 9)]
     assert output[-1] == 0.5
     assert [utilisation.of(2.0, 14.0 + n) for n in range(1, 5)][-1] == 0.0, "nothing more was done"
+
+
+def test_failed_capture_ends_the_node_and_not_only_the_snapshot(
+    start: Callable[..., Bench], calibration: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's allocator may be broken then: every snapshot after it would fail too."""
+    bench = start()
+    bench.solver.adopt(calibration)
+    assert isinstance(bench.next(), Ready)
+
+    def begin(*_given: object, **_how: object) -> AsyncSolve:
+        raise CaptureError("Capturing a CUDA graph failed")
+
+    monkeypatch.setattr(Engine, "begin", begin)
+    bench.solver.submit(_snapshot(calibration, 0))
+    failed = bench.next()
+    assert isinstance(failed, Failed)
+    assert failed.snapshot is None
+    assert isinstance(failed.error, CaptureError)
 
 
 @pytest.mark.gpu

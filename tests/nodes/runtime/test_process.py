@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -63,3 +65,20 @@ def test_who_asks_to_be_told_after_it_came_is_told() -> None:
     called: list[bool] = []
     request.call_on_stop(lambda: called.append(bool(request)))
     assert called == [True]
+
+
+def test_restart_process_runs_the_same_command_line_again_with_more_variables() -> None:
+    text = (
+        "import os, sys\n"
+        "from sci_stream.nodes.runtime.process import restart_process\n"
+        "print(os.getpid(), sys.argv[1:], os.environ.get('SCI_STREAM_TEST_AGAIN'), flush=True)\n"
+        "if 'SCI_STREAM_TEST_AGAIN' not in os.environ:\n"
+        "    restart_process('a test', SCI_STREAM_TEST_AGAIN='yes')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-c", text, "one"], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    (first, *of_first), (second, *of_second) = (line.split() for line in run.stdout.splitlines())
+    assert first == second, "the process keeps its id"
+    assert (of_first, of_second) == (["['one']", "None"], ["['one']", "yes"])

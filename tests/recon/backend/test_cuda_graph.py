@@ -5,6 +5,7 @@ Without a GPU the recorder stands in for the graph: it does the recorded work ag
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,11 +13,23 @@ from typing import Any
 import pytest
 import torch
 
+from sci_stream.errors import CaptureError
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import RecordableDenoiser
+from sci_stream.recon.algorithms.admm import admm, admm_step
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, PosteriorMean, Step, cold_start, gap, gap_step
 from sci_stream.recon.algorithms.noise_level import NoiseLevel, local_sigma, on_device, scaled, sigma_map
-from sci_stream.recon.backend.cuda_graph import MOST_PIXELS, CudaGraphStep, Replay, record_cuda_graph
+from sci_stream.recon.backend.cuda_graph import (
+    MOST_PIXELS,
+    CaptureGuard,
+    CudaGraphStep,
+    Graphs,
+    Recorder,
+    Replay,
+    UnrecordableError,
+    overwrite,
+    record_cuda_graph,
+)
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.identity import IdentityDenoiser
@@ -27,6 +40,14 @@ from sci_stream.recon.denoisers.weights import load_ffdnet
 
 CPU = torch.device("cpu")
 SIGMAS = [0.2 * 0.8**k for k in range(7)]
+
+
+class Recorded:
+    """A recorded step with its recordings."""
+
+    def __init__(self, recorder: Recorder, step: Step = gap_step) -> None:
+        self.graphs = Graphs(recorder)
+        self.step = CudaGraphStep(self.graphs, step)
 
 
 def by_hand(work: Callable[[], None]) -> Replay:
@@ -43,7 +64,8 @@ class Problem:
 
     def solve(self, denoise: RecordableDenoiser, step: Step, phi: torch.Tensor, **how: Any) -> list[torch.Tensor]:
         start = cold_start(self.y, phi, self.r_inv)
-        return list(gap(start, self.y, phi, self.r_inv, denoise=denoise, sigmas=SIGMAS, step=step, **how))
+        iterates = gap(start, self.y, phi, self.r_inv, denoise=denoise, sigmas=SIGMAS, step=step, **how)
+        return [d.clone() for d in iterates]  # a recorded step overwrites its estimates
 
 
 def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -> FfdnetDenoiser:
@@ -65,21 +87,21 @@ def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
     make: Callable[[], RecordableDenoiser], how: dict[str, Any]
 ) -> None:
     denoise, problem = make(), Problem()
-    recorded = CudaGraphStep(denoise, by_hand)
+    recorded = Recorded(by_hand)
     for got, wanted in zip(
-        problem.solve(denoise, recorded, problem.phi, **how),
+        problem.solve(denoise, recorded.step, problem.phi, **how),
         problem.solve(denoise, gap_step, problem.phi, **how),
         strict=True,
     ):
         torch.testing.assert_close(got, wanted)
-    assert recorded.recordings == 1
-    assert not recorded.fault
+    assert len(recorded.graphs) == 1
+    assert not recorded.graphs.fault
 
 
-def test_iterations_that_explain_by_neighbours_are_recorded_too_and_let_go_when_the_masks_move() -> None:
-    """Two recordings, of these and of those after them; masks that move replace the first."""
+def test_iterations_that_explain_by_neighbours_are_recorded_too() -> None:
+    """Two recordings, of these and of those after them, and another one for another way to explain."""
     denoise, problem = TvDenoiser(), Problem()
-    recorded = CudaGraphStep(denoise, by_hand)
+    recorded = Recorded(by_hand)
     for factor in (0.4, 0.4, 0.7):
         posterior_mean = partial(spread_evenly, factor)
         for where in (0.3, 1.0):
@@ -89,13 +111,13 @@ def test_iterations_that_explain_by_neighbours_are_recorded_too_and_let_go_when_
                 )
             }
             for got, wanted in zip(
-                problem.solve(denoise, recorded, problem.phi, **how),
+                problem.solve(denoise, recorded.step, problem.phi, **how),
                 problem.solve(denoise, gap_step, problem.phi, **how),
                 strict=True,
             ):
                 torch.testing.assert_close(got, wanted)
-            assert recorded.recordings == 2
-    assert not recorded.fault
+            assert len(recorded.graphs) == 2 + (factor == 0.7)
+    assert not recorded.graphs.fault
 
 
 EXPLAIN: dict[float, PosteriorMean] = {}
@@ -108,29 +130,29 @@ def spread_evenly(factor: float, residual: torch.Tensor, measured: torch.Tensor)
 
 def test_one_recording_serves_all_snapshots_of_a_calibration() -> None:
     denoise = TvDenoiser()
-    recorded, phi = CudaGraphStep(denoise, by_hand), Problem().phi
+    recorded, phi = Recorded(by_hand), Problem().phi
     for seed in range(4):
         problem = Problem(seed)
-        got = problem.solve(denoise, recorded, phi, relaxation=1.5)[-1]
+        got = problem.solve(denoise, recorded.step, phi, relaxation=1.5)[-1]
         torch.testing.assert_close(got, problem.solve(denoise, gap_step, phi, relaxation=1.5)[-1])
-    assert recorded.recordings == 1
+    assert len(recorded.graphs) == 1
 
 
 def test_each_acceleration_and_each_form_of_a_denoiser_has_a_recording_of_its_own() -> None:
     denoise = lite(precision=Precision.HALF)
     denoise.half_from_sigma = 0.1
-    recorded, problem = CudaGraphStep(denoise, by_hand), Problem()
+    recorded, problem = Recorded(by_hand), Problem()
     for how in ({"relaxation": 1.5}, {"relaxation": 0.0}, {"relaxation": 1.5}):
-        got = problem.solve(denoise, recorded, problem.phi, **how)
+        got = problem.solve(denoise, recorded.step, problem.phi, **how)
         for mine, wanted in zip(got, problem.solve(denoise, gap_step, problem.phi, **how), strict=True):
             torch.testing.assert_close(mine, wanted)
-    assert recorded.recordings == 4
+    assert len(recorded.graphs) == 4
 
 
 def test_an_observer_is_told_the_same() -> None:
     denoise, problem = TvDenoiser(), Problem()
     report: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
-    for step in (gap_step, CudaGraphStep(denoise, by_hand)):
+    for step in (gap_step, Recorded(by_hand).step):
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         start = cold_start(problem.y, problem.phi, problem.r_inv)
         iterates = gap(
@@ -148,23 +170,122 @@ def test_an_observer_is_told_the_same() -> None:
 
 def test_a_sequence_of_priors_has_a_recording_for_each() -> None:
     denoise = in_sequence(TvDenoiser(), lite(), switch_sigma=0.1)
-    recorded, problem = CudaGraphStep(denoise, by_hand), Problem()
+    recorded, problem = Recorded(by_hand), Problem()
     for got, wanted in zip(
-        problem.solve(denoise, recorded, problem.phi), problem.solve(denoise, gap_step, problem.phi), strict=True
+        problem.solve(denoise, recorded.step, problem.phi), problem.solve(denoise, gap_step, problem.phi), strict=True
     ):
         torch.testing.assert_close(got, wanted)
-    assert recorded.recordings == 2
+    assert len(recorded.graphs) == 2
 
 
-def test_estimates_stay_as_they_were_handed_out() -> None:
-    denoise, problem = TvDenoiser(), Problem()
+def test_recorded_admm_equals_the_iterations_done_one_by_one() -> None:
+    problem, recorded = Problem(), Recorded(by_hand, admm_step)
+    start = cold_start(problem.y, problem.phi, problem.r_inv)
+    for noise in (None, torch.full((18, 15), 0.01)):
+        got, wanted = (
+            [
+                v.clone()
+                for v in admm(
+                    *(start, problem.y, problem.phi, problem.r_inv),
+                    denoise=TvDenoiser(), sigmas=SIGMAS, gamma=0.3, noise=noise, step=step,
+                )
+            ]
+            for step in (recorded.step, admm_step)
+        )  # fmt: skip
+        for mine, expected in zip(got, wanted, strict=True):
+            torch.testing.assert_close(mine, expected)
+    assert not recorded.graphs.fault
+
+
+def test_recorded_step_leaves_the_start_as_it_was() -> None:
+    problem = Problem()
     start = cold_start(problem.y, problem.phi, problem.r_inv)
     before = start.clone()
-    step = CudaGraphStep(denoise, by_hand)
-    iterates = gap(start, problem.y, problem.phi, problem.r_inv, denoise=denoise, sigmas=SIGMAS, step=step)
-    kept = [(d, d.clone()) for d in iterates]
-    assert all(torch.equal(d, copy) for d, copy in kept)
+    *_, last = gap(
+        *(start, problem.y, problem.phi, problem.r_inv),
+        denoise=TvDenoiser(), sigmas=SIGMAS, step=Recorded(by_hand).step,
+    )  # fmt: skip
     assert torch.equal(start, before)
+    assert not torch.equal(last, before)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool(x.any()),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0.5],
+        lambda x: x.new_tensor([1.0, 2.0]),
+        lambda x: x + torch.tensor([1.0]),
+        lambda x: x.masked_select(x > 0.5),
+    ],
+)
+def test_capture_guard_refuses_what_a_graph_cannot_hold(work: Callable[[torch.Tensor], object]) -> None:
+    x = torch.rand(8)
+    with pytest.raises(UnrecordableError), CaptureGuard():
+        work(x)
+    graphs = Graphs(by_hand)
+
+    def recorded() -> None:
+        work(x)
+
+    assert not graphs.record("key", recorded)
+    assert "iterations are not recorded: aten." in graphs.fault
+
+
+def test_capture_guard_holds_what_the_work_reads_from_outside() -> None:
+    outside, scale = torch.rand(8), torch.rand(())
+    with CaptureGuard() as guard:
+        made = outside * scale
+        made.add_(outside[2:3]).mul_(torch.arange(8))
+    assert {tensor.data_ptr() for tensor in guard.held} == {outside.data_ptr(), scale.data_ptr()}
+
+
+def test_recorded_function_reads_its_arguments_where_they_were_copied() -> None:
+    graphs, calls = Graphs(by_hand), []
+
+    def halved(x: torch.Tensor, y: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        calls.append(1)
+        return x / 2, None if y is None else y + 1
+
+    for value in (1.0, 3.0):
+        half, more = graphs.call("key", halved, torch.full((2,), value), torch.full((3,), value))
+        assert half.tolist() == [value / 2] * 2
+        assert more is not None
+        assert more.tolist() == [value + 1] * 3
+    assert graphs.call("key", halved, torch.ones(2), None)[1] is None
+    assert len(graphs) == 2, "one for each set of shapes"
+    graphs.give_up("memory ran out")
+    assert graphs.call("key", halved, torch.ones(2), None)[0].tolist() == [0.5, 0.5]
+
+
+def test_a_capture_that_fails_ends_the_use_of_the_device() -> None:
+    """Where torch's allocator may be broken, going on step by step is no way out."""
+
+    def fails(_work: Callable[[], None]) -> Replay:
+        raise CaptureError("Capturing a CUDA graph failed")
+
+    problem = Problem()
+    with pytest.raises(CaptureError):
+        problem.solve(TvDenoiser(), Recorded(fails).step, problem.phi)
+
+
+def test_overwrite_copies_the_tensors_of_an_object_to_where_they_were() -> None:
+    class Holder:
+        def __init__(self, value: float) -> None:
+            self.own, self.number = torch.full((2,), value), value
+            self.parts = (torch.full((1,), value), "text")
+
+        @functools.cached_property
+        def late(self) -> torch.Tensor:
+            return self.own + 1
+
+    held, fresh = Holder(1.0), Holder(2.0)
+    addresses = [tensor.data_ptr() for tensor in (held.own, held.parts[0], held.late)]
+    overwrite(held, fresh)
+    assert [tensor.data_ptr() for tensor in (held.own, held.parts[0], held.late)] == addresses
+    assert (held.own.tolist(), held.parts[0].tolist(), held.late.tolist()) == ([2.0, 2.0], [2.0], [3.0, 3.0])
 
 
 def test_what_cannot_be_recorded_is_done_one_by_one_and_said() -> None:
@@ -172,21 +293,21 @@ def test_what_cannot_be_recorded_is_done_one_by_one_and_said() -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     denoise, problem = TvDenoiser(), Problem()
-    recorded = CudaGraphStep(denoise, refuse)
-    got = problem.solve(denoise, recorded, problem.phi)
+    recorded = Recorded(refuse)
+    got = problem.solve(denoise, recorded.step, problem.phi)
     assert torch.equal(got[-1], problem.solve(denoise, gap_step, problem.phi)[-1])
-    assert recorded.fault == "iterations are not recorded: operation not permitted when stream is capturing"
-    assert recorded.recordings == 0
+    assert recorded.graphs.fault == "iterations are not recorded: operation not permitted when stream is capturing"
+    assert len(recorded.graphs) == 0
 
 
 def test_very_large_videos_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1920 * 1080 * 24 < MOST_PIXELS < 3840 * 1644 * 48
     monkeypatch.setattr("sci_stream.recon.backend.cuda_graph.MOST_PIXELS", 100)
     denoise, problem = TvDenoiser(), Problem()
-    recorded = CudaGraphStep(denoise, by_hand)
-    problem.solve(denoise, recorded, problem.phi)
-    assert recorded.recordings == 0
-    assert not recorded.fault
+    recorded = Recorded(by_hand)
+    problem.solve(denoise, recorded.step, problem.phi)
+    assert len(recorded.graphs) == 0
+    assert not recorded.graphs.fault
 
 
 def test_a_level_is_a_number_with_a_copy_on_the_device() -> None:
@@ -215,25 +336,25 @@ def test_a_cuda_graph_replays_the_iteration(precision: Precision) -> None:
     cuda = torch.device("cuda")
     with torch.inference_mode():
         for denoise in (TvDenoiser(), lite(cuda, precision)):
-            recorded, phi = CudaGraphStep(denoise, record_cuda_graph(cuda)), Problem(device=cuda).phi
+            recorded, phi = Recorded(record_cuda_graph(cuda)), Problem(device=cuda).phi
             for seed in range(3):
                 problem = Problem(seed, cuda)
-                got = problem.solve(denoise, recorded, phi, relaxation=1.5)
+                got = problem.solve(denoise, recorded.step, phi, relaxation=1.5)
                 wanted = problem.solve(denoise, gap_step, phi, relaxation=1.5)
                 for mine, other in zip(got, wanted, strict=True):
                     torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
-            assert recorded.fault == ""
-            assert recorded.recordings >= 1
+            assert recorded.graphs.fault == ""
+            assert len(recorded.graphs) >= 1
 
 
 def test_what_is_given_up_is_given_back_and_not_recorded_again() -> None:
     denoise, problem = TvDenoiser(), Problem()
-    recorded = CudaGraphStep(denoise, by_hand)
-    before = problem.solve(denoise, recorded, problem.phi)[-1]
-    assert recorded.recordings == 1
-    assert recorded.give_up("memory ran out")
-    after = problem.solve(denoise, recorded, problem.phi)[-1]
-    assert recorded.recordings == 0
-    assert recorded.fault == "iterations are not recorded: memory ran out"
-    assert not recorded.give_up("memory ran out"), "nothing is left to give"
+    recorded = Recorded(by_hand)
+    before = problem.solve(denoise, recorded.step, problem.phi)[-1]
+    assert len(recorded.graphs) == 1
+    assert recorded.graphs.give_up("memory ran out")
+    after = problem.solve(denoise, recorded.step, problem.phi)[-1]
+    assert len(recorded.graphs) == 0
+    assert recorded.graphs.fault == "iterations are not recorded: memory ran out"
+    assert not recorded.graphs.give_up("memory ran out"), "nothing is left to give"
     torch.testing.assert_close(after, before)

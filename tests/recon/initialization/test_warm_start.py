@@ -10,7 +10,7 @@ from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization import warm_start
 from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError, LmmseEstimator
 from sci_stream.recon.initialization.optical_flow import box_mean, gradient
-from sci_stream.recon.initialization.warm_start import Prediction, extrapolate, predict, refine
+from sci_stream.recon.initialization.warm_start import Prediction, Verdict, extrapolate, predict, refine
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.metrics import psnr
 
@@ -52,6 +52,10 @@ def cold_of(measured: Measurement, *, linear: bool = True) -> tuple[InitialGuess
 def predicted(past: torch.Tensor, measured: Measurement, *, linear: bool = True) -> Prediction:
     cold, evidence = cold_of(measured, linear=linear)
     return predict(past, cold, measured, evidence)
+
+
+def verdict(prediction: Prediction) -> Verdict:
+    return Verdict(*prediction.figures.tolist())
 
 
 def test_a_frame_is_carried_on_as_it_went() -> None:
@@ -96,7 +100,7 @@ def test_steady_motion_gives_a_start_far_better_than_the_cold_one(grey: bool, wh
         noise = box_mean(4 * noise[0], 1).unsqueeze(0)
     for linear in (True, False):
         prediction = predicted(scene(0) + noise, measured, linear=linear)
-        assert prediction.refusal is None
+        assert verdict(prediction).refusal is None
         cold_db = psnr(cold_of(measured, linear=linear)[0].video, truth)
         assert psnr(prediction.start.video, truth) > cold_db + gain_db
     assert psnr(prediction.start.video, truth) > psnr(still_of(measured), truth) + 6
@@ -111,8 +115,8 @@ def test_the_promised_error_falls_with_the_true_one_and_is_on_the_safe_side() ->
         noise = level * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
         prediction = predicted(scene(0) + noise, measured)
         true = float(torch.linalg.vector_norm(prediction.start.video - truth) / torch.linalg.vector_norm(cold - truth))
-        assert true < prediction.error_ratio <= 1
-        promised.append(prediction.error_ratio)
+        assert true < verdict(prediction).error_ratio <= 1
+        promised.append(verdict(prediction).error_ratio)
     assert promised[0] < promised[1] < promised[2]
 
 
@@ -120,8 +124,8 @@ def test_the_promised_error_falls_with_the_true_one_and_is_on_the_safe_side() ->
 @pytest.mark.parametrize("grey", [False, True])
 def test_another_scene_is_a_cut(seed: int, grey: bool) -> None:
     measured = coded(contrasty(scene(B)), grey=grey)
-    assert predicted(contrasty(scene(0, seed=seed)), measured).refusal == "cut"
-    assert predicted(contrasty(scene(0)), measured).refusal is None
+    assert verdict(predicted(contrasty(scene(0, seed=seed)), measured)).refusal == "cut"
+    assert verdict(predicted(contrasty(scene(0)), measured)).refusal is None
 
 
 def test_what_turned_round_is_not_carried_on() -> None:
@@ -135,7 +139,7 @@ def test_a_still_scene_starts_no_worse_than_the_still_image() -> None:
     measured = coded(truth)
     blurred = truth + 0.03 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
     prediction = predicted(blurred, measured)
-    assert prediction.refusal == "no_gain"
+    assert verdict(prediction).refusal == "no_gain"
     assert psnr(prediction.start.video, truth) > 40
 
 
@@ -178,4 +182,4 @@ def test_any_number_of_frames_and_any_size_works(shape: tuple[int, int, int]) ->
     prediction = predicted(video, coded(video))
     assert prediction.start.video.shape == video.shape
     assert bool(prediction.start.video.isfinite().all())
-    assert 0 <= prediction.error_ratio <= 1
+    assert 0 <= verdict(prediction).error_ratio <= 1

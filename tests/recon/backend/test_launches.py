@@ -1,0 +1,161 @@
+"""What a GPU is asked for in a solve, counted on a stand-in: launches, waits and recordings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sci_stream.model import BayerPhase, Snapshot, Start
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_shift import Displacement
+from sci_stream.recon.backend.transfers import RunAheadClock
+from sci_stream.recon.denoisers.sequence import SequenceDenoiser, in_sequence
+from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.recon.engine import Budget, Engine, default_settings
+from tests.recon.backend.stand_in import Device
+
+CPU = torch.device("cpu")
+SHAPE = (8, 48, 56)
+MakeCalibration = Callable[..., Calibration]
+Expose = Callable[..., Snapshot]
+
+
+def snapshots(calibration: Calibration, expose: Expose, count: int = 4) -> list[Snapshot]:
+    """Return consecutive snapshots of a pattern that goes by at half a pixel a frame."""
+    random = np.random.default_rng(0)
+    waves = random.uniform(-0.5, 0.5, (6, 2)), random.uniform(0, 6, 6)
+    rows, columns = np.mgrid[: SHAPE[1], : SHAPE[2]].astype(np.float64)
+    found = []
+    for seq in range(count):
+        frames = []
+        for t in range(seq * SHAPE[0], (seq + 1) * SHAPE[0]):
+            at = zip(*waves, strict=True)
+            image = sum(np.sin(a * (rows - 0.3 * t) + b * (columns + 0.4 * t) + phase) for (a, b), phase in at)
+            frames.append(np.clip(0.5 + 0.25 * image, 0, 1))
+        found.append(expose(calibration, np.stack(frames).astype(np.float32), seq=seq))
+    return found
+
+
+def two_forms() -> SequenceDenoiser:
+    """Return a denoiser that computes in two forms, above and below a level of σ, as a network in two precisions."""
+    return in_sequence(TvDenoiser(5), TvDenoiser(), switch_sigma=12 / 255)
+
+
+def make_engine(calibration: Calibration, device: Device | None, **how: Any) -> Engine:
+    settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=20, warm_start=True, **how)
+    return Engine(calibration, two_forms(), CPU, settings, recorder=None if device is None else device.record)
+
+
+@pytest.mark.parametrize(
+    ("bayer", "how"), [(None, {}), (BayerPhase.RGGB, {}), (None, {"solver": "admm"}), (None, {"linear_start": False})]
+)
+def test_warm_snapshot_takes_few_launches_and_waits_and_no_recording(
+    bayer: BayerPhase | None, how: dict[str, Any], make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    """And gives what an engine gives that records nothing."""
+    calibration, device = make_calibration(*SHAPE, bayer=bayer), Device()
+    plain, engine = make_engine(calibration, None, **how), make_engine(calibration, device, **how)
+    with device:
+        engine.warm_up()
+    assert engine.recordings > 4
+    starts, waits = [], []
+    for iterations, snapshot in zip((20, 5, 20, 13), snapshots(calibration, expose), strict=True):
+        device.reset()
+        with device:
+            pending = engine.begin(snapshot, Budget(iterations))
+        assert device.recordings == 0, "all kinds were recorded when it warmed up"
+        assert len(device.waits) <= 1, device.waits
+        waits.append(len(device.waits))
+        assert device.launches < 200
+        video, report = pending.finish()
+        wanted, plain_report = plain.reconstruct(snapshot, Budget(iterations))
+        assert (report.start, report.iterations) == (plain_report.start, plain_report.iterations)
+        np.testing.assert_allclose(video, wanted, atol=1e-4)
+        starts.append(report.start)
+    assert engine.fault == ""
+    assert starts[0] is Start.COLD
+    assert Start.WARM in starts
+    assert max(waits) == 1, "the figures that decide are read"
+
+
+def test_displaced_masks_need_no_new_recording(make_calibration: MakeCalibration, expose: Expose) -> None:
+    calibration, device = make_calibration(*SHAPE), Device()
+    plain, engine = make_engine(calibration, None), make_engine(calibration, device)
+    engine.warm_up()
+    device.reset()
+    for displacement, snapshot in zip(
+        (Displacement((1, 0)), Displacement((0, 1), x=(0.0, 0.0, 0.5, 0.5, 0.0))),
+        snapshots(calibration, expose, 2),
+        strict=True,
+    ):
+        for each in (plain, engine):
+            each.displace_masks(displacement)
+        video, wanted = engine.reconstruct(snapshot)[0], plain.reconstruct(snapshot)[0]
+        np.testing.assert_allclose(video, wanted, atol=1e-4)
+    assert device.recordings == 0
+
+
+def test_time_limit_is_planned_and_not_watched(
+    make_calibration: MakeCalibration, expose: Expose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that waits for the device in every iteration would be asked 20 times."""
+    calibration, device = make_calibration(*SHAPE), Device()
+    engine = make_engine(calibration, device)
+    seconds = engine.warm_up()
+    marks: list[object] = []
+    monkeypatch.setattr(
+        "sci_stream.recon.engine.solve_clock", lambda _device: RunAheadClock(lambda: marks.append(1) or 1 / 0)
+    )
+    (snapshot,) = snapshots(calibration, expose, 1)
+    assert engine.reconstruct(snapshot, Budget(20, time_s=1000.0 * seconds))[1].iterations == 20
+    assert engine.reconstruct(snapshot, Budget(20, time_s=0.0))[1].iterations == engine.settings.min_iterations
+    assert not marks
+
+
+def test_snapshot_after_a_diverged_one_starts_cold(make_calibration: MakeCalibration, expose: Expose) -> None:
+    """Whether a solve came to something is read with the figures of the next start, without a wait of its own."""
+    calibration, device = make_calibration(*SHAPE), Device()
+    engine = make_engine(calibration, device)
+    engine.warm_up()
+    shots = snapshots(calibration, expose, 3)
+    reports = []
+    for shot in shots:
+        if shot is shots[1]:
+            engine._initializer._sound = torch.tensor(False)
+            engine._initializer._video = torch.full_like(engine._masks.phi, torch.nan)
+        reports.append(engine.reconstruct(shot)[1])
+    assert [report.start_reason for report in reports] == ["first", "diverged", "warm"]
+    assert all(report.psnr_db is not None and report.psnr_db > 10 for report in reports)
+
+
+def test_engine_out_of_memory_lets_go_of_recordings_and_works_on(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    calibration, device = make_calibration(*SHAPE), Device()
+    engine = make_engine(calibration, device)
+    engine.warm_up()
+    (snapshot,) = snapshots(calibration, expose, 1)
+    before = engine.reconstruct(snapshot)[0]
+    engine.forget()
+    assert engine.reduce_memory()
+    np.testing.assert_allclose(engine.reconstruct(snapshot)[0], before, atol=1e-4)
+    assert engine.recordings == 0
+    assert engine.fault == "iterations are not recorded: memory ran out"
+
+
+def test_warm_up_times_iterations_at_levels_of_real_scenes(make_calibration: MakeCalibration) -> None:
+    """A dark snapshot begins at the lowest level, where a network in two precisions computes in the slower one."""
+    levels: list[float] = []
+
+    class Noting(TvDenoiser):
+        def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+            levels.append(float(sigma))
+            return super().__call__(x, sigma)
+
+    Engine(make_calibration(*SHAPE), Noting(), CPU, default_settings(CPU, "tv")).warm_up()
+    assert np.mean(np.array(levels) > 10 / 255) > 0.5
