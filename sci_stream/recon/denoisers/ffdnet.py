@@ -79,7 +79,6 @@ class FfdnetDenoiser:
     ) -> None:
         self.name = name
         self._gives_noise = weights.gives_noise
-        self._sees_neighbours = weights.sees_neighbours
         prepare_libraries(device)
         self._pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
         self._frame_pixels = 0
@@ -101,7 +100,7 @@ class FfdnetDenoiser:
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
         network = self._half if self.graph_key(sigma) == "half" else self._full
-        level = network_sigma_map(sigma_map(sigma, x), x.shape[0])
+        level = _map_of(sigma_map(sigma, x), x.shape[0])
         out = torch.empty_like(x)
         self._frame_pixels = x.shape[1] * x.shape[2]
         sizes = plan_chunks(x.shape[0], self._frame_pixels, self._pixels_per_chunk)
@@ -125,9 +124,7 @@ class FfdnetDenoiser:
         name = str(self.half).removeprefix("torch.")
         return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
 
-    def _denoise(
-        self, x: torch.Tensor, sigma: torch.Tensor, network: _Network, n_frames: int | None = None
-    ) -> torch.Tensor:
+    def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: _Network) -> torch.Tensor:
         height, width = x.shape[-2:]
         frames = _padded_to_even(x.unsqueeze(1))
         if math.isfinite(network.limit):
@@ -139,7 +136,6 @@ class FfdnetDenoiser:
             network.biases,
             gives_noise=self._gives_noise,
             convolve=network.convolve,
-            n_frames=n_frames if n_frames is not None or not self._sees_neighbours else 1,
         )
         return clean[:, 0, :height, :width]
 
@@ -165,7 +161,6 @@ def run_network(
     *,
     gives_noise: bool,
     convolve: Convolve = convolve,
-    n_frames: int | None = None,
 ) -> torch.Tensor:
     """Denoise by FFDNet of any number of layers and channels; the one definition of the network, for use and training.
 
@@ -180,9 +175,6 @@ def run_network(
         As in `FfdnetWeights`, on the device of ``x``.
     convolve
         One layer: (features, kernel, bias, whether a ReLU follows) → features.
-    n_frames
-        Of a network that sees neighbouring frames (`FfdnetWeights.sees_neighbours`): B, of which N is a multiple; the
-        frames of a video follow each other. None for a network that sees each frame by itself.
 
     Returns
     -------
@@ -190,76 +182,12 @@ def run_network(
     """
     image = F.pixel_unshuffle(x, 2)
     sigma_map = sigma.expand(image.shape[0], 1, *image.shape[2:])
-    inputs = (image,) if n_frames is None else (image, *temporal_differences(image, n_frames))
-    h = torch.cat((*inputs, sigma_map), dim=1).contiguous(memory_format=torch.channels_last)
+    h = torch.cat((image, sigma_map), dim=1).contiguous(memory_format=torch.channels_last)
     last = len(kernels) - 1
     for n, (kernel, bias) in enumerate(zip(kernels, biases, strict=True)):
-        if n_frames is not None and 0 < n < last:
-            h = shift_in_time(h, n_frames)
         h = convolve(h, kernel, bias, n < last)
     h = h[:, : image.shape[1]]  # more where a device wants its channels in eights
     return F.pixel_shuffle(image - h if gives_noise else h, 2)
-
-
-# Frames on each side whose mean is an input: errors of neighbouring iterates are alike over about that many.
-_MEAN_REACH = 4
-
-# Channels that come from the frame before, and as many from the frame after: an eighth each of the small network's, as
-# Lin, Gan and Han use.
-_SHIFTED = 4
-
-
-def temporal_differences(image: torch.Tensor, n_frames: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return by how much the frame before, the one after and the mean of those around differ from each frame.
-
-    Parameters
-    ----------
-    image
-        (N, C, h, w), N a multiple of B; the frames of a video follow each other.
-    n_frames
-        B. A missing neighbour of the first or the last frame counts as equal to it; the mean is of those frames that
-        exist, up to four on each side.
-
-    Returns
-    -------
-    Three tensors (N, C, h, w).
-    """
-    video = image.view(-1, n_frames, *image.shape[1:])
-    before = torch.cat((video[:, :1], video[:, :-1]), dim=1)
-    after = torch.cat((video[:, 1:], video[:, -1:]), dim=1)
-    frame = torch.arange(n_frames, device=image.device)
-    near = ((frame.unsqueeze(1) - frame).abs() <= _MEAN_REACH).to(image.dtype)
-    mean = torch.matmul(near / near.sum(1, keepdim=True), video.flatten(2)).view(video.shape)
-    before, after, mean = (each.sub(video).flatten(0, 1) for each in (before, after, mean))
-    return before, after, mean
-
-
-def shift_in_time(features: torch.Tensor, n_frames: int) -> torch.Tensor:
-    """Replace some channels of each frame by those of the frame before, others by those of the frame after.
-
-    Neighbours that do not exist give zeros, which says so to the next layer.
-
-    Parameters
-    ----------
-    features
-        (N, C, h, w) of N frames, N a multiple of B, C ≥ 8. Not modified.
-    n_frames
-        B.
-
-    Returns
-    -------
-    (N, C, h, w), a new tensor.
-
-    References
-    ----------
-    Lin, Gan, Han, "TSM: Temporal shift module for efficient video understanding", ICCV 2019.
-    """
-    video = features.view(-1, n_frames, *features.shape[1:])
-    missing = torch.zeros_like(video[:, :1, :_SHIFTED])
-    before = torch.cat((missing, video[:, :-1, :_SHIFTED]), dim=1)
-    after = torch.cat((video[:, 1:, _SHIFTED : 2 * _SHIFTED], missing), dim=1)
-    shifted = torch.cat((before, after, video[:, :, 2 * _SHIFTED :]), dim=2)
-    return shifted.flatten(0, 1).contiguous(memory_format=torch.channels_last)
 
 
 def _full_network(weights: FfdnetWeights, device: torch.device) -> _Network:
@@ -303,7 +231,7 @@ def _test_picture(size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack([waves, edges]), torch.randn(2, size, size, generator=generator)
 
 
-def network_sigma_map(level: torch.Tensor, n_images: int) -> torch.Tensor:
+def _map_of(level: torch.Tensor, n_images: int) -> torch.Tensor:
     """Return levels at each pixel, (P, H, W), as a network takes them for N images, (N, 1, ⌈H/2⌉, ⌈W/2⌉); () as ()."""
     if not level.ndim:
         return level

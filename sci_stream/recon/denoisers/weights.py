@@ -30,12 +30,6 @@ LAYOUT = "sci_stream.ffdnet.1"
 """The ``layout`` entry in the metadata of own checkpoints; the number rises when readers must change."""
 
 _SUBPIXELS = 4
-FRAME_INPUTS = _SUBPIXELS + 1
-"""Channels that a network takes that sees each frame by itself: sub-pixels and σ."""
-VIDEO_INPUTS = 4 * _SUBPIXELS + 1
-"""Of one that sees neighbouring frames: sub-pixels, three differences to them, and σ."""
-# A network that sees neighbours exchanges eight of its features in time.
-_LEAST_VIDEO_CHANNELS = 8
 _BN_EPS = 1e-5  # of torch.nn.BatchNorm2d, with which the published network was trained
 _IPOL_KEY = re.compile(r"(?:module\.)?intermediate_dncnn\.itermediate_dncnn\.(\d+)\.(\w+)")
 _KAIR_KEY = re.compile(r"(?:module\.)?model\.(\d+)\.(weight|bias)")
@@ -49,15 +43,11 @@ Layers = dict[int, dict[str, torch.Tensor]]
 class FfdnetWeights:
     """One grey FFDNet: 3×3 convolutions with ReLU between them, on four sub-pixel channels and the σ map.
 
-    One that sees neighbouring frames is also given how the frame before, the one after and the mean of the frames
-    around differ from its own, and exchanges features between them
-    (`sci_stream.recon.denoisers.ffdnet.run_network`).
-
     Parameters
     ----------
     kernels, biases
-        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ, or 17,
-        with the differences to neighbouring frames in between; the last gives 4.
+        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ; the last
+        gives 4.
     gives_noise
         The last layer's output is the noise, to be subtracted from the input, and not the image.
     origin
@@ -78,11 +68,6 @@ class FfdnetWeights:
     def channels(self) -> int:
         """Channels that the first layer gives."""
         return self.kernels[0].shape[0]
-
-    @property
-    def sees_neighbours(self) -> bool:
-        """Whether the network takes neighbouring frames into account."""
-        return self.kernels[0].shape[1] == VIDEO_INPUTS
 
 
 def load_ffdnet(path: Path) -> FfdnetWeights:
@@ -264,7 +249,7 @@ def _assembled(
 
 
 def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
-    """Return the weights if they chain from 5 or 17 to 4 channels by 3×3 kernels and are finite.
+    """Return the weights if they chain from 5 to 4 channels by 3×3 kernels and are finite.
 
     Raises
     ------
@@ -276,9 +261,7 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
     shapes = [tuple(kernel.shape) for kernel in weights.kernels]
     inputs = [shape[1] for shape in shapes]
     outputs = [shape[0] for shape in shapes]
-    chained = inputs[0] in (FRAME_INPUTS, VIDEO_INPUTS) and outputs[-1] == _SUBPIXELS and inputs[1:] == outputs[:-1]
-    if weights.sees_neighbours and min(outputs[:-1], default=0) < _LEAST_VIDEO_CHANNELS:
-        raise _wrong_shapes(path, shapes)
+    chained = inputs[0] == _SUBPIXELS + 1 and outputs[-1] == _SUBPIXELS and inputs[1:] == outputs[:-1]
     biased = all(bias.shape == (n,) for bias, n in zip(weights.biases, outputs, strict=True))
     if not chained or not biased or any(shape[2:] != (3, 3) for shape in shapes):
         raise _wrong_shapes(path, shapes)
@@ -290,8 +273,7 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
 def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
     return WeightsError(
         f"Weights file {path} is not a grey FFDNet",
-        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ; 17 with neighbouring frames) to 4, each layer "
-        "fitting the next",
+        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting the next",
         got=f"{len(shapes)} layers of shapes {_shortened(shapes)}" if shapes else "no layers",
         hint="Colour networks take 13 channels: use the grey one.",
     )
