@@ -1,5 +1,5 @@
-"""Who gets which snapshot, and what became of each: the rules of delivery, free of sockets, clocks and threads.
+"""The rules of delivery, without sockets, clocks or threads; time is an argument.
 
-`dispatch` decides which reconstruct node gets what, `outbox` remembers what is not yet safe, `seqset` and `ledger`
-account for every sequence number, `reorder` puts results in order again. Time comes in as an argument.
+`dispatch_queue` assigns snapshots to reconstruct nodes, `outbox` keeps messages until they are acknowledged, `ledger`
+and `interval_set` account for every sequence number, `reorder_buffer` restores the order of results.
 """

@@ -1,4 +1,4 @@
-"""Which reconstruct node gets which snapshot: credit, blocks, redelivery, and what gives way when all are busy."""
+"""Assign snapshots to reconstruct nodes: credit, blocks, redelivery, and drops when all nodes are busy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 3
-"""A snapshot that was in the hands of this many nodes when they failed is given up: it may be what kills them."""
+"""A snapshot that this many nodes held when they failed is given up: it may be the cause of the failures."""
 
 
 @dataclass(slots=True)
 class Entry(Generic[T]):
-    """One snapshot on its way: ``attempts`` counts how often it was handed out."""
+    """A queued or assigned snapshot; ``attempts`` counts assignments."""
 
     seq: int
     item: T
@@ -34,14 +34,14 @@ class _Node(Generic[T]):
 class DispatchQueue(Generic[T]):
     """Bounded queue in front of the reconstruct nodes.
 
-    A node may hold at most its credit. Consecutive snapshots, in blocks, go to one node, so that its warm start has a
-    past; a block moves on to a node without work once its own node has no credit left and snapshots are waiting.
-    When the queue is full its oldest snapshot gives way, except one that is being redelivered: that one was promised.
+    A node may hold at most its credit. Consecutive snapshots go to one node in blocks, so that it can start warm; an
+    idle node takes over a block whose own node has no credit left while snapshots are queued. When the queue is full,
+    the oldest queued snapshot is dropped, except redelivered ones: those were promised to a node already.
 
     Parameters
     ----------
     capacity
-        Snapshots that may wait.
+        Largest number of queued snapshots.
     block
         Consecutive snapshots that go to one node.
     """
@@ -69,14 +69,14 @@ class DispatchQueue(Generic[T]):
         return sum(node.credit for node in self._nodes.values())
 
     def join(self, name: str, credit: int) -> None:
-        """Let a node take part, or change its credit."""
+        """Add a node, or change its credit."""
         if name in self._nodes:
             self._nodes[name].credit = credit
         else:
             self._nodes[name] = _Node(credit)
 
     def leave(self, name: str) -> list[Entry[T]]:
-        """Take a node out. What it held waits again, foremost; entries tried too often are returned, given up."""
+        """Remove a node and requeue what it held, in order of seq; return the entries that are given up."""
         node = self._nodes.pop(name, None)
         self._owner = {block: owner for block, owner in self._owner.items() if owner != name}
         if node is None:
@@ -84,7 +84,7 @@ class DispatchQueue(Generic[T]):
         return [entry for entry in node.in_flight.values() if not self._requeue(entry)]
 
     def recall(self, name: str) -> None:
-        """Take back what a node holds, without blaming it: its connection was interrupted, it may have got none."""
+        """Requeue what a node holds without counting an attempt: after an interrupted connection it may have none."""
         node = self._nodes.get(name)
         if node is not None:
             for entry in node.in_flight.values():
@@ -96,22 +96,23 @@ class DispatchQueue(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """Snapshots that no node holds."""
+        """Number of queued snapshots."""
         return len(self._waiting)
 
     @property
     def in_flight(self) -> int:
-        """Snapshots in the hands of nodes."""
+        """Number of snapshots that nodes hold."""
         return sum(len(node.in_flight) for node in self._nodes.values())
 
     def offer(self, seq: int, item: T, *, promised: bool = False) -> list[Entry[T]]:
-        """Queue a snapshot; return those that give way to it.
+        """Queue a snapshot; return those that are dropped for it.
 
-        A ``promised`` one was handed out before, by an earlier process: it gives way to none.
+        A ``promised`` snapshot was assigned by an earlier process of the node: it is never dropped.
         """
         self.redelivered += promised
         bisect.insort(self._waiting, Entry(seq, item, attempts=int(promised)), key=lambda entry: entry.seq)
         out: list[Entry[T]] = []
+        # The oldest goes first: a live view wants the newest, and the oldest has the least left to warm-start.
         while len(self._waiting) > self._capacity:
             oldest = next((entry for entry in self._waiting if entry.attempts == 0), None)
             if oldest is None:
@@ -121,7 +122,8 @@ class DispatchQueue(Generic[T]):
         return out
 
     def assign(self) -> tuple[str, Entry[T]] | None:
-        """Hand out one snapshot: (node, entry), or None if none can go now. Call until None."""
+        """Assign one snapshot: (node, entry), or None if none can be assigned now. Call until None."""
+        # Owners first: a takeover costs a warm start, so it is considered only for what no owner can take.
         for rule in (self._owner_or_new, self._takeover):
             for index, entry in enumerate(self._waiting):
                 name = rule(entry.seq // self._block)
@@ -133,10 +135,10 @@ class DispatchQueue(Generic[T]):
         return None
 
     def done(self, name: str, seq: int) -> bool:
-        """Forget a snapshot that is safe at the sink, wherever it is by now; return False if it was unknown."""
+        """Remove a snapshot that the sink has stored, wherever it is; return False if it was unknown."""
         node = self._nodes.get(name)
         found = node is not None and node.in_flight.pop(seq, None) is not None
-        # A node that was given up may still deliver: then the copy on its way elsewhere need not be waited for.
+        # A node presumed lost may still deliver: then the copy that another node holds is not needed either.
         for other in self._nodes.values():
             found = other.in_flight.pop(seq, None) is not None or found
         kept = [entry for entry in self._waiting if entry.seq != seq]
@@ -146,16 +148,17 @@ class DispatchQueue(Generic[T]):
         return found
 
     def failed(self, name: str, seq: int) -> Entry[T] | None:
-        """Take back a snapshot that a node could not reconstruct; return it if it is given up."""
+        """Requeue a snapshot that a node could not reconstruct; return it if it is given up."""
         node = self._nodes.get(name)
         entry = node.in_flight.pop(seq, None) if node is not None else None
         if entry is None:
             return None
+        # The next attempt must go to another node: this one would fail again.
         self._owner.pop(seq // self._block, None)
         return None if self._requeue(entry) else entry
 
     def clear(self) -> list[Entry[T]]:
-        """Take out everything, waiting and in flight: the time to drain is over."""
+        """Remove and return everything, queued and in flight: the time to drain is over."""
         out = [*self._waiting, *(entry for node in self._nodes.values() for entry in node.in_flight.values())]
         self._waiting = []
         for node in self._nodes.values():
@@ -175,7 +178,7 @@ class DispatchQueue(Generic[T]):
         return [name for name, node in self._nodes.items() if node.free > 0 and not node.in_flight]
 
     def _owner_or_new(self, block: int) -> str | None:
-        """Return the block's node if it has credit; for a new block the best node: the last block's, an idle one."""
+        """Return the block's node if it has credit; for a new block the previous one's if idle, an idle one, or any."""
         owner = self._owner.get(block)
         if owner is not None:
             return owner if self._nodes[owner].free > 0 else None
@@ -191,14 +194,16 @@ class DispatchQueue(Generic[T]):
         return owner
 
     def _takeover(self, block: int) -> str | None:
-        """Return a node without work for a block whose own node leaves two or more snapshots waiting."""
+        """Return an idle node for a block whose own node leaves two or more snapshots queued."""
         idle = self._idle()
+        # A single queued snapshot will go to its own node at the next credit: worth more than a cold start elsewhere.
         if not idle or sum(entry.seq // self._block == block for entry in self._waiting) < 2:
             return None
         self._owner[block] = idle[0]
         return idle[0]
 
     def _forget_blocks(self) -> None:
+        # A series has millions of blocks; redelivery reaches back a few. Pruning in bulk keeps this off the hot path.
         if len(self._owner) > 64:
             newest = max(self._owner)
             self._owner = {block: owner for block, owner in self._owner.items() if block > newest - 32}

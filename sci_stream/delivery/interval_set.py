@@ -1,4 +1,4 @@
-"""A set of sequence numbers that stays small however long a series runs."""
+"""A set of sequence numbers whose size does not grow with the length of a series."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 class IntervalSet:
     """Set of non-negative integers that arrive nearly in order.
 
-    Kept as runs of consecutive numbers: days of snapshots cost as much memory as there are gaps between them.
+    Stored as runs of consecutive numbers: memory grows with the number of gaps, not of snapshots.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class IntervalSet:
         self._count = sum(self._stops) - sum(self._starts)
 
     def add(self, seq: int) -> bool:
-        """Add ``seq``; return False if it was in already."""
+        """Add ``seq``; return False if it is a member already."""
         run = bisect_right(self._starts, seq)
         if run and seq < self._stops[run - 1]:
             return False
@@ -55,7 +55,7 @@ class IntervalSet:
         return self._count
 
     def first_missing(self, start: int = 0) -> int:
-        """Return the first number from ``start`` up that is not in."""
+        """Return the first number from ``start`` up that is not a member."""
         run = bisect_right(self._starts, start)
         return max(start, self._stops[run - 1]) if run else start
 
@@ -65,7 +65,7 @@ class IntervalSet:
         return list(zip(self._starts, self._stops, strict=True))
 
     def missing(self, end: int, most: int = 20) -> list[int]:
-        """Return the first ``most`` numbers in [0, end) that are not in."""
+        """Return the first ``most`` numbers in [0, end) that are not members."""
         gaps: list[int] = []
         begin = 0
         for start, stop in [*zip(self._starts, self._stops, strict=True), (end, end)]:

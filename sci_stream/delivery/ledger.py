@@ -49,6 +49,7 @@ class DropReason(enum.StrEnum):
     """A reason that is not in this list, when more than `MOST_REASONS` different ones have been counted."""
 
 
+# The stored ledger has a fixed size (`LEDGER_BYTES`): a faulty node that invents reasons must not overflow it.
 MOST_REASONS = 32
 """Different reasons that a ledger counts, so that the account always fits the recording."""
 

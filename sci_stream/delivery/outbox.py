@@ -1,4 +1,4 @@
-"""What was sent and is not yet safe at the other end."""
+"""Messages that are not yet acknowledged by their receiver."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Frames = Sequence[bytes | memoryview]
 
 
 @dataclass(slots=True)
-class _Letter:
+class _Unacknowledged:
     frames: Frames
     nbytes: int
 
 
 class Outbox(Generic[K]):
-    """Messages kept until the peer says that they are safe, in the order they were put in.
+    """Messages kept until they are acknowledged, in order.
 
-    At-least-once delivery: whenever delivery is uncertain (a reconnection, a peer restarted, no progress for
-    ``patience_s``) everything kept is sent again, and the receiver recognises what it has.
+    At-least-once delivery: whenever delivery is uncertain (after a reconnection, a restart of the peer, or no progress
+    for ``patience_s``) all messages are resent, and the receiver recognises duplicates.
     """
 
     def __init__(self, patience_s: float) -> None:
-        self._letters: OrderedDict[K, _Letter] = OrderedDict()
+        self._messages: OrderedDict[K, _Unacknowledged] = OrderedDict()
         self._unsent: OrderedDict[K, None] = OrderedDict()
         self._patience_s = patience_s
         self._progress_s = 0.0
@@ -33,53 +33,54 @@ class Outbox(Generic[K]):
         self.resent = 0
 
     def __len__(self) -> int:
-        return len(self._letters)
+        return len(self._messages)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._letters
+        return key in self._messages
 
     def put(self, key: K, frames: Frames, now_s: float, *, first: bool = False) -> None:
-        """Keep a message; it is due for sending, ahead of all others if ``first``."""
-        if key in self._letters:
+        """Add a message to send, ahead of all others if ``first``; a message with a known key is ignored."""
+        if key in self._messages:
             return
-        if not self._letters:
+        # An idle outbox makes no progress: patience starts with the first message, not with the last acknowledgement.
+        if not self._messages:
             self._progress_s = now_s
         nbytes = sum(memoryview(frame).nbytes for frame in frames)
-        self._letters[key] = _Letter(frames, nbytes)
+        self._messages[key] = _Unacknowledged(frames, nbytes)
         self._unsent[key] = None
         if first:
-            self._letters.move_to_end(key, last=False)
+            self._messages.move_to_end(key, last=False)
             self._unsent.move_to_end(key, last=False)
         self.nbytes += nbytes
 
     def due(self) -> Iterator[tuple[K, Frames]]:
-        """Yield what has to be sent, oldest first; each is taken for sent once the next is asked for."""
+        """Yield the messages to send, oldest first; each counts as sent once the next one is requested."""
         while self._unsent:
             key = next(iter(self._unsent))
-            yield key, self._letters[key].frames
+            yield key, self._messages[key].frames
             self._unsent.pop(key, None)
 
     def confirm(self, key: K, now_s: float) -> bool:
-        """Forget a message that is safe; return False if it was not kept (any more)."""
-        letter = self._letters.pop(key, None)
-        if letter is None:
+        """Remove an acknowledged message; return False if it is unknown."""
+        message = self._messages.pop(key, None)
+        if message is None:
             return False
         self._unsent.pop(key, None)
-        self.nbytes -= letter.nbytes
+        self.nbytes -= message.nbytes
         self._progress_s = now_s
         return True
 
     def mark_for_resend(self, now_s: float) -> None:
-        """Have everything that is kept sent again."""
-        self.resent += len(self._letters) - len(self._unsent)
-        self._unsent = OrderedDict.fromkeys(self._letters)
+        """Schedule all messages to be resent."""
+        self.resent += len(self._messages) - len(self._unsent)
+        self._unsent = OrderedDict.fromkeys(self._messages)
         self._progress_s = now_s
 
     def still_sending(self, seen_s: float) -> None:
-        """Learn when the connection was last seen to carry what was sent: over a slow one that takes its time."""
+        """Record when the connection last moved bytes: a slow one is making progress without acknowledgements."""
         self._progress_s = max(self._progress_s, seen_s)
 
     def stalled(self, now_s: float) -> bool:
-        """Return whether sent messages have been waiting for a confirmation for longer than the patience."""
-        waiting = len(self._letters) > len(self._unsent)
+        """Return whether sent messages have been unacknowledged for longer than the patience."""
+        waiting = len(self._messages) > len(self._unsent)
         return waiting and now_s - self._progress_s > self._patience_s

@@ -1,4 +1,4 @@
-"""How often who may ask for what: token buckets, one a peer, for what credit and queues do not bound already."""
+"""Token buckets by peer, for requests that neither credit nor queues bound."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+# A bucket takes about 200 bytes; a rig has a handful of peers, so only an attacker reaches this.
 _PEERS_KEPT = 1024
 
 
 class TokenBucket:
-    """Lets through ``burst`` at once and ``per_s`` a second in the long run."""
+    """Admit ``burst`` at once and ``per_s`` a second in the long run."""
 
     __slots__ = ("_burst", "_filled_s", "_per_s", "_tokens")
 
@@ -26,6 +27,7 @@ class TokenBucket:
 
     def take(self, now_s: float) -> bool:
         """Take a token; False if there is none."""
+        # max(): a caller may pass times slightly out of order; the bucket must not lose tokens to that.
         filled = self._tokens + max(0.0, now_s - self._filled_s) * self._per_s
         self._tokens, self._filled_s = min(self._burst, filled), now_s
         if self._tokens < 1:
@@ -38,19 +40,19 @@ class TokenBucket:
         return self._tokens + max(0.0, now_s - self._filled_s) * self._per_s >= 1
 
     def full(self, now_s: float) -> bool:
-        """Return whether it is as if nothing had ever been taken."""
+        """Return whether the bucket is full, that is, equal to a new one."""
         return self._tokens + max(0.0, now_s - self._filled_s) * self._per_s >= self._burst
 
 
 class KeyedRateLimiter(Generic[K]):
-    """A bucket for each peer, for as many as are remembered: those that were there last.
+    """One bucket per peer, for a bounded number of recent peers.
 
     Parameters
     ----------
     per_s, burst
         Of each peer.
     most
-        Peers remembered. Who makes up more names than that shares one bucket with all others that do.
+        Number of peers stored. Peers beyond it share one bucket, so that invented names gain nothing.
     """
 
     def __init__(self, per_s: float, burst: float, most: int = _PEERS_KEPT) -> None:
@@ -60,10 +62,10 @@ class KeyedRateLimiter(Generic[K]):
         self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
         self._strangers = TokenBucket(per_s, burst)
         self.refused = 0
-        """How often there was none to be had."""
+        """Number of refused requests."""
 
     def take(self, peer: K, now_s: float) -> bool:
-        """Take one of a peer's tokens; False, counted, if it has none."""
+        """Take a token of a peer; False, counted, if it has none."""
         bucket = self._buckets.get(peer)
         if bucket is None:
             bucket = self._new(peer, now_s)
@@ -82,6 +84,6 @@ class KeyedRateLimiter(Generic[K]):
         if len(self._buckets) >= self._most:
             oldest, bucket = next(iter(self._buckets.items()))
             if not bucket.full(now_s):
-                return self._strangers  # forgetting it would give it all its tokens back
+                return self._strangers  # removing it would refill it: a peer could evict itself by inventing names
             del self._buckets[oldest]
         return self._buckets.setdefault(peer, TokenBucket(self._per_s, self._burst))

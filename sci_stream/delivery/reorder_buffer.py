@@ -1,4 +1,4 @@
-"""Results in order again, without waiting for ever."""
+"""Restore the order of results with bounded waiting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class ReorderBuffer(Generic[T]):
-    """Release items in order of seq; wait for a missing one only so long and only with so many held back.
+    """Release items in order of seq; stop waiting for a missing one after a time or a number of held items.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class ReorderBuffer(Generic[T]):
         self.late = 0
 
     def push(self, seq: int, item: T, now_s: float) -> list[T]:
-        """Take an item; return those that may go now, in order. One that comes after its turn is counted ``late``."""
+        """Add an item; return those to release now, in order. An item behind the released ones is counted ``late``."""
         if seq < self._next:
             self.late += 1
             return []
@@ -37,17 +37,17 @@ class ReorderBuffer(Generic[T]):
         return self._release(now_s)
 
     def skip(self, seq: int, now_s: float) -> list[T]:
-        """Learn that ``seq`` will never come; return what that sets free."""
+        """Stop waiting for ``seq``, which was dropped; return the items to release now."""
         if seq >= self._next:
             self._skip.add(seq)
         return self._release(now_s)
 
     def expire(self, now_s: float) -> list[T]:
-        """Return what has been held back for too long, and what follows it."""
+        """Return the items held for longer than the patience, and those that follow them."""
         return self._release(now_s)
 
     def flush(self) -> list[T]:
-        """Return all that is held, in order: the series is over."""
+        """Return all held items in order, at the end of a series."""
         out = [item for _, (_, item) in sorted(self._held.items(), key=lambda entry: entry[0])]
         if self._held:
             self._next = max(self._held) + 1
@@ -61,6 +61,7 @@ class ReorderBuffer(Generic[T]):
                 out.append(self._held.pop(self._next)[1])
             elif self._next in self._skip:
                 self._skip.remove(self._next)
+            # Give up on the missing ones at once, not one by one: a lost node leaves a whole block missing.
             elif self._held and self._must_jump(now_s):
                 self._next = min(self._held)
                 self._skip = {seq for seq in self._skip if seq >= self._next}

@@ -1,35 +1,36 @@
-"""How fast something grows that grows in steps, seen from outside."""
+"""Rate of growth of a total that is observed from outside and grows in steps."""
 
 from __future__ import annotations
 
 from collections import deque
 
+# Steps kept beyond the window, so that a camera of one snapshot in ten seconds still shows a rate.
 _STEPS_KEPT = 4
 _SHORTEST_S = 1e-6
 
 
 class ThroughputMeter:
-    """How fast a total grows, over the last few seconds; over its last few steps where they are rare."""
+    """Rate of a total over the last few seconds, or over its last few steps if they are rare."""
 
     def __init__(self, window_s: float = 5.0) -> None:
         self._window_s = window_s
         self._seen: deque[tuple[float, float]] = deque()
 
     def update(self, now_s: float, total: float) -> None:
-        """Take note of the total."""
+        """Record the total; an unchanged one is ignored."""
         if self._seen and self._seen[-1][1] == total:
             return
         self._seen.append((now_s, total))
 
     def per_s(self, now_s: float) -> float:
-        """Return the rate; 0 once there were no more steps for longer than is usual."""
+        """Return the rate; 0 once no step has come for longer than usual."""
         while len(self._seen) > _STEPS_KEPT and now_s - self._seen[0][0] > self._window_s:
             self._seen.popleft()
         if len(self._seen) < 2:
             return 0.0
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         step_s = (last_s - first_s) / (len(self._seen) - 1)
-        # Late by more than three times what is usual: it has stopped, and the rate must not look alive.
+        # Three usual steps without one: the total has stopped growing, and the page must show that.
         if now_s - last_s > max(self._window_s, 3 * step_s):
             return 0.0
         return (last - first) / max(last_s - first_s, _SHORTEST_S)

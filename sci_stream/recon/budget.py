@@ -1,7 +1,4 @@
-"""How many iterations the next snapshot may cost, so that none has to be dropped.
-
-Before a snapshot is dropped, reconstruction gets coarser: that is the order in which a rig gives way.
-"""
+"""Iterations for the next snapshot under load: reconstruction gets coarser before any snapshot is dropped."""
 
 from __future__ import annotations
 
@@ -12,24 +9,24 @@ _NS = 1e9
 
 
 class BudgetController:
-    """Decide the budget of each snapshot from what the ones before it took. Pure: it reads no clock.
+    """Decide the budget of each snapshot from the cost of earlier ones; it reads no clock.
 
-    With no pressure (``period_ns`` = 0) a snapshot is given all iterations. Otherwise as many as fit into a fraction
-    ``headroom`` of the period, at most all, at least ``min_iterations``. While snapshots wait behind it, that share is
-    halved from one to the next, down to ``min_iterations``, until the backlog is gone; then it grows back by an eighth
-    of the whole at a time: quick to give way and slow to return, so that it settles instead of swinging.
+    Without load (``period_ns`` = 0) a snapshot gets all iterations, otherwise as many as fit into the fraction
+    ``headroom`` of the period, between ``min_iterations`` and all. While snapshots are queued behind it, that share is
+    halved from one snapshot to the next until the backlog is gone; then it grows by an eighth of the whole per
+    snapshot.
 
     Parameters
     ----------
     settings
-        What is asked for: ``iterations`` and ``min_iterations``.
+        Source of ``iterations`` and ``min_iterations``.
     iteration_s
         Seconds one iteration takes, if known beforehand (`sci_stream.recon.engine.Engine.warm_up`). Until it is known,
-        a snapshot under pressure is given ``min_iterations``.
+        a snapshot under load gets ``min_iterations``.
     headroom
         Fraction of the period to fill, 0–1; the rest absorbs transfer and jitter.
     tolerated_backlog
-        Snapshots that may wait without being taken for pressure: one arrives while another is solved.
+        Queued snapshots that do not count as load: one arrives while another is solved.
     smoothing
         Weight of the newest measurement in the exponential mean of seconds per iteration, 0–1.
     """
@@ -61,6 +58,7 @@ class BudgetController:
         if period_ns <= 0:
             self._share = 1.0
             return Budget(full)
+        # Multiplicative decrease, additive increase, as TCP: it converges to the sustainable rate without oscillating.
         if backlog > self._tolerated_backlog:
             self._share *= 0.5
         else:
@@ -73,7 +71,7 @@ class BudgetController:
         return Budget(iterations, time_s=period_s)
 
     def record(self, *, iterations: int, solve_ns: int) -> None:
-        """Learn from a solved snapshot what an iteration costs."""
+        """Update the cost of an iteration from a solved snapshot."""
         if iterations < 1 or solve_ns <= 0:
             return
         measured = solve_ns / _NS / iterations

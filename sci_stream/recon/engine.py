@@ -1,4 +1,4 @@
-"""The engine: what a reconstruct node holds. Calibration and prior on the device; a snapshot in, a video out."""
+"""The engine: calibration and prior on a device; a snapshot in, a video out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sci_stream.recon.settings import SolverSettings, default_settings
 __all__ = ["SOLVERS", "Budget", "BudgetController", "Engine", "SolverSettings", "default_settings"]
 
 Watch = Callable[[torch.Tensor], None]
-"""Shown the video as it is after an iteration; must not write to it."""
+"""Called with the video after each iteration; must not write to it."""
 
 # Root mean square of y, in units of scene brightness, below which a relative residual means nothing.
 _DARK = 1e-6
@@ -62,8 +62,8 @@ class Estimate:
 class Engine:
     """Reconstruct snapshots of one calibration with one prior on one device. Used from one thread.
 
-    With ``settings.warm_start`` it remembers the video of the last snapshot and begins from it when the next one that
-    it is given directly continues it; otherwise each result depends on its snapshot alone.
+    With ``settings.warm_start`` it keeps the video of the last snapshot and starts from it if the next snapshot
+    directly continues it; otherwise each result depends on its snapshot alone.
 
     Parameters
     ----------
@@ -74,11 +74,11 @@ class Engine:
     device
         Where to compute.
     settings
-        How to solve when no budget says otherwise.
+        Solver settings, with the iterations to use without a budget.
     video_dtype
-        Of the videos it hands out: float32, or float16, which halves what is copied from a GPU.
+        Of the returned videos: float32, or float16, which halves the copy from a GPU.
     between
-        Called before each iteration; what it raises ends the solve.
+        Called before each iteration; an exception that it raises ends the solve.
     recorder
         How work on the device is recorded to be replayed. None for CUDA graphs on a GPU where ``cuda_graphs``, and
         nothing elsewhere.
@@ -134,10 +134,10 @@ class Engine:
         self._displacement: Displacement | None = None
 
     def displace_masks(self, displacement: Displacement) -> None:
-        """Take the masks to be displaced from where they were calibrated, from the next snapshot on.
+        """Shift the masks from their calibrated position, from the next snapshot on.
 
-        They are placed as exactly as reports can tell, see `Displacement.rounded`. May be called between the iterations
-        of a solve, which goes on with the masks that it began with.
+        The precision is that of reports, see `Displacement.rounded`. May be called between the iterations of a solve,
+        which continues with the masks that it started with.
 
         Raises
         ------
@@ -151,22 +151,22 @@ class Engine:
             self._masks.displace(displacement)
 
     def reduce_memory(self) -> bool:
-        """Give back what the next solve can do without, and have it take less at once, if more slowly.
+        """Release memory that the next solve can do without, and use smaller batches.
 
         Returns
         -------
-        Whether there was anything to spare; may be asked again while there is.
+        Whether anything was released; if so, another call may release more.
         """
-        spared = self._initializer.forget("memory")
+        released = self._initializer.forget("memory")
         if self._graphs is not None:
-            spared |= self._graphs.give_up("memory ran out")
+            released |= self._graphs.give_up("memory ran out")
         if self._recorded_step is not None:
             self._recorded_step.forget()
         if isinstance(self._denoiser, MemoryReducible):
-            spared |= self._denoiser.reduce_memory()
+            released |= self._denoiser.reduce_memory()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return spared
+        return released
 
     @property
     def description(self) -> str:
@@ -175,17 +175,17 @@ class Engine:
 
     @property
     def fault(self) -> str:
-        """What keeps the engine from its full speed; empty if nothing does."""
+        """Why the engine runs below full speed; empty if it does not."""
         faults = ("" if self._graphs is None else self._graphs.fault, projection_fault(self.device))
         return "; ".join(filter(None, faults))
 
     @property
     def start_s(self) -> float:
-        """Seconds that finding the start of the last snapshot took, where the device had nothing else to finish."""
+        """Seconds spent on the start of the last snapshot, if the device was idle."""
         return self._start_s
 
     def forget(self, reason: str = "first") -> None:
-        """Begin the next snapshot cold, and say this word of why."""
+        """Start the next snapshot cold, for this reason."""
         self._initializer.forget(reason)
 
     @property
@@ -265,17 +265,17 @@ class Engine:
         Parameters
         ----------
         snapshot
-            Must be of the engine's calibration. Where it carries the truth, the report says the PSNR.
+            Must belong to the engine's calibration. If it contains the truth, the report has the PSNR.
         budget
-            What it may cost; None for the settings' iterations and no limit of time.
+            Its limits; None for the settings' iterations and no time limit.
         watch
-            Shown the estimate of every iteration, (B, H, W) on the device; its time counts.
+            Called with the estimate of every iteration, (B, H, W) on the device; its time counts.
 
         Returns
         -------
         video, report
-            (B, H, W) in host memory, nominally 0–1, not clipped, finite, a Bayer mosaic if the calibration is one;
-            owned by the caller.
+            (B, H, W) in host memory, nominally 0–1, not clipped, finite; a Bayer mosaic if the calibration is one.
+            The caller owns it.
 
         Raises
         ------
@@ -287,11 +287,11 @@ class Engine:
         return self.begin(snapshot, budget, watch=watch).finish()
 
     def begin(self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None) -> AsyncSolve:
-        """Ask for a reconstruction: `reconstruct`, without waiting for the device where nothing needs to be waited for.
+        """Start a reconstruction, as `reconstruct`, without waiting for the device where possible.
 
-        On a GPU the next one may be begun before this one is finished: its snapshot is copied in while this one is
-        solved, and this one's video is copied out while the next is. A budget with a limit of time has to be watched,
-        and returns with the last iteration asked for. On a CPU the solve is over when this returns.
+        On a GPU the next one may be started before this one is finished: its snapshot is copied in while this one is
+        solved, and this one's video is copied out while the next is solved. With a time limit this returns after the
+        last iteration is issued. On a CPU the solve is complete when this returns.
         """
         require_matching_snapshot(snapshot, self.calibration)
         if self._displacement is not None:
@@ -327,7 +327,7 @@ class Engine:
         return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn)
 
     def _learn(self, solve_s: float, report: SolveReport) -> None:
-        """Remember what an iteration takes, for planning the next solve."""
+        """Store the duration of an iteration, to plan the next solve."""
         self._iteration_s = solve_s / report.iterations
 
     # --- the three stages of a solve
@@ -357,13 +357,14 @@ class Engine:
         return planes, r_inv, r_inv_clipped, self._noise(planes, r_inv)
 
     def _noise(self, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor | None:
-        """Return the variance of y's noise: of the calibration or as the snapshot shows it, whichever is larger."""
+        """Return the variance of y's noise: the calibrated or the estimated one, whichever is larger."""
         if not self.settings.weigh_noise:
             return None
         found = estimate_noise(y, self._masks.phi, r_inv)
         calibrated = self.calibration.noise
         if calibrated is None:
             return found
+        # Masks that shifted or blurred since calibration act as noise, which the calibrated variance does not contain.
         return torch.maximum(found, y.clamp_min(0.0).mul_(calibrated[1]).add_(calibrated[0]))
 
     def initialize(self, snapshot: Snapshot, measurement: Measurement, budget: Budget) -> InitialState:
@@ -412,24 +413,24 @@ class Engine:
         for estimate in iterates:
             if watch is not None:  # recorded iterations overwrite their estimates
                 watch(self._masks.merged(estimate if self._graphs is None else estimate.clone()))
-        # A diverged solve returns the still image and says so, rather than NaN.
+        # A diverged solve returns the still image, and its report says so, instead of NaN.
         finite = estimate.isfinite().all()
         estimate = torch.where(finite, estimate, start.still)
         return Estimate(estimate, _residual(estimate, measurement), finite, sigmas.taken)
 
     def _correlated(self, start: InitialState) -> CorrelatedResidual | None:
-        """Return how the first iterations explain the residual; from ȳ they project, as in the paper."""
+        """Return the data step of the first iterations; from ȳ they project, as in the paper."""
         if start.error is None or not self.settings.correlated:
             return None
         prior = self._masks.linear.first_iterations
         return CorrelatedResidual(prior.posterior_mean, start.error.moves, self.settings.correlated)
 
     def _levels(self, start: InitialState) -> torch.Tensor | None:
-        """Return σ at each pixel as a multiple of σ; from ȳ it is the same everywhere, as in the paper."""
+        """Return the relative noise level at each pixel; None from ȳ, as in the paper."""
         return start.error.levels() if self.settings.local_sigma and start.error is not None else None
 
     def _interruptible(self, sigmas: Iterable[float]) -> Iterator[float]:
-        """Pass σ on, calling `between` before each iteration."""
+        """Yield each σ after calling `between`."""
         for sigma in sigmas:
             self._between()
             yield sigma
@@ -444,12 +445,12 @@ def _residual(v: torch.Tensor, measurement: Measurement) -> torch.Tensor:
 
 
 def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> None:
-    """Raise if a snapshot, or the truth that it carries, is not of a calibration.
+    """Raise if a snapshot, or the truth in it, does not belong to a calibration.
 
     Raises
     ------
     CalibrationError
-        Saying what does not fit.
+        With the mismatch.
     """
     what = f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
     if snapshot.counts.shape != calibration.shape:

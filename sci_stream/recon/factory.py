@@ -1,4 +1,4 @@
-"""The algorithms by name, with a rig's settings bound to them. Adding one is a file here and an entry in `SOLVERS`."""
+"""The algorithms by name, with a rig's settings bound to them. To add one, write a module and an entry in `SOLVERS`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def solver_step(settings: SolverSettings) -> Step:
     Raises
     ------
     ConfigError
-        If there is none of this name.
+        If the name is unknown.
     """
     try:
         return SOLVERS[settings.solver][1]
@@ -78,7 +78,7 @@ def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
     Raises
     ------
     ConfigError
-        If there is none of this name.
+        If the name is unknown.
     """
     own = solver_step(settings)
     return SOLVERS[settings.solver][0](settings, step or own)
@@ -87,12 +87,12 @@ def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
 def make_rule(
     settings: SolverSettings, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor
 ) -> tuple[Rule, Observe | None]:
-    """Return the λ rule for one solve, and its callback after each iteration, if anything.
+    """Return the λ rule for one solve and its callback after each iteration, if any.
 
     Parameters
     ----------
     settings
-        They name the rule.
+        Source of the rule.
     y, phi, r_inv
         As for `sci_stream.recon.algorithms.gap.gap`.
     """

@@ -1,4 +1,4 @@
-"""The masks of a calibration on the device, where they were calibrated or displaced from there."""
+"""The masks of a calibration on the device, at their calibrated position or shifted from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sci_stream.recon.initialization.lmmse import LmmseEstimator
 
 
 class MaskStack:
-    """Φ by planes P (1, or a mosaic's 4), and what follows from it alone.
+    """Φ by planes P (1, or a mosaic's 4), and quantities derived from it.
 
     Parameters
     ----------
     calibration
-        Its masks are copied to the device once, and again when they are displaced.
+        Its masks are copied to the device once, and again at each shift.
     device
-        Where to hold them.
+        Where to keep them.
     in_place
         Write everything that follows from displaced masks to where it was before, since recordings read it there.
     """
@@ -38,9 +38,9 @@ class MaskStack:
         self.displace(NO_DISPLACEMENT)
 
     def displace(self, displacement: Displacement) -> None:
-        """Move the masks from where they were calibrated, as exactly as `Displacement.rounded`."""
+        """Shift the masks from their calibrated position, to the precision of `Displacement.rounded`."""
         calibration, displacement = self._calibration, displacement.rounded()
-        # A copy: the calibration's arrays are read-only, which torch does not know.
+        # A copy: the calibration's arrays are read-only, which torch does not support.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
         phi = self.planes(phi if displacement.is_none else shift_masks(phi, displacement))
         # Recordings read the masks at their address: keep it.
@@ -64,7 +64,7 @@ class MaskStack:
         return LmmseEstimator(self.phi, self.r_inv)
 
     def planes(self, image: torch.Tensor) -> torch.Tensor:
-        """Put the plane dimension first: four planes of a mosaic, or the one there is."""
+        """Add the plane dimension in front: four planes of a mosaic, else one."""
         return image.unsqueeze(0) if self._calibration.bayer is None else bayer_planes.split(image)
 
     def merged(self, planes: torch.Tensor) -> torch.Tensor:

@@ -20,10 +20,10 @@ class Measurement:
     r_inv
         (P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels without a valid measurement.
     noise
-        n², (P, h, w), the variance of y's noise; None to explain every pixel exactly.
+        n², (P, h, w), the variance of y's noise; None to fit every pixel exactly.
     r_inv_clipped
-        As ``r_inv``, but with saturated pixels: clipped y is wrong, and still the best guess of a highlight. None
-        where none are saturated.
+        As ``r_inv``, but with saturated pixels: clipped y is wrong, yet the best guess of a highlight. None if none
+        are saturated.
     saturated_fraction
         Of all pixels, 0–1.
     """

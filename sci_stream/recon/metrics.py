@@ -1,10 +1,12 @@
-"""How near a reconstruction is to the truth: PSNR with peak 1.0 and SSIM as Wang et al. defined it in 2004."""
+"""Quality of a reconstruction: PSNR with peak 1.0, and SSIM as defined by Wang et al. in 2004."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
+# The window and constants of 2004. Published codes differ (uniform windows, padding, downsampling), and so do their
+# values.
 _SSIM_SIZE = 11
 _SSIM_SIGMA = 1.5
 _SSIM_C1 = 0.01**2

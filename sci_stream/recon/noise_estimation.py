@@ -1,10 +1,10 @@
 r"""Estimate the noise of a snapshot from the snapshot alone, as a variance a + b·y.
 
 A measurement differs from Φx by the noise of the sensor, by quantisation, and by masks that have shifted or blurred
-since they were calibrated. All of these leave the same trace where the scene is smooth and still: a window in which the
-scene is a plane x = c₀ + c₁Δrow + c₂Δcolumn is measured as (c₀ + c₁Δrow + c₂Δcolumn)·Σφ, and what remains of a least
-squares fit of that is noise. Texture and motion remain too, so the smoothest windows decide: in classes of brightness a
-low quantile of the remaining variance, corrected for the χ² distribution that it has if there is noise alone.
+since they were calibrated. All of these have the same effect where the scene is smooth and still: a window in which the
+scene is a plane x = c₀ + c₁Δrow + c₂Δcolumn is measured as (c₀ + c₁Δrow + c₂Δcolumn)·Σφ, and the residual of a least
+squares fit of that is noise. Texture and motion also contribute, so the smoothest windows decide: in each class of
+brightness a low quantile of the residual variance, corrected for the χ² distribution that it has for noise alone.
 
 References
 ----------
@@ -23,7 +23,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 _WINDOW_PX = 5
 _STRIDE_PX = 3
 _CLASSES = 8
-# Per class. In smaller images the smoothest window may well be textured.
+# Per class. With fewer windows the smoothest one is likely to contain texture.
 _FEWEST_WINDOWS = 30
 
 # Of the windows of a class. With 0.2, texture and motion all over the image are taken for noise: up to 3 dB are lost on
@@ -39,12 +39,12 @@ _TINY = 1e-12
 def estimate_noise(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
     """Estimate the variance of the noise of a measurement at each pixel.
 
-    No number leaves the device.
+    No value is copied to the host.
 
     Parameters
     ----------
     y
-        (P, H, W), the measurement by planes; a mosaic's four have their noise in common.
+        (P, H, W), the measurement by planes; the four of a mosaic share one noise model.
     phi
         (P, B, H, W), the masks.
     r_inv
@@ -65,7 +65,7 @@ def estimate_noise(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> t
 
 
 def _windows(y: torch.Tensor, opened: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean of y and the variance that a plane leaves, (windows,) both; infinite where pixels are invalid."""
+    """Return the mean of y and the residual variance of a plane, (windows,) both; infinite where pixels are invalid."""
     size = _WINDOW_PX
     at = torch.arange(size, dtype=y.dtype, device=y.device) - size // 2
     down, right = (grid.reshape(-1, 1) for grid in torch.meshgrid(at, at, indexing="ij"))

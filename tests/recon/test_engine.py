@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -386,7 +385,9 @@ def test_an_unknown_solver_is_named(make_calibration: MakeCalibration) -> None:
 def test_running_out_of_device_memory_is_a_fault_of_the_device(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    greedy = Mock(spec=TvDenoiser(), side_effect=torch.cuda.OutOfMemoryError("CUDA out of memory"))
+    def greedy(frames: torch.Tensor, sigma: float) -> torch.Tensor:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
     calibration = make_calibration()
     with pytest.raises(DeviceError, match=r"ran out of memory.*about 0.0 GiB free.*4 frames of 32×40 pixels"):
         _engine(calibration, denoiser=greedy).reconstruct(expose(calibration, make_video()))

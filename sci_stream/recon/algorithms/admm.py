@@ -1,7 +1,7 @@
-r"""Plug-and-play ADMM, the paper's Section 3: for measurements whose noise is not to be reproduced.
+r"""Plug-and-play ADMM, the paper's Section 3, for noisy measurements.
 
-ADMM solves ``min ½‖y − Φx‖² + λ g(v)  s.t.  x = v``. Where GAP's x explains every measured pixel exactly, noise
-included, ADMM's weighs the measurement against the prior: the heavier ρ = γ, the smaller the weight of y.
+ADMM solves ``min ½‖y − Φx‖² + λ g(v)  s.t.  x = v``. GAP's x fits every measured pixel exactly, noise
+included; ADMM's weighs the measurement against the prior: the larger ρ = γ, the smaller the weight of y.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def admm_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `admm`; ``state.accumulated`` is u."""
     v, u, iteration = state.v, state.accumulated, state.iteration
     y, phi, r_inv = problem.y, problem.phi, problem.r_inv
-    # 1/(R + γ) out of 1/R, so that pixels without a measurement stay without one.
+    # 1/(R + γ) computed from 1/R, which is 0 at pixels without a measurement, so that they keep v − u.
     ridge = 1.0 + problem.gamma * r_inv
     if problem.noise_ratio is not None:
         ridge = ridge + problem.noise_ratio / on_device(sigma, r_inv).square()
@@ -66,11 +66,11 @@ def admm(
         v ← D_σ(x + u)
         u ← u + (x − v)
 
-    The first line is the minimiser of ½‖y − Φx‖² + ½γ‖x − (v − u)‖²: the matrix that is to be inverted is block
-    diagonal, and the Woodbury identity leaves one division a pixel. u is the paper's dual variable divided by ρ = γ,
-    which stays the same from one iteration to the next (the paper's γ_k = 1) while σ falls by its schedule, as in the
-    published code. Where the noise of y is known, γ grows by n²/(2σ²) as σ falls: by what it is compared with what the
-    prior is to settle.
+    The first line is the minimiser of ½‖y − Φx‖² + ½γ‖x − (v − u)‖²: the matrix to invert is block diagonal, and the
+    Woodbury identity leaves one division per pixel. u is the paper's dual variable divided by ρ = γ,
+    which is constant over the iterations (the paper's γ_k = 1) while σ falls by its schedule, as in the
+    published code. Where the noise of y is known, γ grows by n²/(2σ²) as σ falls: by the variance of
+    the noise relative to that of the errors that remain.
 
     Parameters
     ----------
@@ -79,11 +79,11 @@ def admm(
     denoise, sigmas, noise, observe
         As for `gap`.
     correlated
-        How the first iterations explain what v − u leaves, as for `gap`; γ takes no part in that.
+        Data step of the first iterations, as for `gap`; it does not involve γ.
     relative
         The level to denoise with at each pixel as a multiple of σ, as for `gap`.
     gamma
-        γ ≥ 0, in units of Σφ². With γ = 0, x explains the measurement exactly, as GAP's does.
+        γ ≥ 0, in units of Σφ². With γ = 0, x fits the measurement exactly, as GAP's does.
     step
         How an iteration is done.
 

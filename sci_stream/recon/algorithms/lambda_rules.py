@@ -1,4 +1,4 @@
-r"""The λ rules that look at the iterates: the paper's adaptive one, and one that follows the residual; λ = σ²."""
+r"""λ rules that depend on the iterates: the paper's adaptive rule, and one that follows the residual; λ = σ²."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sci_stream.recon.algorithms.schedule import SigmaSchedule
 
 
 class AdaptiveRule:
-    r"""Lower λ only when the iterates have come to rest.
+    r"""Lower λ only once the iterates stop converging.
 
     ::
 
         Δ_{k+1} = (‖x^(k+1) − x^(k)‖₂ + ‖v^(k+1) − v^(k)‖₂) / √(nB)
         λ_{k+1} = ξ λ_k  if Δ_{k+1} ≥ η Δ_k,  else λ_k
 
-    As long as each move is shorter than η times the one before, the iteration still converges at this λ and is left to
-    it; but no longer than leaves time to arrive at the lowest λ in steps of ξ. Where the budget is too short for these
-    steps, they are lengthened. Keeps two videos in memory; on a GPU the host waits for the device in every iteration.
+    While each step is shorter than η times the previous one, the iteration still converges at this λ and stays there,
+    as long as the budget allows to reach the lowest λ in steps of ξ; for a smaller budget the steps are longer.
+    It keeps two videos in memory; on a GPU the host waits for the device in every iteration.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class AdaptiveRule:
         self._delta_before: torch.Tensor | None = None
 
     def observe(self, x: torch.Tensor, v: torch.Tensor) -> None:
-        """Take note of an iteration's x and v; see `sci_stream.recon.algorithms.gap.Observe`."""
+        """Record x and v of an iteration; see `sci_stream.recon.algorithms.gap.Observe`."""
         if self._before is not None:
             x_before, v_before = self._before
             moved = torch.linalg.vector_norm(x - x_before) + torch.linalg.vector_norm(v - v_before)
@@ -67,7 +67,7 @@ class AdaptiveRule:
         return max(self._step, remaining / left)
 
     def sigma(self, planned: float) -> float:
-        """Return what is planned."""
+        """Return the planned σ."""
         return planned
 
     def _converging(self) -> bool:
@@ -78,14 +78,14 @@ class AdaptiveRule:
 
 
 SIGMA_PER_ERROR = 2.0
-"""How many times the error that the residual shows σ may be. See research/schedule-research.md."""
+"""Largest σ in units of the error that the residual shows. See research/schedule-research.md."""
 
 SIGMA_FLOOR = 2 / 255
-"""σ below which the residual does not bring it: an eight-bit display shows no less."""
+"""Lower bound of the limit: an eight-bit display does not resolve less."""
 
 
 class ResidualRule:
-    r"""Follow the schedule, but never far above the error that the residual still shows.
+    r"""Follow the schedule, bounded by the error that the residual shows.
 
     An estimate v whose error is white with standard deviation s leaves y − Φv with the variance s² Σφ² + noise, so
 
@@ -93,10 +93,9 @@ class ResidualRule:
 
         s = ‖y − Φv‖₂ / (Σ_pixels R)^½,   σ = min(planned σ, 2 s)
 
-    A σ far above s makes the denoiser smooth away detail that the measurement had already brought to light: scenes that
-    hardly move, or are full of fine texture, have a small s after few iterations, and would lose decibels on their way
-    down the schedule. Errors that Φ does not see, those of fast motion first of all, leave s too small, hence the
-    factor. Measurement noise is part of s: σ stays above it.
+    With σ far above s the denoiser removes detail that is already recovered: scenes with little motion or much fine
+    texture have a small s after few iterations, and would lose decibels along the schedule. Errors in the null space of
+    Φ, mainly of fast motion, make s too small, hence the factor. Measurement noise is part of s, so σ stays above it.
 
     Parameters
     ----------
@@ -116,7 +115,7 @@ class ResidualRule:
         self._limit: torch.Tensor | None = None
 
     def observe(self, x: torch.Tensor, v: torch.Tensor) -> None:  # noqa: ARG002 - as `sci_stream.recon.algorithms.gap.Observe`
-        """Look at an iteration's v."""
+        """Update the limit from v of an iteration."""
         residual = (self._y - forward(self._phi, v)).mul_(self._part)
         self._limit = self._scale * torch.linalg.vector_norm(residual)
 
@@ -125,9 +124,9 @@ class ResidualRule:
         return remaining / left
 
     def sigma(self, planned: float) -> float:
-        """Return the lower of what is planned and what the residual allows; nothing is known before the first v."""
+        """Return the planned σ, or the limit if it is lower; there is no limit before the first v."""
         if self._limit is None:
             return planned
         limit = float(self._limit)
-        # A diverged estimate has no finite residual; the engine finds out.
+        # The residual of a diverged estimate is not finite; the engine detects it after the solve.
         return min(planned, max(limit, SIGMA_FLOOR)) if math.isfinite(limit) else planned

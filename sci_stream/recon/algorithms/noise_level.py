@@ -1,4 +1,4 @@
-"""A noise level that the host and the device both know, and that may differ from place to place."""
+"""A noise level σ with a copy on the device and, optionally, a map over the pixels."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import torch
 
 
 class NoiseLevel(float):
-    """σ as a number, with what else is known of it.
+    """σ as a number, with a scalar on the device and a map of relative levels.
 
-    A recorded iteration is replayed with another σ by writing to a scalar on the device. So a denoiser that can be
-    recorded computes with `on_device`, and decides with the number.
+    A recorded iteration is replayed with another σ by writing to a scalar on the device. So a recordable denoiser
+    computes with `on_device`, and branches on the number only. It is a number so that
+    other denoisers need not know this class.
 
     Parameters
     ----------
     sigma
         σ on the 0–1 scale.
     tensor
-        The device's own copy of it, (); None if there is none.
+        Its copy on the device, (); None if there is none.
     relative
-        The level at each pixel as a multiple of σ, (P, H, W): the same for all images of a plane, of which a batch
-        holds as many as of the next one. A denoiser that can tell places apart computes with `sigma_map`; others take
-        σ for all of them. None where it is the same everywhere.
+        The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane; a batch holds equally many
+        images of each plane. A denoiser with a noise map uses `sigma_map`; others use σ everywhere. None if it is
+        the same everywhere.
     """
 
     __slots__ = ("relative", "tensor")
@@ -30,34 +31,34 @@ class NoiseLevel(float):
     def __new__(
         cls, sigma: float, tensor: torch.Tensor | None = None, relative: torch.Tensor | None = None
     ) -> NoiseLevel:
-        """Join a number and what is known of it."""
+        """Create the number and set its attributes."""
         level = super().__new__(cls, sigma)
         level.tensor, level.relative = tensor, relative
         return level
 
 
 def scaled(sigma: float, factor: float) -> float:
-    """Return σ times a fixed factor; with a copy on the device, computed there, if σ has one."""
+    """Return σ times a fixed factor, with its copy on the device and its map."""
     if not isinstance(sigma, NoiseLevel):
         return sigma * factor
     return NoiseLevel(sigma * factor, None if sigma.tensor is None else sigma.tensor * factor, sigma.relative)
 
 
 def local_sigma(sigma: float, relative: torch.Tensor | None) -> float:
-    """Return σ as a level that is this multiple of σ at each pixel, (P, H, W); as it is for None."""
+    """Return σ with a map of relative levels, (P, H, W); unchanged for None."""
     if relative is None:
         return sigma
     return NoiseLevel(sigma, sigma.tensor if isinstance(sigma, NoiseLevel) else None, relative)
 
 
 def on_device(sigma: float, like: torch.Tensor) -> torch.Tensor:
-    """Return σ as a scalar tensor on the device and in the dtype of ``like``: its own copy if it has one."""
+    """Return σ as a scalar tensor on the device and in the dtype of ``like``: its copy if it has one."""
     known = sigma.tensor if isinstance(sigma, NoiseLevel) else None
     return like.new_full((), sigma) if known is None else known
 
 
 def sigma_map(sigma: float, like: torch.Tensor) -> torch.Tensor:
-    """Return the level at each pixel, (P, H, W), on the device of ``like``; () where it is the same everywhere."""
+    """Return σ at each pixel, (P, H, W), on the device of ``like``; () if it is the same everywhere."""
     level = on_device(sigma, like)
     relative = sigma.relative if isinstance(sigma, NoiseLevel) else None
     return level if relative is None else level * relative

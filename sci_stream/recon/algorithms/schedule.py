@@ -1,4 +1,4 @@
-"""Which noise level σ to denoise with, when: a schedule, planned against what time is left, and its λ rule; λ = σ²."""
+"""Noise level σ of each iteration: a schedule that is re-planned to the remaining time, and its λ rule; λ = σ²."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Shape(StrEnum):
     GEOMETRIC = "geometric"
     """By a constant factor an iteration, λ_{k+1} = ξ λ_k."""
     STEPWISE = "stepwise"
-    """In a few equally long plateaus, as the published scripts do."""
+    """In a few equally long plateaus, as in the published code."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigmaSchedule:
-    """The noise levels σ of a whole solve, as a function of how far it has come.
+    """Noise levels σ of a solve as a function of its progress.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class SigmaSchedule:
     shape
         See `Shape`. Geometric beats plateaus at small budgets.
     plateaus
-        How many, for a stepwise schedule: their levels are spaced geometrically.
+        Number of levels of a stepwise schedule, spaced geometrically.
 
     Raises
     ------
@@ -83,25 +83,25 @@ def ladder_forms(schedule: SigmaSchedule, form: Callable[[float], Hashable]) -> 
 
 
 class LambdaRule(StrEnum):
-    """What decides how σ falls."""
+    """Rule by which σ falls."""
 
     MONOTONE = "monotone"
     """The schedule alone: λ falls with every iteration, the paper's rule a)."""
     ADAPTIVE = "adaptive"
-    """λ falls when the iterates have come to rest, the paper's rule b)."""
+    """λ falls once the iterates stop converging, the paper's rule b)."""
     RESIDUAL = "residual"
-    """The schedule, but never far above what the residual says is still wrong."""
+    """The schedule, bounded by the error that the residual shows."""
 
 
 class Rule(Protocol):
     """The λ rule of one solve, called by `AnytimeSchedule`; `lambda_rules` has those that depend on the iterates."""
 
     def stride(self, remaining: float, left: int) -> float:
-        """Return by how much progress moves on: ``remaining`` of it to go, in ``left`` iterations, ≥ 1."""
+        """Return the increase of progress, given ``remaining`` progress and ``left`` iterations, ≥ 1."""
         ...
 
     def sigma(self, planned: float) -> float:
-        """Return the σ to denoise with where the schedule has arrived at ``planned``."""
+        """Return the σ to denoise with if the schedule has ``planned``."""
         ...
 
 
@@ -119,15 +119,15 @@ class MonotoneRule:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one snapshot may cost.
+    """Limits of the solve of one snapshot.
 
     Parameters
     ----------
     iterations
         Most iterations to spend, ≥ 1.
     time_s
-        Seconds from the start of the solve after which to stop, None for no limit. Iterations that were promised as a
-        minimum, and the one at the lowest σ, are spent whatever the time.
+        Seconds after which to stop the solve; None for no limit. The minimum number of iterations, and the one at the
+        lowest σ, are spent regardless.
     """
 
     iterations: int
@@ -152,9 +152,9 @@ class Budget:
 
 
 class AnytimeSchedule(Iterator[float]):
-    r"""Hand out σ one iteration at a time, re-planned before each so that it is always the lowest that ends a solve.
+    r"""Yield σ one iteration at a time, re-planned before each so that a solve always ends at the lowest σ.
 
-    With m iterations left, by count or by time, whichever ends first, progress p moves on by (1 − p)/m: with unlimited
+    With m iterations left, by count or by time, whichever ends first, progress p grows by (1 − p)/m: with unlimited
     time that is exactly `SigmaSchedule.ladder`; when time runs out faster than planned, the remaining levels are passed
     through in longer strides. If an iteration took so much longer than those before that the time is up with the lowest
     σ not yet reached, one more iteration is spent on it: a budget is overrun by one iteration at most.
@@ -162,17 +162,17 @@ class AnytimeSchedule(Iterator[float]):
     Parameters
     ----------
     schedule, budget
-        What to pass through, in how many iterations or how long.
+        Levels to pass through, and the number of iterations or the time for it.
     min_iterations
         Spent even if the time is up; ``budget.iterations`` still bounds them.
     iteration_s
-        What one iteration is expected to take, from earlier snapshots; None if unknown, then the first one shows.
+        Expected time of an iteration, from earlier snapshots; None to measure the first one.
     clock
         Monotonic seconds. Must wait for the device where the device runs asynchronously.
     started_s
         The clock's reading when the solve began; None for now.
     rule
-        The λ rule. Whatever it says, progress is complete with the last iteration.
+        The λ rule. Progress is complete with the last iteration regardless of it.
     """
 
     def __init__(
@@ -199,12 +199,14 @@ class AnytimeSchedule(Iterator[float]):
 
     @property
     def taken(self) -> int:
-        """How many levels were handed out."""
+        """Number of levels yielded."""
         return self._taken
 
     def __next__(self) -> float:
         left = self._iterations_left()
         if left <= 0:
+            # The lowest σ is always reached: stopping at a high one leaves an over-smoothed video, worse than one
+            # overrun.
             if self._progress >= 1.0:
                 raise StopIteration
             left = 1
@@ -225,6 +227,7 @@ class AnytimeSchedule(Iterator[float]):
             self._first_iteration_s = now
             each_s = self._expected_s
         else:
+            # Of this solve alone: the device may be shared, and what earlier snapshots took says little about now.
             each_s = (now - self._first_iteration_s) / self._taken
         remaining_s = self._budget.time_s - (now - self._started_s)
         if remaining_s <= 0:

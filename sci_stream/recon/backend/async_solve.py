@@ -1,4 +1,4 @@
-"""A solve that has been asked for: its video is on its way."""
+"""A solve that may still be running on the device."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class AsyncSolve:
     arrival
         The video, (B, H, W), and two numbers: its residual, and 1 if the solve came out finite, else 0.
     report
-        What is known already; the rest is filled in.
+        Fields known so far; `finish` sets the others.
     truth
-        What the video should be, if known.
+        The true video, if known.
     watch
         With its last two laps around the solve.
     finished
-        Called with the seconds of the solve and the completed report, once.
+        Called once, with the duration of the solve, s, and the completed report.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class AsyncSolve:
         solve_s = self._watch.seconds()
         report = dataclasses.replace(
             self._report,
+            # Known only now: looking at the flag earlier would make the host wait for the device.
             start=self._report.start if finite else Start.COLD,
             start_reason=self._report.start_reason if finite else "diverged",
             solve_ns=int(solve_s * 1e9),

@@ -25,7 +25,7 @@ from sci_stream.recon.algorithms.noise_level import NoiseLevel
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
-"""Takes work on tensors that stay where they are; returns how to do it again."""
+"""Record work on tensors at fixed addresses; return a function that repeats it."""
 
 
 MOST_PIXELS = 2**26
@@ -117,7 +117,7 @@ class Graphs:
     Parameters
     ----------
     recorder
-        How to record; `record_cuda_graph` bound to a device.
+        `record_cuda_graph` bound to a device.
     fault
         Why nothing is recorded; empty while it is.
     """
@@ -131,7 +131,7 @@ class Graphs:
         return len(self._held)
 
     def give_up(self, why: str) -> bool:
-        """Let go of all recordings and make no more; return whether there were any."""
+        """Release all recordings and make no more; return whether there were any."""
         held = bool(self._held)
         self.fault = self.fault or f"iterations are not recorded: {why}"
         self._held.clear()
@@ -352,7 +352,7 @@ class CudaGraphStep:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a recording's own, contiguous."""
+    """Return a contiguous copy that a recording owns."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -384,13 +384,13 @@ def record_cuda_graph(device: torch.device) -> Recorder:
             side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
-                for _ in range(3):  # libraries load, choose their ways and allocate, none of which can be recorded
+                for _ in range(3):  # libraries load, choose algorithms and allocate, none of which can be recorded
                     work()
             torch.cuda.current_stream(device).wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize(device)  # what fails up to here is no fault of the capture
             try:
-                # Of this thread only: others may copy and allocate meanwhile.
+                # Restricted to this thread: others may copy and allocate in the meantime.
                 with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
                     work()
             except Exception as error:

@@ -14,7 +14,7 @@ _NAME = re.compile(r"auto|cpu|cuda(:(?P<index>\d+))?")
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """Return the device a rig asks for.
+    """Return the device of this name.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def pick_device(name: str = "auto") -> torch.device:
     ConfigError
         If the name is none of these.
     DeviceError
-        If the device is not there.
+        If the device is not available.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -49,7 +49,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """Say in words what a device is: ``"NVIDIA H200 (cuda:0)"``, ``"AMD EPYC 7543 (2 threads)"``."""
+    """Describe a device: ``"NVIDIA H200 (cuda:0)"``, ``"AMD EPYC 7543 (2 threads)"``."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} (cuda:{device.index or 0})"
     threads = torch.get_num_threads()
@@ -57,10 +57,10 @@ def describe_device(device: torch.device) -> str:
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Tell whether a device multiplies bfloat16 in hardware, at a multiple of its speed in float32."""
+    """Return whether a device multiplies bfloat16 in hardware, several times faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    # Not public, and absent in older releases of torch; there the answer is the one that always works.
+    # Not public, and absent in older releases of torch: False is safe there, only slower.
     supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return supported is not None and bool(supported())
 
@@ -91,8 +91,8 @@ def _host_memory() -> dict[str, int]:
 def half_dtype(device: torch.device) -> torch.dtype | None:
     """Return the 16-bit type in which a device convolves at a multiple of its speed in float32; None if there is none.
 
-    float16 on GPUs with matrix units: it has three bits more than bfloat16, and images need no wide range. bfloat16 on
-    processors, which have no float16 to speak of.
+    float16 on GPUs with matrix units: it has three bits more of mantissa than bfloat16, and images need no wide range.
+    bfloat16 on processors, which lack fast float16.
     """
     if device.type == "cuda":
         return torch.float16 if torch.cuda.get_device_capability(device) >= (7, 0) else None
@@ -104,16 +104,16 @@ _LARGE_GPU_MULTIPROCESSORS = 80
 
 
 def is_large_gpu(device: torch.device) -> bool:
-    """Tell whether a device runs the full network at video rates: a GPU with matrix units and many multiprocessors."""
+    """Return whether a device runs the full network at video rates: a large GPU with matrix units."""
     if device.type != "cuda" or half_dtype(device) is None:
         return False
     return torch.cuda.get_device_properties(device).multi_processor_count >= _LARGE_GPU_MULTIPROCESSORS
 
 
 def prepare_libraries(device: torch.device) -> None:
-    """Let cuDNN try which of its ways is fastest for each shape, and let float32 be float32; nothing on a CPU.
+    """Let cuDNN choose the fastest algorithm for each shape, and disable TF32; nothing on a CPU.
 
-    By default torch convolves float32 on a GPU in TF32, which has float16's ten bits of mantissa.
+    By default torch convolves float32 on a GPU in TF32, with ten bits of mantissa as in float16.
     """
     if device.type != "cuda":
         return

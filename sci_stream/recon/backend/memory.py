@@ -11,12 +11,12 @@ from sci_stream.errors import DeviceMemoryError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import describe_device
 
-# Of torch's allocator for the CPU, which raises no class of its own.
+# Message of torch's CPU allocator, which raises a plain RuntimeError.
 _CPU_WORDS = "can't allocate memory"
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error of torch or NumPy means that there was no memory.
+    """Return whether an error of torch or NumPy means out of memory.
 
     >>> ran_out_of_memory(MemoryError()), ran_out_of_memory(ValueError("can't allocate memory"))
     (True, False)
@@ -28,12 +28,12 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def within_memory(calibration: Calibration, device: torch.device) -> Iterator[None]:
-    """Say what a solve needs where its device runs out of memory.
+    """Turn out-of-memory errors into one that states the memory needed.
 
     Raises
     ------
     DeviceMemoryError
-        In place of whatever torch or NumPy raise then.
+        In place of the errors of torch and NumPy.
     """
     try:
         yield
@@ -61,8 +61,8 @@ more of a layer in its cache that way, a GPU something of it in its L2, and its 
 def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[int]:
     """Cut frames into chunks of nearly equal size.
 
-    Equal ones, because a network is prepared for each size of chunk it meets, and because a small rest at the end would
-    leave most of a device idle.
+    Equal sizes, because a network is prepared for each size of chunk, and because a small remainder would leave most of
+    a device idle.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[
 
 
 def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int) -> int:
-    """Return how much memory a solve takes at most, from the calibration to the video, step by step.
+    """Return the peak memory of a solve, bytes.
 
-    Alive at the fullest moment are, of videos in float32: masks, and once more by their temporal frequencies, start,
-    the last estimate, and of the new iteration the projected frames, the denoised ones and one in between; maps of a
-    single frame, most of them to weigh one start against another; what a network of 64 channels holds of its chunk in
-    float32, features in and out at half resolution; and a chunk of temporal frequencies before and after it.
+    At the peak there are, as float32 videos: the masks and their temporal frequencies, the start, the last estimate,
+    and of the new iteration the projected frames, the denoised ones and an intermediate; maps of a single frame, most
+    of them for comparing starts; activations of a network of 64 channels for a chunk, in and out, at half resolution;
+    and a chunk of temporal frequencies, in and out.
 
     Recorded work, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to eight videos
     more: the preceding video, both starts, and v with what the recordings share.

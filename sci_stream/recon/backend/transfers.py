@@ -1,9 +1,8 @@
 """Asynchronous copies between host and device, and clocks that do not block computation.
 
-A GPU has engines of its own for copying. They are used where copies go through page-locked memory, on streams other
-than the computing one: the next snapshot comes in and the last video goes out while one is solved. Page-locked memory
-is torch's to recycle: a buffer is used again once it is unreferenced and its copy is over, so there are as many as are
-under way. On a CPU there is nothing to copy, and every function here says so in its first line.
+A GPU has copy engines of its own. They work in parallel with computation if copies use page-locked memory and streams
+other than the computing one: the next snapshot is copied in and the last video out while one is solved. torch recycles
+page-locked buffers once they are unreferenced and their copy is complete. On a CPU nothing is copied.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 
 
 class Arrival:
-    """Tensors on their way to the host."""
+    """Tensors that are being copied to the host."""
 
     def __init__(self, tensors: tuple[torch.Tensor, ...], event: torch.cuda.Event | None = None) -> None:
         self._tensors = tensors
@@ -29,14 +28,14 @@ class Arrival:
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def arrays(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """Wait for them; the arrays are the caller's."""
+        """Wait for the copy; the caller owns the arrays."""
         if self._event is not None:
             self._event.synchronize()
         return tuple(tensor.numpy() for tensor in self._tensors)
 
 
 class Transfers:
-    """Moves arrays to a device and results back, each way on a stream of its own."""
+    """Copy arrays to a device and results back, with a stream for each direction."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -45,9 +44,9 @@ class Transfers:
         self._down = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        """Return an array on the device. What is computed with it afterwards waits for it, the host does not.
+        """Return an array on the device. Later computations wait for the copy; the host does not.
 
-        On a CPU it is the array's own memory.
+        On a CPU the tensor shares the array's memory.
         """
         host = torch.from_numpy(array)
         if self._up is None:
@@ -56,13 +55,14 @@ class Transfers:
             tensor = host.pin_memory().to(self._device, non_blocking=True)
         computing = torch.cuda.current_stream(self._device)
         computing.wait_stream(self._up)
+        # Otherwise torch may recycle the memory as soon as the copying stream is done, while the solve still reads it.
         tensor.record_stream(computing)
         return tensor
 
     def download(self, *tensors: torch.Tensor) -> Arrival:
-        """Begin to bring tensors to the host, once what was asked of the device so far is done.
+        """Start copying tensors to the host after all work issued so far.
 
-        On a CPU they are there; those that must not change afterwards must not be anybody else's.
+        On a CPU they are returned as they are; the caller must not modify them afterwards.
         """
         if self._down is None:
             return Arrival(tensors)
@@ -79,7 +79,7 @@ class Transfers:
 
 
 class Stopwatch:
-    """Measures what a device spends between two points of its work, without waiting at either."""
+    """Measure the time between two points of a device's work without waiting at either."""
 
     def __init__(self, device: torch.device) -> None:
         self._events: list[torch.cuda.Event] | None = [] if device.type == "cuda" else None
@@ -87,7 +87,7 @@ class Stopwatch:
         self._read_s: list[float] = []
 
     def lap(self) -> None:
-        """Take the time here: now on a CPU, on a GPU when it has come this far."""
+        """Take the time: now on a CPU, on a GPU when its queue reaches this point."""
         if self._events is None:
             self._read_s.append(time.perf_counter())
             return
@@ -107,11 +107,11 @@ class Marker(Protocol):
     """Interface of the timing events that `RunAheadClock` uses."""
 
     def record(self) -> None:
-        """Put it into the device's work."""
+        """Insert it into the device's queue."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has come to it."""
+        """Wait until the device reaches it."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -120,11 +120,11 @@ class Marker(Protocol):
 
 
 class RunAheadClock:
-    """Measures a solve's time on a device that works through a queue, while keeping one iteration in that queue.
+    """Measure a solve's time on a device with a queue, keeping one iteration in that queue.
 
-    Read before each iteration. Waiting until the device has done all it was given would leave it idle while the host
-    prepares the next iteration; not waiting would tell the time of asking, not of doing. So each reading waits for the
-    iteration before the one just asked for, and adds what that one took for the one that is still under way.
+    Read before each iteration. Waiting for the whole queue would leave the device idle while the host prepares the next
+    iteration; not waiting would measure when work is issued, not when it is done. So each reading waits for the
+    iteration before the last one issued, and adds its duration for the one that is still running.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class RunAheadClock:
         self._marks: list[Marker] = []
 
     def __call__(self) -> float:
-        """Return seconds, as they will be when all that was asked of the device so far is done."""
+        """Return the time, s, at which all work issued so far will be done."""
         mark = self._mark()
         mark.record()
         self._marks = [*self._marks[-2:], mark]

@@ -1,28 +1,28 @@
-r"""Snapshots of a random field: y = Φx + noise, where x is known by its covariance alone, and which x explains y.
+r"""Snapshots of a Gaussian random field: y = Φx + noise, with x known by its covariance; the posterior mean of x.
 
-With frames x whose deviations from a guess have covariance C, and noise of variance ν, the linear estimate of least
-mean square error of these deviations is::
+With frames x whose deviations from a guess have covariance C, and noise of variance ν, the posterior mean of these
+deviations is::
 
     CΦᵀz,   (ΦCΦᵀ + νI) z = r
 
-for what the guess leaves unexplained, r. The energy of images falls with spatial frequency k and, as what moves by v
-pixels a frame turns k into k·v, with temporal frequency ω: C is diagonal in the frequencies, of Matérn's spectrum
+with r the residual of the guess. The energy of images falls with spatial frequency k and, as what moves by v
+pixels a frame turns k into k·v, with temporal frequency ω: C is diagonal in the frequencies, with a Matérn spectrum
 (κ² + k² + τω²)^−p. Conjugate gradients solve for z, each step with one Fourier transform of the frames there and one
 back.
 
-**Few steps.** A = ΦCΦᵀ + νI has large eigenvalues, of smooth patterns that all masks let through, and small ones; plain
-conjugate gradients see only the former at first. So A is divided by its diagonal D, and the steps are preconditioned by
-the matrix P diagonal in the spatial frequencies that is nearest to D^−½ A D^−½: two steps then do more than six plain
-ones behind random masks, and far more behind physical ones, patches of one pattern that moves before the sensor. A pair
-of pixels at a distance r contributes the product of its masks, on average their autocorrelation, times the covariance
-there::
+**Preconditioning.** A = ΦCΦᵀ + νI has large eigenvalues, of smooth patterns that all masks transmit, and small ones;
+plain conjugate gradients reduce only the former at first. So A is scaled by its diagonal D, and preconditioned by the
+matrix P, diagonal in the spatial frequencies, that is nearest to D^−½ A D^−½: two steps are then better than six plain
+ones with random masks, and far better with physical ones, patches of one pattern that moves in front of the sensor. A
+pair of pixels at a distance r contributes the product of its masks, on average their autocorrelation, times the
+covariance there::
 
     P(k) = F[ Σ_ω (m_ω ⋆ m_ω)(r) c_ω(r) ](k) + ν⟨1/D⟩,   m_ω = D^−½ (masks' temporal frequency ω)
 
 References
 ----------
 Wiener filtering by preconditioned conjugate gradients; the nearest circulant after T. F. Chan, "An optimal circulant
-preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988). Settings and what they give:
+preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988). Settings and figures:
 research/linear-start.md, correlated-errors.md.
 """
 
@@ -39,25 +39,27 @@ from sci_stream.optics.forward import forward
 from sci_stream.recon.denoisers.temporal import cosines, transformed
 from sci_stream.recon.initialization.optical_flow import box_mean
 
-# ν in units of Σφ² and of the frames' variance. It holds the solution where masks hardly differ.
+# ν in units of Σφ² and of the frames' variance. It regularises where masks hardly differ; 0.01 and 0.05 gain on one
+# group of sequences what they lose on another (research/correlated-errors.md).
 _NOISE = 0.025
 
-# Of `GaussianPrior.posterior_mean`, which is asked again in the next iteration.
-_STEPS_EXPLAIN = 1
+# Steps of `GaussianPrior.posterior_mean`: one, since the next iteration of the solve continues from it.
+_STEPS_PER_ITERATION = 1
 
-# Of conjugate gradients: the estimate is then 0.1 to 0.3 dB short of what it converges to.
+# Conjugate gradient steps of a start, which is then 0.1 to 0.3 dB below the converged one; after 8 iterations of a
+# solve a third step gains nothing (research/correlated-errors.md).
 _STEPS = 2
 
-# Square of the part of a residual that is taken for rounding.
+# Square of the relative residual below which a solution is converged to rounding in float32.
 _SOLVED = 1e-10
 
 # Radius of the windows in which the diagonal of an inverse is averaged, twice.
 _EXPECTED_PX = 6
 
-# Random vectors by which the diagonal of an inverse is estimated, once for all snapshots of a calibration.
+# Random vectors for estimating the diagonal of an inverse, once per calibration.
 _PROBES = 2
 
-# Of all planes and frequencies, to bound memory, and on a CPU to stay in its cache.
+# Pixels of all planes and frequencies at once: bounds memory, and on a CPU keeps them in its cache.
 _PIXELS_AT_ONCE = {"cpu": 2**17, "cuda": 2**25}
 
 _TINY = 1e-20
@@ -87,14 +89,14 @@ class Covariance(NamedTuple):
 
 
 FRAMES = Covariance(0.5, 1.0, 2.0)
-"""Of frames around their local mean."""
+"""Covariance of frames around their local mean."""
 
 ESTIMATES = Covariance(4.0, 1.0, 2.0)
-"""Of what estimates of frames are wrong by in the first iterations of a solve."""
+"""Covariance of the errors of estimates in the first iterations of a solve."""
 
 
 class CodedField:
-    """Masks by the temporal frequencies of frames, once for all models of one mask stack.
+    """Masks transformed to temporal frequencies, shared by all models of one mask stack.
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ class CodedField:
 
     def __init__(self, phi: torch.Tensor, measured: torch.Tensor) -> None:
         self.measured = measured
-        # Transformed once, the transform is out of the loop.
+        # Transforming the masks once keeps the temporal transform out of the loop.
         self.frames = transformed(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
         self.alike = phi.sum(1, keepdim=True).mul_(measured.unsqueeze(1))
         exposure = self.frames.square().sum((1, 2, 3)) / measured.sum((1, 2)).clamp_min(1.0)
@@ -115,14 +117,14 @@ class CodedField:
 
 
 class Solution(NamedTuple):
-    """z, (P, H, W), and CΦᵀz by temporal frequencies, (P, B, H, W), with the transform that makes frames of them."""
+    """z, (P, H, W), and CΦᵀz by temporal frequencies, (P, B, H, W), with the transform to frames."""
 
     dual: torch.Tensor
     frequencies: torch.Tensor
     frames_from: torch.Tensor
 
     def frames(self) -> torch.Tensor:
-        """Return CΦᵀz, (P, B, H, W), in the place of the frequencies."""
+        """Return CΦᵀz, (P, B, H, W), overwriting the frequencies."""
         frames = self.frequencies
         rows = max(1, _PIXELS_AT_ONCE[frames.device.type] // (frames.numel() // frames.shape[-2]))
         for part in torch.split(frames, rows, dim=-2):
@@ -131,15 +133,15 @@ class Solution(NamedTuple):
 
 
 class GaussianPrior:
-    """What is common to all snapshots that masks take of such a field.
+    """Gaussian random field behind one mask stack.
 
     Parameters
     ----------
     masks
         (P, B, H, W), by temporal frequencies, 0 where nothing is measured: `CodedField.frames`, or with B = 1
-        `CodedField.alike` for frames that are all alike.
+        `CodedField.alike` for equal frames.
     field
-        Where these are from.
+        Source of the masks.
     covariance
         Of the field.
     """
@@ -148,7 +150,7 @@ class GaussianPrior:
         self.masks = masks
         self.noise = field.noise
         n_frames, (height, width) = masks.shape[1], masks.shape[-2:]
-        # What the solutions need is put on the device here: recorded iterations cannot copy it there.
+        # All constants are copied to the device here: recorded iterations cannot copy from the host.
         self._shape = _fast_length(height), _fast_length(width)
         self._space = _squared_frequencies(*self._shape, masks.device)
         self._times = _squared_times(n_frames).to(masks)
@@ -163,22 +165,22 @@ class GaussianPrior:
         return self._inverse_diagonal()
 
     def posterior_mean(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
-        """Return the changes of the frames that a residual speaks for, (P, B, H, W), a new tensor; see `solve`."""
-        return self.solve(residual, measured, _STEPS_EXPLAIN).frames()
+        """Return the posterior mean of the frames' errors given a residual, (P, B, H, W), a new tensor; see `solve`."""
+        return self.solve(residual, measured, _STEPS_PER_ITERATION).frames()
 
     def solve(self, residual: torch.Tensor, measured: torch.Tensor, steps: int = _STEPS) -> Solution:
         """Solve (ΦCΦᵀ + νI) z = r for z by conjugate gradients from 0, each plane by itself.
 
-        No number leaves the device. A residual of zero stays zero.
+        No value is copied to the host. A residual of zero stays zero.
 
         Parameters
         ----------
         residual
             r, (P, H, W).
         measured
-            1 at the pixels of the snapshot that count, 0 at the others, where r is 0 and z stays so; (P, H, W).
+            1 at valid pixels of the snapshot, 0 at others, where r and z are 0; (P, H, W).
         steps
-            How many.
+            Number of steps.
         """
         dual = torch.zeros_like(residual)
         frequencies: torch.Tensor | None = None
@@ -192,10 +194,10 @@ class GaussianPrior:
                 covered[:, chunk] = part
                 image += forward(masks, part)
             image *= measured
-            # Once it is solved to rounding, what is left has no direction.
+            # Once converged to rounding, the residual is noise and a step along it would diverge.
             length = torch.where(energy > enough, energy / _product(direction, image).clamp_min(_TINY), 0.0)
             dual += length * direction
-            # CΦᵀz is the sum of what each step took it from: without a transform of its own.
+            # CΦᵀz is accumulated from the steps, which saves a transform.
             length = length.unsqueeze(1)
             frequencies = covered.mul_(length) if frequencies is None else frequencies.addcmul_(covered, length)
             if left:
@@ -207,9 +209,9 @@ class GaussianPrior:
         return Solution(dual, frequencies, self._frames_from)
 
     def _covered(self, dual: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Yield, some frequencies at a time, which they are, the masks and CΦᵀz, (P, b, H, W) both.
+        """Yield, in chunks of frequencies, the chunk, the masks and CΦᵀz, (P, b, H, W) both.
 
-        As if opposite borders met: correlations reach a few pixels, and a margin makes the transforms twice as slow.
+        Borders are periodic: correlations reach a few pixels, and padding makes the transforms twice as slow.
         """
         height, width = self.masks.shape[-2:]
         for chunk, masks, spectrum in self._chunks():
@@ -217,9 +219,9 @@ class GaussianPrior:
             yield chunk, masks, torch.fft.irfft2(image, s=self._shape)[..., :height, :width]
 
     def _chunks(self, *, parts: int = 1) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Yield, some temporal frequencies at a time, which, the masks, (P, b, H, W), and C, (b, h, w//2 + 1).
+        """Yield, in chunks of temporal frequencies, the chunk, the masks, (P, b, H, W), and C, (b, h, w//2 + 1).
 
-        ``parts``: how many times fewer at once, where more is made of them.
+        ``parts`` divides the size of a chunk, for callers that need more memory per frequency.
         """
         planes, n_frames = self.masks.shape[:2]
         most = min(_PIXELS_AT_ONCE[self.masks.device.type], self.masks.numel()) // parts
@@ -245,14 +247,14 @@ class GaussianPrior:
         return _Preconditioner((total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal(), scale, shape)
 
     def _inverse_diagonal(self) -> torch.Tensor:
-        """Estimate the diagonal by random signs v: that of A is the mean of v ⊙ Av."""
+        """Estimate the diagonal with random signs v (Hutchinson): that of A is the mean of v ⊙ Av."""
         generator = torch.Generator().manual_seed(0)
         total = torch.zeros_like(self._measured)
         for _ in range(_PROBES):
-            # The same for all planes: a plane is solved alike with others and alone.
+            # The same signs for all planes, so that a plane's result does not depend on the others.
             signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total)
             total += signs * self.solve(signs * self._measured, self._measured).dual
-        # Positive by its nature; conjugate gradients that are not done can leave less at a few pixels.
+        # The diagonal is positive; unconverged conjugate gradients can give negative values at a few pixels.
         return box_mean(total / _PROBES, _EXPECTED_PX).clamp_min(1e-6)
 
 
@@ -286,9 +288,9 @@ def _squared_frequencies(height: int, width: int, device: torch.device) -> torch
 
 @functools.lru_cache(maxsize=8)
 def _variance(covariance: Covariance, n_frames: int, height: int, width: int) -> float:
-    """Return the mean of the unscaled spectrum over all frequencies: what a pixel's variance would be."""
+    """Return the mean of the unscaled spectrum over all frequencies: a pixel's variance."""
     space = _squared_frequencies(height, width, torch.device("cpu")).double()
-    # The transform of real images leaves out the frequencies that mirror others.
+    # The transform of real images omits the mirrored frequencies.
     twice = torch.full((space.shape[1],), 2.0, dtype=torch.float64)
     twice[0] = 1.0
     if width % 2 == 0:
@@ -299,7 +301,7 @@ def _variance(covariance: Covariance, n_frames: int, height: int, width: int) ->
 
 @functools.lru_cache(maxsize=64)
 def _fast_length(least: int) -> int:
-    """Return the next even length without prime factors above 5: transforms of others can take many times as long.
+    """Return the next even length without prime factors above 5: transforms of other lengths can be many times slower.
 
     >>> _fast_length(256), _fast_length(1644)
     (256, 1728)

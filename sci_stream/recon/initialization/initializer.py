@@ -1,4 +1,4 @@
-"""Where a solve begins, warm or cold, and the memory that takes: one engine's last video."""
+"""The start of a solve, warm or cold; keeps the last video of an engine for the next warm start."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _WARM_RELAXATION = 1.5
 # First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md.
 _SIGMA_PER_ERROR = 2.0
 
-# The same of a warm start whose error is at most this share of the cold one's; between that and 1, in between.
+# The same for a warm start whose error is at most this share of the cold one's; interpolated between that and 1.
 _WARM_SIGMA_PER_ERROR, _FAR_BETTER = 1.1, 0.87
 
-# Of ρ, by which a warm start lowers the paper's first σ.
+# Exponent of ρ by which a warm start from ȳ lowers the paper's first σ.
 _WARM_POWER = 1.5
 
-# What no solve begins below, however good its start is taken to be.
+# Lowest first σ, however small the estimated error of the start is.
 _LEAST_FIRST_SIGMA = 4 / 255
 
-# Iterations from which on σ falls all the way: fewer, K, end at √(16/K) times its last value. Smooth motion takes the
-# reach of a high σ to correct; by the time a longer solve is at a low one it is corrected.
+# Shorter solves, of K iterations, end at √(16/K) times the last σ: correcting smooth motion needs the spatial reach of
+# a high σ, and only longer solves have corrected it before σ is low.
 _ENDS_LOW_AFTER = 16
 
 
@@ -51,9 +51,9 @@ def call_directly(_key: Hashable, function: Callable[..., Any], *tensors: torch.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitialState:
-    """The start v⁰ of a solve, (P, B, h, w), its first and last σ, what kind of start it is and why; ȳ, (P, 1, h, w).
+    """The start v⁰ of a solve, (P, B, h, w), its first and last σ, its kind and the reason; ȳ, (P, 1, h, w).
 
-    ``error`` is how far v⁰ is from the truth; None where that was not looked at.
+    ``error`` is the estimated error of v⁰; None if it was not estimated.
     """
 
     v: torch.Tensor
@@ -66,15 +66,15 @@ class InitialState:
 
 
 def gentle(settings: SolverSettings) -> SolverSettings:
-    """Return settings with no more acceleration than a warm start stands."""
+    """Return settings with the acceleration limited to what is stable after a warm start."""
     return dataclasses.replace(settings, relaxation=min(settings.relaxation, _WARM_RELAXATION))
 
 
 def sigma_per_error(ratio: float) -> float:
-    """Return the first σ in units of the start's error, where a warm start's is this share ρ of the cold one's.
+    """Return the first σ in units of the start's error; ``ratio`` ρ is a warm start's error relative to the cold one's.
 
-    A warm start's errors are a few that are large, where what moves was mispredicted, and its σ need not be as high to
-    correct them. The less it gains, the more it is to be treated as the cold start that it nearly is.
+    The errors of a warm start are few and large, at mispredicted motion, and need a lower σ. The closer ρ is to 1, the
+    closer the warm start is to the cold one, and so is its σ.
 
     >>> sigma_per_error(1.0), sigma_per_error(0.5)
     (2.0, 1.1)
@@ -84,24 +84,23 @@ def sigma_per_error(ratio: float) -> float:
 
 
 class Initializer:
-    """Remember the last video, and begin the next solve from it where it directly continues it.
+    """Keep the last video, and start the next solve from it if the snapshot directly continues it.
 
-    A snapshot follows on when it is the next one of the same series and epoch, the camera lost nothing in between, and
-    it is not sent for a second time. Where it does not, and where the video turns out to predict nothing, the start is
-    cold and says why:
+    A snapshot continues the video if it is the next one of the same series and epoch, no camera frame was lost in
+    between, and it is not redelivered. Otherwise, or if the video does not predict it, the start is cold:
 
     ============== ====================================================================================
-    reason         what it means
+    reason         meaning
     ============== ====================================================================================
     no_warm_start  switched off
-    first          nothing was solved before, or nothing of this series
+    first          no snapshot of this series was solved before
     gap            snapshots or camera frames are missing in between, or the camera was restarted
-    redelivered    sent again after another node was lost: what came before it was not solved here
+    redelivered    redelivered after another node was lost: the preceding snapshot was not solved here
     calibration    the calibration changed
-    cut            the scene before has nothing to do with this one
-    memory         the device ran out of memory: the last video was given up for this one
-    no_gain        the prediction is no better than the cold start: what moves does so in no predictable way
-    diverged       the solve before came to nothing
+    cut            the scene has changed
+    memory         the device ran out of memory: the last video was released
+    no_gain        the prediction is no better than the cold start: motion is not predictable
+    diverged       the preceding solve diverged
     warm           the start is warm
     ============== ====================================================================================
 
@@ -129,13 +128,13 @@ class Initializer:
         Parameters
         ----------
         snapshot
-            To be solved.
+            The snapshot to solve.
         coded
             Its measurement.
         linear
             Of the mask stack.
         iterations
-            How many may follow.
+            Largest number of iterations.
         """
         settings = self._settings
         past, reason = self._before(snapshot)
@@ -158,7 +157,7 @@ class Initializer:
         return InitialState(found.cold, self._known(found.cold_error), *sigmas, Start.COLD, reason, found.still)
 
     def _known(self, error: InitialErrorMap) -> InitialErrorMap | None:
-        """Return the error if it is one: where ȳ alone was looked at, nothing shows what moves from texture."""
+        """Return the error if it is meaningful: from ȳ alone, motion and texture cannot be distinguished."""
         return error if self._settings.linear_start else None
 
     def _first_sigma(self, where_wrong: float, ratio: float = 1.0) -> float:
@@ -171,21 +170,21 @@ class Initializer:
         return sigma_per_error(ratio) * math.sqrt(where_wrong)
 
     def _falling(self, first: float, iterations: int) -> tuple[float, float]:
-        """Return the first and the last σ of so many iterations."""
+        """Return the first and the last σ for this number of iterations."""
         first, last = self._within(first), self._settings.sigma_last
         if self._settings.linear_start:
             last *= max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5
         return first, min(first, last)
 
     def _within(self, sigma: float) -> float:
-        """Return the nearest σ that a solve may begin with."""
+        """Return the nearest valid first σ."""
         return min(self._settings.sigma_first, max(sigma, _LEAST_FIRST_SIGMA))
 
     def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
-        """Remember a solved snapshot's video, (P, B, h, w), unless a later one of its series is remembered already.
+        """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is kept already.
 
-        ``sound``, () bool, shows whether the solve came to something; it is not looked at before it is needed, since
-        the device may not be there yet.
+        ``sound``, () bool, is False if the solve diverged. It is read only when needed, because the device may still be
+        computing it.
         """
         if not self._settings.warm_start:
             return
@@ -196,13 +195,13 @@ class Initializer:
             self._id, self._video, self._sound = snapshot.id, video.clone() if shared else video, sound
 
     def forget(self, reason: str = "first") -> bool:
-        """Begin the next solve cold, for this reason; return whether there was a video to forget."""
-        remembered = self._video is not None
+        """Start the next solve cold, for this reason; return whether a video was released."""
+        released = self._video is not None
         self._id, self._video, self._sound, self._reason = None, None, None, reason
-        return remembered
+        return released
 
     def _before(self, snapshot: Snapshot) -> tuple[torch.Tensor | None, str]:
-        """Return the video that a snapshot directly continues, or None and why there is none."""
+        """Return the video that a snapshot directly continues, or None with the reason."""
         if not self._settings.warm_start:
             return None, "no_warm_start"
         if snapshot.redelivered:

@@ -1,20 +1,19 @@
-r"""The cold start: the best linear estimate of a snapshot's frames, where they move, and ȳ where they do not.
+r"""The cold start: the linear minimum mean square error (LMMSE) estimate where the scene moves, ȳ where it does not.
 
-What is known of a snapshot before any denoiser has seen it is y = Φx, and how images behave on average. If the frames
-differ from their local mean m by a stationary random field of covariance C, and y has noise of variance ν, the linear
-estimate of least mean square error is (`sci_stream.recon.initialization.gaussian_prior`)::
+If the frames differ from their local mean m by a stationary Gaussian random field of covariance C, and y has noise of
+variance ν, the LMMSE estimate is (`sci_stream.recon.initialization.gaussian_prior`)::
 
     x⁰ = m + CΦᵀz,   (ΦCΦᵀ + νI) z = y − Φm
 
-ȳ = y/Σφ, in which all frames are alike, has the blur of the whole exposure and the masks' pattern in it wherever
-something moves; here the masks' differences already tell the frames apart.
+ȳ = y/Σφ, with all frames equal, contains motion blur and the masks' pattern wherever something moves; x⁰ uses the
+differences of the masks to separate the frames.
 
-**What y says of a guess.** z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error with which the other pixels predict y_p, itself left
-out, if the frames are a guess (here m) and such a field. Put all frames alike, S = Σφ in the place of Φ, and it is the
-error of the assumption that nothing moves. Averaged around each pixel, the squares of such errors weigh one guess
-against another: a guess of error e has the weight 1/(1 + (e/e')⁴) beside one of error e'. So x⁰ is weighed against ȳ,
-which is exact where nothing moves and x⁰ takes texture for motion; and so a warm start is weighed against either. The
-same errors, without what texture has in them, tell how far the start is from the truth, and so at which σ to begin.
+**Leave-one-out errors.** z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error of predicting y_p from the other pixels if the frames are
+a guess (here m) plus such a field. With equal frames, S = Σφ in place of Φ, it is the error of assuming that nothing
+moves. The squared errors, averaged around each pixel, weight one guess against another: a guess of error e has the
+weight 1/(1 + (e/e')⁴) against one of error e'. So x⁰ is blended with ȳ, which is exact where nothing moves while x⁰
+mistakes texture for motion, and a warm start is blended with both. The same errors, without the part due to texture,
+estimate the error of the start, from which the first σ is chosen.
 
 References
 ----------
@@ -37,32 +36,35 @@ from sci_stream.recon.initialization.optical_flow import box_mean
 # Radius of the windows in which brightness and prediction errors are averaged, twice.
 _MEAN_PX, _CHOICE_PX = 2, 3
 
-# Exponent of the ratio of two squared errors in a weight.
+# Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 4.
 _DECISION = 4.0
 
-# By which share squared prediction errors must be lower than those of frames that are all alike, to be of motion.
+# Share by which squared prediction errors must be below those of equal frames to count as motion for certain. Tuned
+# with `_TEXTURE` on twelve sequences and on films (research/correlated-errors.md).
 _SURELY_BETTER = 0.4
 
-# Share of prediction errors that are not of motion, taken for errors of the frames all the same.
+# Share of the prediction errors without motion that counts as error of the frames. 0.25 costs 0.1 to 0.3 dB on films
+# and 0.8 to 1.1 dB on the simulated camera's scenes, whose still texture is denoised away
+# (research/correlated-errors.md).
 _TEXTURE = 0.1
 
 _TINY = 1e-20
 
 
 class InitialGuess(NamedTuple):
-    """Frames to begin with, (P, B, H, W), and the local mean of the squares by which they mispredict y, (P, H, W)."""
+    """Frames to start from, (P, B, H, W), and the local mean of their squared prediction errors of y, (P, H, W)."""
 
     video: torch.Tensor
     error: torch.Tensor
 
 
 class LmmseEstimator:
-    """What is common to all snapshots of one mask stack.
+    """LMMSE estimator of one mask stack.
 
     Parameters
     ----------
     phi
-        (P, B, H, W), the mask stack Φ of each plane; kept, and not to be changed while this is in use.
+        (P, B, H, W), the mask stack Φ of each plane; not copied, and not to be modified while this is in use.
     r_inv
         (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels that are never valid.
     """
@@ -72,25 +74,25 @@ class LmmseEstimator:
         self._r_inv = r_inv
 
     def evidence(self, y: torch.Tensor, r_inv: torch.Tensor, noise: torch.Tensor | None = None) -> LeaveOneOutError:
-        """Return what a measurement says.
+        """Return the leave-one-out errors of a measurement.
 
         Parameters
         ----------
         y, r_inv
             (P, H, W); ``r_inv`` with 0 at pixels without a valid measurement.
         noise
-            n², (P, H, W), the variance of y's noise; None where it is not known.
+            n², (P, H, W), the variance of y's noise; None if unknown.
         """
         return LeaveOneOutError(y, self._phi, r_inv, noise, self._models)
 
     @functools.cached_property
     def first_iterations(self) -> GaussianPrior:
-        """What is left unexplained by the estimates of the first iterations of a solve."""
+        """Model of the errors of the estimates in the first iterations of a solve."""
         return GaussianPrior(self._field.frames, self._field, ESTIMATES)
 
     @functools.cached_property
     def _models(self) -> tuple[GaussianPrior, GaussianPrior]:
-        """Of frames that move, and of frames that are all alike."""
+        """Models of moving frames and of equal frames."""
         field = self._field
         return GaussianPrior(field.frames, field, FRAMES), GaussianPrior(field.alike, field, FRAMES)
 
@@ -100,7 +102,7 @@ class LmmseEstimator:
 
 
 class LeaveOneOutError:
-    """What one measurement says for and against guesses at its frames; made by `LmmseEstimator.evidence`."""
+    """Leave-one-out errors of guesses at the frames of one measurement; made by `LmmseEstimator.evidence`."""
 
     def __init__(
         self,
@@ -123,17 +125,17 @@ class LeaveOneOutError:
         Parameters
         ----------
         still
-            (P, B, H, W), ȳ from `sci_stream.recon.algorithms.gap.cold_start`; it stays where nothing valid was
+            (P, B, H, W), ȳ from `sci_stream.recon.algorithms.gap.cold_start`; kept where nothing valid was
             measured.
         linear
-            Whether to take x⁰ where it is more likely; False for ȳ everywhere.
+            Whether to use x⁰ where it is more likely; False for ȳ everywhere.
 
         Returns
         -------
-        Of new tensors, finite. It explains the measurement nearly, not exactly.
+        New tensors, finite. It fits the measurement approximately.
         """
         alike = InitialGuess(still, self._alike_error)
-        if not linear or self._phi.shape[1] == 1:  # a single frame is what was measured
+        if not linear or self._phi.shape[1] == 1:  # with a single frame ȳ is exact
             return alike
         return self.blended(self.refined(self._mean.unsqueeze(1).expand_as(self._phi)), alike)
 
@@ -154,52 +156,49 @@ class LeaveOneOutError:
 
     @functools.cached_property
     def _alike_error(self) -> torch.Tensor:
-        """Local mean of the squares by which frames that are all alike mispredict y, (P, H, W)."""
+        """Local mean of the squared prediction errors of equal frames, (P, H, W)."""
         return self._squared_error(
             self._alike, self._alike.solve(self._y - self._opened * self._mean, self._measured).dual
         )
 
     def refined(self, video: torch.Tensor) -> InitialGuess:
-        """Return the best linear estimate of frames of which these are a guess, (P, B, H, W)."""
+        """Return the LMMSE estimate around a guess, (P, B, H, W)."""
         solution = self._moving.solve(self._residual(video), self._measured)
         return InitialGuess(solution.frames().add_(video), self._squared_error(self._moving, solution.dual))
 
     def blended(self, one: InitialGuess, other: InitialGuess) -> InitialGuess:
-        """Return two guesses in one, each pixel by the weight that y gives it; the other where nothing was measured."""
+        """Blend two guesses by their prediction errors at each pixel; the other one where nothing was measured."""
         weight = self._measured / (1 + (one.error / other.error.clamp_min(_TINY)).pow(_DECISION))
         return InitialGuess(other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight))
 
     def without_texture(self, guess: InitialGuess, moves: torch.Tensor) -> InitialGuess:
-        """Return a guess with less of the prediction errors that are likely texture's.
+        """Return a guess with prediction errors reduced by the part that is likely due to texture.
 
-        Fine texture mispredicts y, since its neighbourhood does not tell of it, though the frames be right. Where
-        nothing speaks for motion, the errors are taken for texture's.
+        Fine texture cannot be predicted from its surroundings, so it causes prediction errors even if the frames are
+        right. Without motion, errors are attributed to texture.
 
         Parameters
         ----------
         guess
-            Frames to begin with.
+            Frames to start from.
         moves
             (P or 1, H, W), 0–1: where something moves; see `moving`.
         """
         texture, noise = guess.error, torch.zeros_like(guess.error)
         if self._noise is not None:
-            # What the noise of y mispredicts is not texture's, and only a part of it is in ȳ.
+            # Prediction errors due to noise are not texture; of the noise of y only a part is in ȳ.
             texture = (guess.error - self._noise).clamp_min_(0.0)
             noise = self._noise * self._exposure / self._opened.square().clamp_min(_TINY)
         still = _TEXTURE**2 * texture + noise
         return InitialGuess(guess.video, still.lerp(guess.error, moves))
 
     def moving(self, guess: InitialGuess) -> torch.Tensor:
-        """Return where something moves: a cold start predicts y better there than frames that are all alike; (P, H, W).
-
-        0 where it does not, 1 where it surely does.
-        """
+        """Return where something moves, (P, H, W), 0–1: where a cold start predicts y better than equal frames."""
         better = 1 - guess.error / self._alike_error.clamp_min(_TINY)
         return (better / _SURELY_BETTER).clamp_(0.0, 1.0)
 
     def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:
-        """Return how far the frames of a guess are from the truth, as its prediction errors tell.
+        """Return the estimated error of a guess.
 
         ``moves``, (P, H, W), 0–1: where something moves.
         """
@@ -214,7 +213,7 @@ class LeaveOneOutError:
 
     @staticmethod
     def _squared_error(model: GaussianPrior, dual: torch.Tensor) -> torch.Tensor:
-        """Return the local mean of the squares by which the other pixels mispredict each, (P, H, W)."""
+        """Return the local mean of the squared leave-one-out errors, (P, H, W)."""
         return box_mean((dual / model.expected).square_(), _CHOICE_PX)
 
 

@@ -1,7 +1,7 @@
-r"""Motion in a video, in torch, on whatever device it is: what the warm start needs of optical flow and no more.
+r"""Optical flow of a video in torch, on any device, for the warm start.
 
 A velocity field is (2, H, W), pixels per frame along rows and columns, at the time of the video's last frame. Nothing
-here branches on values, so that a whole estimate is one fixed sequence of operations on the device.
+here branches on values: an estimate is a fixed sequence of operations, and the host never waits for the device.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-# A level of the pyramid is at least this long on its shorter side: below, a window is the whole image.
+# Shorter side of the coarsest level of the pyramid: below, a window would be the whole image.
 _COARSEST_PX = 12
 
-# λ: square of the brightness step per pixel below which a gradient is taken for noise, and no motion is seen in it.
+# λ: square of the brightness gradient per pixel below which it counts as noise and shows no motion.
 _GRADIENT_NOISE = 1e-3
 
-# A linearised step holds while images overlap to about half a pixel of their own resolution.
+# The linearisation is valid for about half a pixel at the resolution of the level.
 _LARGEST_STEP_PX = 0.5
 
-# Radius of the window in which the motion is one.
+# Radius of the window in which motion is taken as uniform.
 _WINDOW_PX = 4
 
-
-# Lines averaged in one product: of more of them, more of the band is zeros; of fewer, the products are small.
+# Lines averaged in one matrix product: larger blocks multiply more zeros of the band, smaller ones are inefficient.
 _BLOCK = {"cpu": 64, "cuda": 512}
 
 
 def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
     """Average twice over the (2·radius + 1)² pixels around each one, those inside the image, (N, H, W) → (N, H, W).
 
-    Products with band matrices, block by block along the band: whatever the radius, that is less than pooling takes.
+    Computed as products with band matrices, block by block along the band, which is faster than pooling at any radius.
     """
     return _averaged(_averaged(images, radius, -2), radius, -1)
 
@@ -73,21 +72,21 @@ def gradient(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def warp(
     images: torch.Tensor, flow: torch.Tensor, times: torch.Tensor, *, stride: int = 1, cubic: bool = False
 ) -> torch.Tensor:
-    """Carry images along a velocity, image(p − t·flow(p)), to the pixels p that are asked for.
+    """Warp images along a velocity, image(p − t·flow(p)), at the given pixels p.
 
-    Beyond the border an image is its nearest pixel; between pixels it is interpolated.
+    Outside the border the nearest pixel is used; between pixels values are interpolated.
 
     Parameters
     ----------
     images
         (N, C, H, W): one image for all times, or one for each.
     flow
-        (2, h, w), at the pixels that are asked for, every ``stride``-th one.
+        (2, h, w), at every ``stride``-th pixel.
     times
         (T,), t.
     cubic
-        Interpolate by cubic polynomials of four pixels each way, which keeps more of fine texture for three times the
-        work; else linearly.
+        Interpolate by cubic polynomials of four pixels in each direction, which keeps more fine texture at three times
+        the cost; else linearly.
 
     Returns
     -------
@@ -97,24 +96,21 @@ def warp(
 
 
 class Trajectory(NamedTuple):
-    """A velocity as images are carried along it, in the units in which the library reads them, (h, w, 2) both.
-
-    Where the pixels are that are asked for, and how far their images move in one frame.
-    """
+    """A velocity in the units of `torch.nn.functional.grid_sample`: pixels and their motion per frame, (h, w, 2)."""
 
     pixels: torch.Tensor
     per_frame: torch.Tensor
 
     @classmethod
     def of(cls, flow: torch.Tensor, image: torch.Size, stride: int = 1) -> Trajectory:
-        """Return the course along a velocity, (2, h, w), at every ``stride``-th pixel of images of this size."""
+        """Return the trajectory along a velocity, (2, h, w), at every ``stride``-th pixel of images of this size."""
         pixels, per_pixel = _pixels(image, flow.shape[-2:], stride, flow.device)
         return cls(pixels, (flow.flip(0) * per_pixel.view(2, 1, 1)).permute(1, 2, 0).contiguous())
 
     def carry(self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
-        """Return images carried along it, (N, C, H, W) → (T, C, h, w), a new tensor, as `warp` does."""
+        """Return images warped along it, (N, C, H, W) → (T, C, h, w), a new tensor, as `warp` does."""
         places = torch.addcmul(self.pixels, times.view(-1, 1, 1, 1), self.per_frame, value=-1)
-        # One image is not copied for each time; and with times for a batch, a CPU reads them in parallel.
+        # expand() does not copy the image for each time, and a CPU samples a batch in parallel.
         return F.grid_sample(
             images.expand(len(times), -1, -1, -1),
             places,
@@ -171,21 +167,20 @@ def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
 
 
 def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.Tensor:
-    r"""Estimate the velocity that best explains all frames of a video as one image moving steadily.
+    r"""Estimate the velocity with which all frames of a video are one image in uniform motion.
 
-    From coarse to fine: frames are shifted by the velocity so far to the time of the last one. Where it is right they
-    agree; where it is not their brightness has a slope over time, found by linear regression over all of them, which a
-    further step of motion removes: slope + ∇m·step = 0, m their mean. The first step looks at the last two frames and
-    every further one at twice as many, as far as they go: what is small and fast is somewhere else altogether a few
-    frames earlier, and is found there once its velocity is known roughly. Using many frames averages the errors that a
-    reconstruction's frames have each for themselves.
+    From coarse to fine: frames are warped by the current velocity to the time of the last one. Where it is right they
+    agree; elsewhere their brightness has a slope over time, found by linear regression over all of them, which a
+    further step of motion removes: slope + ∇m·step = 0, with m their mean. The first step uses the last two frames and
+    every further one twice as many: small fast objects are far away a few frames earlier, and are found there once
+    their velocity is roughly known. Using many frames averages the independent errors of a reconstruction's frames.
 
     Parameters
     ----------
     video
         (B, H, W), linear in brightness, 0–1.
     finest
-        Level of the pyramid to end at: 0 for full resolution, 1 for half of it.
+        Last level of the pyramid: 0 for full resolution, 1 for half of it.
     rounds
         Steps at each level.
 
@@ -223,7 +218,7 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
 
 
 def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Bring a flow to another resolution: its size, and its pixels per frame."""
+    """Rescale a flow to another resolution: its size, and its pixels per frame."""
     if flow.shape[-2:] == (height, width):
         return flow
     down, right = enlarged(flow, height, width)

@@ -1,10 +1,10 @@
-r"""The warm start: an estimate of a snapshot's frames from the video before it, and of how good that estimate is.
+r"""The warm start: a prediction of a snapshot's frames from the preceding video, with its estimated error.
 
-Objects go on as they went. Their velocity in the preceding video (`sci_stream.recon.initialization.optical_flow`)
-carries its last frame forward to the times of the new frames; then the new measurement itself corrects the velocity,
-since y = Σ_b φ_b ⊙ x_b sees every frame of the motion (`refine`). What comes out is blended pixel by pixel with the
-cold start, each by how well it predicts the measurement (`sci_stream.recon.initialization.lmmse`). The same over the
-whole image says what the blended start leaves of the cold one's error, ρ: 1 for a prediction that is of no use.
+The last frame of the preceding video is extrapolated along its optical flow
+(`sci_stream.recon.initialization.optical_flow`) to the times of the new frames; then the new measurement corrects the
+flow, since y = Σ_b φ_b ⊙ x_b contains every frame of the motion (`refine`). The result is blended with the cold start
+at each pixel, each weighted by how well it predicts the measurement (`sci_stream.recon.initialization.lmmse`). Over the
+whole image this gives ρ, the error of the blended start relative to the cold one's: 1 for a useless prediction.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from sci_stream.recon.initialization.optical_flow import (
 )
 from sci_stream.recon.measurement import Measurement
 
-# ρ from which a prediction is not used at all.
+# ρ above which a prediction is not used: it gains less than 0.3 dB, and its acceleration is limited.
 _USELESS = 0.97
 
-# Scene cuts: the least of 168 had ‖y − Φx̂‖/‖y‖ = 0.30 and an own ratio of 1.37, the worst of 42 without a cut 0.22 and
-# 0.95. Where scenes have few details that ratio may be low after a cut; then it takes the larger residual to tell.
+# Scene cuts: of 168 cuts the smallest ‖y − Φx̂‖/‖y‖ was 0.30 and the smallest own ratio 1.37; of 42 continuations the
+# largest were 0.22 and 0.95. In scenes with few details the ratio may be low after a cut; there a larger residual
+# decides.
 _CUT_RESIDUAL, _CUT_RATIO, _HOPELESS_RESIDUAL = 0.25, 0.9, 0.4
 
-# λ of `refine`: half a step is taken where a pixel of motion changes the scaled measurement by the root of that.
+# λ of `refine`: steps are halved where a pixel of motion changes the scaled measurement by its square root.
 _DAMPING = 5e-3
 
-# Of the measured velocity, tried at each pixel before it is refined: what turns or stops is not carried on.
+# Shares of the measured velocity, tried at each pixel before refinement: objects may turn or stop.
 _SHARES = (1.0, 0.5, 0.0)
 
-# Motion over a whole snapshot from which on a pixel surely moved, and the radius that it is averaged over.
+# Motion over a whole snapshot above which a pixel has moved for certain, and the radius of averaging.
 _SURELY_MOVED_PX, _MOVED_PX = 1.0, 3
 
 _TINY = 1e-20
 
-# Of all planes and frames, to bound memory, and on a CPU to stay near its cache.
+# Pixels of all planes and frames at once: bounds memory, and on a CPU keeps them near its cache.
 _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
-
 
 # Stride of the pixels used and radius of the window, for each refinement of the velocity, from coarse to fine.
 _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
@@ -72,7 +72,7 @@ class Verdict(NamedTuple):
 
     @property
     def refusal(self) -> str | None:
-        """Why not to use it, in a word; None to use it."""
+        """Reason not to use it, in a word; None to use it."""
         unlike = self.residual > _CUT_RESIDUAL and self.own_ratio > _CUT_RATIO
         if unlike or self.residual > _HOPELESS_RESIDUAL:
             return "cut"
@@ -92,15 +92,15 @@ class Prediction(NamedTuple):
 def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence: LeaveOneOutError) -> Prediction:
     """Predict the frames behind a measurement from the video that directly precedes it.
 
-    Velocities are sought at half the resolution: that costs less, and leads astray less where there is little to hold
-    on to (research/warm-start.md).
+    Velocities are estimated at half the resolution, which is faster and more robust where there is little texture
+    (research/warm-start.md).
 
     Parameters
     ----------
     past
         (P, B, h, w), reconstruction of the preceding snapshot; its P planes (1, or a mosaic's 4) move together.
     cold
-        Where it would begin otherwise.
+        The cold start.
     coded, evidence
         The new measurement.
 
@@ -120,7 +120,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence
 
 
 def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
-    """Carry a frame forward, x_b(p) = last(p − (b + 1)·flow(p)), (P, h, w) → (P, B, h, w), b = 0 … B − 1."""
+    """Extrapolate a frame, x_b(p) = last(p − (b + 1)·flow(p)), (P, h, w) → (P, B, h, w), b = 0 … B − 1."""
     return torch.cat([image for _, image in _warped(last, flow, n_frames, stride=1, cubic=True)], dim=1)
 
 
@@ -132,19 +132,19 @@ def refine(
     stride: int,
     radius: int,
 ) -> torch.Tensor:
-    r"""Correct a velocity by what the coded measurement says of it.
+    r"""Correct a velocity by the coded measurement.
 
     A step of the velocity changes frame b by −(b + 1)∇x_b·step, and the measurement by J·step with
     J = −Σ_b (b + 1) φ_b ∇x_b. This is one damped Gauss–Newton step on ‖y − Φx̂ − J·step‖² over a window, all planes
-    together: the method of Lucas and Kanade on a measurement in which B frames lie on top of each other.
+    together: the method of Lucas and Kanade on a measurement that sums B frames.
 
     Parameters
     ----------
     flow
         (2, h, w), the velocity so far, pixels per frame.
     image
-        (P, h, w), the frame that is carried forward; at a stride, (3P, h, w): with its gradient along rows, and along
-        columns, which the frames carried forward then have no neighbours to tell.
+        (P, h, w), the frame to extrapolate; with a stride, (3P, h, w): with its gradients along rows and columns, which
+        cannot be computed from subsampled frames.
     coded
         The new measurement, thinned by the stride.
     stride
@@ -172,7 +172,7 @@ def refine(
 
 
 def _trusted_share(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, stride: int) -> torch.Tensor:
-    """Keep of the velocity, pixel by pixel, the share that explains the measurement around it best.
+    """Keep at each pixel the share of the velocity that fits the measurement around it best.
 
     ``coded`` is thinned by the stride.
     """
@@ -192,7 +192,7 @@ def _trusted_share(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *
 def _warped(
     images: torch.Tensor, flow: torch.Tensor, n_frames: int, *, stride: int, cubic: bool = False
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield images (C, h, w) carried forward to the next frames, as (which frames, (C, frames, h', w'))."""
+    """Yield images (C, h, w) extrapolated to the next frames, as (slice of frames, (C, frames, h', w'))."""
     at = flow[:, ::stride, ::stride]
     course = Trajectory.of(at, images.shape[-2:], stride)
     most = _PIXELS_AT_ONCE.get(images.device.type, 2**20)
@@ -205,10 +205,10 @@ def _warped(
 
 
 def _blend(predicted: torch.Tensor, cold: InitialGuess, evidence: LeaveOneOutError, moved: torch.Tensor) -> Prediction:
-    """Weigh the prediction against the cold start, per pixel, and judge the outcome.
+    """Blend the prediction with the cold start at each pixel, and assess the result.
 
-    A prediction brings the texture of the last video along, a cold start must do without: where nothing moved, its
-    prediction errors are no reason to prefer a video that was smoothed to a still image that is exact.
+    A prediction contains the texture of the last video, a cold start does not: where nothing moved, the prediction
+    errors of the cold start must not favour a denoised video over a still image that is exact.
     """
     guess = evidence.refined(predicted)
     moves = evidence.moving(cold)

@@ -76,7 +76,7 @@ def test_with_steps_enough_it_is_the_linear_estimate_of_least_mean_square_error(
 
 
 def test_what_a_residual_speaks_for_is_the_linear_estimate_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(field_model, "_STEPS_EXPLAIN", 60)
+    monkeypatch.setattr(field_model, "_STEPS_PER_ITERATION", 60)
     phi = random_masks(grey=True)
     model, residual = model_of(phi, ESTIMATES), unexplained(phi)
     gram, cross = dense(model, ESTIMATES.kappa2)
