@@ -15,6 +15,7 @@ from sci_stream.config.sections import (
     CalibrationSection,
     CameraSection,
     DrainSection,
+    ExperimentSection,
     PolicySection,
     PreviewSection,
     RecordSection,
@@ -31,6 +32,7 @@ class Rig(Section):
     """One rig: its camera, nodes, addresses and outputs. Read by `load_rig`; immutable."""
 
     rig: RigSection = Field(default=RigSection(), description="Identity of the rig.")
+    experiment: ExperimentSection = Field(default=ExperimentSection(), description="Who measures what.")
     camera: CameraSection = Field(default=CameraSection(), description="The camera.")
     calibration: CalibrationSection = Field(default=CalibrationSection(), description="The masks.")
     policy: PolicySection = Field(default=PolicySection(), description="Behaviour under overload.")

@@ -29,6 +29,21 @@ class RigSection(Section):
     )
 
 
+class ExperimentSection(Section):
+    """Who measures what: stored in recordings, where NeXus readers look for it."""
+
+    title: str = Field(default="", max_length=1000, description="Title of the experiment.")
+    operator: str = Field(default="", max_length=1000, description="Name of the operator.")
+    sample: str = Field(default="", max_length=1000, description="Name of the sample.")
+    proposal: str = Field(default="", max_length=1000, description="Identifier of the proposal or experiment.")
+    pixel_size_um: float | None = Field(
+        default=None, gt=0, le=1e6, examples=[5.5], description="Size of a pixel, on the sensor or in the scene, µm."
+    )
+    exposure_s: float | None = Field(
+        default=None, gt=0, le=1e6, examples=[0.02], description="Exposure of a snapshot, s; unset: as calibrated."
+    )
+
+
 class CameraSection(Section):
     """The camera, and how to reconnect to it."""
 
@@ -142,6 +157,11 @@ class RecordSection(Section):
     compression: Literal["none", "bitshuffle_lz4"] = Field(
         default="none",
         description="none: fastest, any HDF5 tool reads it; bitshuffle_lz4: lossless, readers need hdf5plugin.",
+    )
+    video_dtype: Literal["float16", "float32", "uint16"] = Field(
+        default="float16",
+        description="Type of the recorded video: float16; float32, which every HDF5 reader knows; or uint16, 0 to 2 in "
+        "equal steps of 2/65535, as large as float16.",
     )
     segment_mib: int = Field(
         default=16_384,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ class Stack:
     """The frames to write: ``frames`` of one shape and dtype, (H, W) or, in colour, (H, W, 3).
 
     ``count`` is their number, ``interval_s`` the frame interval if known, ``labels`` the file names, and ``notes``
-    are stored as metadata.
+    are stored as metadata. ``times_s`` are the times of the frames after ``started``, an ISO 8601 time; both may be
+    empty.
     """
 
     frames: Iterable[Array]
@@ -31,6 +32,8 @@ class Stack:
     labels: list[str]
     interval_s: float | None
     notes: dict[str, str]
+    times_s: Sequence[float] = ()
+    started: str = ""
 
     @property
     def colour(self) -> bool:
@@ -56,6 +59,11 @@ def write_tiff(path: Path, stack: Stack) -> None:
     }
     if stack.interval_s is not None:
         metadata |= {"TimeIncrement": stack.interval_s, "TimeIncrementUnit": "s"}
+    if stack.started:
+        metadata["AcquisitionDate"] = stack.started
+    if stack.times_s:
+        units = ["s"] * stack.count
+        metadata["Plane"] = {"DeltaT": list(stack.times_s), "DeltaTUnit": units}
     try:
         with tifffile.TiffWriter(path, bigtiff=True, ome=True) as writer:
             writer.write(
@@ -93,7 +101,7 @@ def write_zarr(path: Path, stack: Stack) -> None:
     }
     try:
         group = zarr.open_group(path, mode="w", zarr_format=3)
-        group.attrs.update({"ome": {"version": "0.5", "multiscales": [multiscale]}, "sci_stream": stack.notes})
+        group.attrs.update({"ome": {"version": "0.5", "multiscales": [multiscale]}, "sci_stream": _zarr_notes(stack)})
         array = group.create_array(
             "0",
             shape=shape,
@@ -105,6 +113,16 @@ def write_zarr(path: Path, stack: Stack) -> None:
             array[index] = np.moveaxis(frame, -1, 0) if stack.colour else frame
     except OSError as error:
         raise StorageError(f"{path} cannot be written", got=error) from error
+
+
+def _zarr_notes(stack: Stack) -> dict[str, object]:
+    """Return the metadata that OME-Zarr has no place for."""
+    notes: dict[str, object] = dict(stack.notes)
+    if stack.started:
+        notes["acquisition_date"] = stack.started
+    if stack.times_s:
+        notes["times_s"] = list(stack.times_s)
+    return notes
 
 
 def write_png(path: Path, stack: Stack) -> None:

@@ -8,8 +8,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -202,7 +204,7 @@ class _Job:
     def _stack(self) -> Stack:
         info, coded, B = self.series.info, self.options.coded, self.frames_each
         size: tuple[int, ...] = (info.height_px, info.width_px)
-        dtype: np.dtype[Any] = self.series.raw.dtype if coded else np.dtype(np.float16)
+        dtype: np.dtype[Any] = (self.series.raw if coded else self.series.video).dtype
         frames = self._frames()
         if self.as_pictures:
             dtype = np.dtype(np.uint8)
@@ -220,6 +222,7 @@ class _Job:
             labels=[f"{seq:08d}" if coded else f"{seq:08d}_{b:03d}" for seq in self.seqs for b in range(B)],
             interval_s=_interval_s(self.series, B),
             notes=_notes(self.series, self.seqs),
+            **_times(self.series, self.seqs, B),
         )
 
 
@@ -231,12 +234,35 @@ def _interval_s(series: RecordedSeries, frames_each: int) -> float | None:
     return None if not period_ns else float(f"{period_ns / 1e9 / frames_each:.9g}")
 
 
+class _Times(TypedDict):
+    times_s: list[float]
+    started: str
+
+
+def _times(series: RecordedSeries, seqs: list[int], frames_each: int) -> _Times:
+    """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times."""
+    came = series.rows["host_time_ns"][np.asarray(seqs) - series.first_seq]
+    if (came <= 0).any():
+        return {"times_s": [], "started": ""}
+    step_s = (_interval_s(series, frames_each) or 0.0) if frames_each > 1 else 0.0
+    times = (came - came[0])[:, np.newaxis] / 1e9 + step_s * np.arange(frames_each)
+    started = datetime.fromtimestamp(int(came[0]) / 1e9, UTC).isoformat(timespec="microseconds")
+    return {"times_s": np.round(times.ravel(), 9).tolist(), "started": started.replace("+00:00", "Z")}
+
+
+def _missing(seqs: list[int]) -> str:
+    """Return the snapshots that are missing between the first and the last one: ``"2, 5-7"``."""
+    gaps = [(before + 1, after - 1) for before, after in pairwise(seqs) if after > before + 1]
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in gaps)
+
+
 def _notes(series: RecordedSeries, seqs: list[int]) -> dict[str, str]:
     info = series.info
     return {
         "series": info.series,
         "first_seq": str(seqs[0]),
         "last_seq": str(seqs[-1]),
+        "missing_seqs": _missing(seqs) or "none",
         "frames_per_snapshot": str(info.n_frames),
         "bayer": "none" if info.bayer is None else info.bayer.value,
         "calibration_hash": info.calibration_hash,

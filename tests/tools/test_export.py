@@ -12,6 +12,7 @@ from sci_stream import optional as extras
 from sci_stream.errors import ConfigError, FileFormatError, InputError, StorageError
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import StageTimes
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.tools.export import ExportOptions, Form, export
 
@@ -69,6 +70,29 @@ def test_tiff_contains_values_with_ome_metadata(recorded: Path, series) -> None:
         assert np.array_equal(file.asarray(), np.concatenate([series.video(s) for s in SEQS]).astype(np.float32))
         assert 'TimeIncrement="0.011"' in file.ome_metadata  # 33 ms a snapshot, three frames each
         assert series.info.calibration_hash in file.ome_metadata
+
+
+def test_tiff_and_zarr_have_true_times_and_name_missing_snapshots(tmp_path: Path, series) -> None:
+    tifffile, zarr = pytest.importorskip("tifffile"), pytest.importorskip("zarr")
+    started_ns, period_ns = 1_767_323_045_000_000_000, 33_000_000
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in SEQS:
+            times = StageTimes(acquired_ns=started_ns + seq * period_ns)
+            writer.write_reconstruction(series.reconstruction(seq, times=times))
+        writer.close({"acquired": 4, "closed": True})
+    expected = [seq * 0.033 + b * 0.011 for seq in SEQS for b in range(3)]
+    export(tmp_path / "run.h5", tmp_path / "run.ome.tif", ExportOptions())
+    with tifffile.TiffFile(tmp_path / "run.ome.tif") as file:
+        metadata = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]
+    assert metadata["AcquisitionDate"] == "2026-01-02T03:04:05.000000Z"
+    planes = metadata["Pixels"]["Plane"]
+    assert [plane["DeltaT"] for plane in planes] == pytest.approx(expected)
+    assert len(planes) == 9
+    assert "missing_seqs = 2;" in metadata["Description"]
+    export(tmp_path / "run.h5", tmp_path / "run.zarr", ExportOptions())
+    notes = zarr.open_group(tmp_path / "run.zarr", mode="r").attrs["sci_stream"]
+    assert notes["times_s"] == pytest.approx(expected)
+    assert (notes["missing_seqs"], notes["acquisition_date"]) == ("2", "2026-01-02T03:04:05.000000Z")
 
 
 def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:

@@ -35,6 +35,7 @@ def recorder_options(rig: Rig) -> RecorderOptions:
         raw=section.raw,
         video=section.video,
         compression=Compression(section.compression),
+        video_dtype=section.video_dtype,
         segment_bytes=section.segment_mib << 20,
         segment_s=section.segment_minutes * 60,
         warn_free_bytes=section.warn_free_mib << 20,

@@ -68,6 +68,7 @@ class RecorderOptions:
     raw: bool = True
     video: bool = True
     compression: Compression = Compression.NONE
+    video_dtype: str = "float16"
     segment_bytes: int = 0
     segment_s: float = 0.0
     queue_bytes: int = 256 << 20
@@ -124,6 +125,7 @@ class SeriesRecording:
             raw=options.raw,
             video=options.video,
             compression=options.compression,
+            video_dtype=options.video_dtype,
             settled_below=settled_below,
         )
         try:

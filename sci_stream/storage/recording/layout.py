@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +24,8 @@ SCHEMA_VERSION = 1
 GROWTH_ROWS = 64
 # SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is fixed.
 LEDGER_BYTES = 1 << 16
+# Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, what is below black becomes 0.
+VIDEO_U16_STEP = 2 / 65535
 
 
 class Compression(enum.StrEnum):
@@ -57,11 +58,11 @@ def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Contents of a file: ``raw`` is the dtype of raw counts, None to store none; see `RecordingWriter`."""
+    """Contents of a file: ``raw`` and ``video`` are dtypes, None to store none; see `RecordingWriter`."""
 
     first_seq: int
     raw: np.dtype[Any] | None
-    video: bool
+    video: np.dtype[Any] | None
     compression: Compression
     parent: JsonObject | None = None
 
@@ -79,9 +80,8 @@ def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
     shape = (info.height_px, info.width_px)
     if layout.raw is not None:
         _create_frames(file, "raw", shape, layout.raw, layout.compression)
-    if layout.video:
-        _create_frames(file, "video", (info.n_frames, *shape), np.dtype(np.float16), layout.compression)
-    create_nexus(file, info)
+    if layout.video is not None:
+        _create_frames(file, "video", (info.n_frames, *shape), layout.video, layout.compression)
 
 
 def _create_frames(
@@ -101,22 +101,8 @@ def describe_frames(node: h5py.Dataset) -> None:
     node.attrs["units"] = "DN" if raw else "1"
     node.attrs["long_name"] = "coded snapshots (DN)" if raw else "reconstructed video (0-1)"
     node.attrs["interpretation"] = "image"
-
-
-def create_nexus(file: h5py.File, info: SeriesInfo) -> None:
-    """Add NeXus groups that link to the data, so that silx and H5Web open the file with a plot."""
-    entry = file.create_group("entry")
-    file.attrs["default"] = "entry"
-    entry.attrs["NX_class"] = "NXentry"
-    entry["title"] = info.series
-    entry["start_time"] = datetime.fromtimestamp(info.started_ns / 1e9, UTC).isoformat()
-    for name in ("video", "raw"):
-        if name in file:
-            data = entry.create_group(name)
-            data.attrs["NX_class"] = "NXdata"
-            data.attrs["signal"] = "data"
-            data["data"] = file[name]
-            entry.attrs["default"] = name
+    if not raw and node.dtype == np.uint16:
+        node.attrs["scaling_factor"] = VIDEO_U16_STEP
 
 
 def ledger_document(document: JsonObject, notes: Mapping[str, object] = MappingProxyType({})) -> Array:

@@ -22,7 +22,7 @@ from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
 from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, START_NAMES
 from sci_stream.storage.recording.file import RecordingFile, release, share
-from sci_stream.storage.recording.layout import RowState, raw_dtype, read_info
+from sci_stream.storage.recording.layout import VIDEO_U16_STEP, RowState, raw_dtype, read_info
 
 
 class Recording:
@@ -169,6 +169,17 @@ class Recording:
         """Type of the raw counts."""
         return self._file.stored("raw") or raw_dtype(self.info)
 
+    @property
+    def stored_video_dtype(self) -> np.dtype[Any]:
+        """Type in which video is stored."""
+        return self._file.stored("video") or np.dtype(np.float16)
+
+    @property
+    def video_dtype(self) -> np.dtype[Any]:
+        """Type of the video as it is read."""
+        stored = self.stored_video_dtype
+        return np.dtype(np.float32) if stored == np.uint16 else stored
+
     def _seqs(self, chosen: npt.NDArray[np.bool_]) -> list[int]:
         return [int(row) + self.first_seq for row in np.flatnonzero(chosen)]
 
@@ -204,8 +215,12 @@ class Recording:
         return self._frame("raw", seq, RowState.RAW, part)
 
     def video(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
-        """Return the video of a snapshot, (B, H, W) float16 on the 0–1 scale, or a part of it. Raises as `raw`."""
-        return self._frame("video", seq, RowState.VIDEO, part)
+        """Return the video of a snapshot, (B, H, W) on the 0–1 scale, or a part of it. Raises as `raw`.
+
+        float16 or float32 as recorded; float32 of video that is stored as uint16.
+        """
+        stored = self._frame("video", seq, RowState.VIDEO, part)
+        return stored * np.float32(VIDEO_U16_STEP) if stored.dtype == np.uint16 else stored
 
     def _frame(self, name: str, seq: int, flag: RowState, part: tuple[int | slice, ...]) -> Array:
         row = seq - self.first_seq

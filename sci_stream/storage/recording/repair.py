@@ -18,6 +18,7 @@ from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, open_for_reading
 from sci_stream.storage.recording.columns import OUTCOME_CODES, columns_of, create_columns
 from sci_stream.storage.recording.layout import Compression, Layout, RowState, create_layout, ledger_document
+from sci_stream.storage.recording.nexus import create_nexus
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.segments import earlier_segments, first_segment
 
@@ -174,9 +175,11 @@ def _told_elsewhere(old: Recording) -> _Elsewhere:
 
 def _lay_out(out: h5py.File, source: h5py.File, old: Recording) -> None:
     raw = source["raw"].dtype if "raw" in source else None
-    create_layout(out, old.info, Layout(old.first_seq, raw, "video" in source, _compression(source), old.parent))
+    video = source["video"].dtype if "video" in source else None
+    create_layout(out, old.info, Layout(old.first_seq, raw, video, _compression(source), old.parent))
     write_calibration(out.create_group("calibration"), old.calibration)
     create_columns(out.create_group("rows"), old.info)
+    create_nexus(out, old.info, old.calibration)
 
 
 def _compression(source: h5py.File) -> Compression:

@@ -13,6 +13,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.imaging.rendering import render
+from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
@@ -113,7 +115,8 @@ class RecordedSeries:
     --------
     >>> import sci_stream                                                    # doctest: +SKIP
     >>> with sci_stream.open("recordings/run.h5") as recording:              # doctest: +SKIP
-    ...     video = recording.video[0]                  # (B, H, W) float16, 0–1, linear light
+    ...     video = recording.video[0]                  # (B, H, W), 0–1, linear light
+    ...     pictures = recording.rgb()[0]               # (B, H, W, 3) uint8, demosaiced, for a screen
     ...     pixel = recording.raw[:, 100, 200]          # one pixel's counts over all snapshots, DN
     ...     slow = recording.table["solve_ns"] > 50e6   # how each was made, a row a snapshot
     ...     phi = recording.calibration.phi             # (B, H, W) masks
@@ -189,9 +192,31 @@ class RecordedSeries:
 
     @property
     def video(self) -> FrameStack:
-        """Reconstructed video as (N, B, H, W) float16, 0–1, linear light; a Bayer mosaic if ``info.bayer`` is set."""
+        """Reconstructed video as (N, B, H, W), 0–1, linear light; a Bayer mosaic if ``info.bayer`` is set.
+
+        float16 by default, or float32 (``[record] video_dtype``).
+        """
         shape = (self.info.n_frames, *self._frame_shape)
-        return FrameStack(self.seqs_with(video=True), shape, np.dtype(np.float16), self.video_of)
+        dtype = next((s.video_dtype for s in self.segments if s.has_video), np.dtype(np.float16))
+        return FrameStack(self.seqs_with(video=True), shape, dtype, self.video_of)
+
+    def rgb(self, tone: ToneSettings | None = None) -> FrameStack:
+        """Return the video as pictures, (N, B, H, W, 3) uint8 RGB, demosaiced and rendered when indexed.
+
+        Parameters
+        ----------
+        tone
+            Appearance; the default suits linear light on a screen. Mono video has three equal channels.
+        """
+        shape = (self.info.n_frames, *self._frame_shape, 3)
+
+        def read(seq: int, part: _Part) -> Array:
+            pictures = render(self.video_of(seq), self.info.bayer, tone)
+            if pictures.ndim == 3:
+                pictures = np.repeat(pictures[..., np.newaxis], 3, axis=-1)
+            return pictures[part]
+
+        return FrameStack(self.seqs_with(video=True), shape, np.dtype(np.uint8), read)
 
     def raw_of(self, seq: int, part: _Part = ()) -> Array:
         """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if none are stored."""

@@ -6,6 +6,7 @@ stay together. Any HDF5 program shows the whole series in it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,11 +23,11 @@ from sci_stream.storage.recording.layout import (
     LEDGER_BYTES,
     SCHEMA_VERSION,
     RowState,
-    create_nexus,
     describe_frames,
     info_to_json,
     ledger_document,
 )
+from sci_stream.storage.recording.nexus import create_nexus
 from sci_stream.storage.recording.series import RecordedSeries
 
 
@@ -86,8 +87,22 @@ def _fill(file: h5py.File, series: RecordedSeries) -> None:
         _virtual(file, series, "raw", shape=size, dtype=series.raw.dtype, flag=RowState.RAW)
     if any(segment.has_video for segment in series.segments):
         shape = (info.n_frames, *size)
-        _virtual(file, series, "video", shape=shape, dtype=np.dtype(np.float16), flag=RowState.VIDEO)
-    create_nexus(file, info)
+        _virtual(file, series, "video", shape=shape, dtype=_video_dtype(series), flag=RowState.VIDEO)
+    if series.parent is not None:
+        write_text(file, "parent", json.dumps(series.parent, indent=1, sort_keys=True))
+    create_nexus(file, info, series.calibration)
+
+
+def _video_dtype(series: RecordedSeries) -> np.dtype[np.generic]:
+    """Return the type of the stored video, which must be the same in all segments: readers scale uint16."""
+    dtypes = {segment.stored_video_dtype for segment in series.segments if segment.has_video}
+    if len(dtypes) != 1:
+        raise FileFormatError(
+            f"The segments of {series.path} store video of different types",
+            got=", ".join(sorted(map(str, dtypes))),
+            hint="Open the first segment instead of one file over all of them.",
+        )
+    return dtypes.pop()
 
 
 def _virtual(

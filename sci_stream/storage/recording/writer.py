@@ -31,6 +31,7 @@ from sci_stream.storage.recording.columns import (
 )
 from sci_stream.storage.recording.layout import (
     GROWTH_ROWS,
+    VIDEO_U16_STEP,
     Compression,
     Layout,
     RowState,
@@ -38,6 +39,7 @@ from sci_stream.storage.recording.layout import (
     ledger_document,
     raw_dtype,
 )
+from sci_stream.storage.recording.nexus import create_nexus
 from sci_stream.storage.recording.segments import Known, create_segment, free_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ class RecordingWriter:
         Without earlier segments, the default of ``first_seq``: all snapshots before it have an outcome.
     dtype
         Type of raw counts; by default derived from the bit depth and pixel format of the series.
+    video_dtype
+        Type of the video: float16, float32, or uint16 for 0 to 2 in equal steps.
     parent
         Source of a derived recording; stored as JSON.
     after
@@ -94,6 +98,7 @@ class RecordingWriter:
         first_seq: int | None = None,
         settled_below: int = 0,
         dtype: npt.DTypeLike | None = None,
+        video_dtype: npt.DTypeLike = np.float16,
         parent: JsonObject | None = None,
         after: RecordingWriter | None = None,
     ) -> None:
@@ -110,7 +115,13 @@ class RecordingWriter:
             self.first_seq = known.first_unsettled(settled_below) if first_seq is None else first_seq
             # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
             # is the first snapshot without an outcome, not the next one to arrive.
-            layout = Layout(self.first_seq, counts_dtype if raw else None, video, compression, parent)
+            layout = Layout(
+                self.first_seq,
+                counts_dtype if raw else None,
+                np.dtype(video_dtype) if video else None,
+                compression,
+                parent,
+            )
             return recording_image(info, calibration, layout)
 
         def begin(hidden: Path, named: Path) -> h5py.File:
@@ -153,6 +164,7 @@ class RecordingWriter:
             video=video,
             compression=compression,
             dtype=dtype,
+            video_dtype=video_dtype,
             parent=parent,
             after=self,
         )
@@ -233,7 +245,7 @@ class RecordingWriter:
         if seq in self._has_outcome:
             return False
         row = self._row(seq)
-        video = fit_video(reconstruction.video, self.info)
+        video = fit_video(reconstruction.video, self.info, None if self._video is None else self._video.dtype)
         counts = None
         if reconstruction.counts is not None and seq not in self._has_raw:
             counts = self._fit_counts(reconstruction.counts)
@@ -448,6 +460,7 @@ def recording_image(info: SeriesInfo, calibration: Calibration, layout: Layout) 
         create_layout(file, info, layout)
         write_calibration(file.create_group("calibration"), calibration)
         create_columns(file.create_group("rows"), info)
+        create_nexus(file, info, calibration)
 
     return build_image(fill)
 
@@ -477,8 +490,8 @@ def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, pat
     return fitted
 
 
-def fit_video(video: Array, info: SeriesInfo) -> Array:
-    """Return a video as stored: (B, H, W) float16, contiguous.
+def fit_video(video: Array, info: SeriesInfo, dtype: np.dtype[Any] | None = None) -> Array:
+    """Return a video as stored: (B, H, W), contiguous, float16 by default; uint16 in steps of `VIDEO_U16_STEP`.
 
     Raises
     ------
@@ -488,4 +501,8 @@ def fit_video(video: Array, info: SeriesInfo) -> Array:
     shape = (info.n_frames, info.height_px, info.width_px)
     if video.shape != shape:
         raise InputError("A video does not fit the series", expected=f"(B, H, W) = {shape}", got=video.shape)
-    return np.ascontiguousarray(video, dtype=np.float16)
+    if dtype == np.uint16:
+        steps = np.nan_to_num(np.asarray(video, np.float32)) / np.float32(VIDEO_U16_STEP)
+        stored: Array = np.rint(steps.clip(0, 65535)).astype(np.uint16)
+        return stored
+    return np.ascontiguousarray(video, dtype=dtype or np.float16)
