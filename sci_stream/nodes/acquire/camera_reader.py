@@ -23,6 +23,13 @@ log = logging.getLogger(__name__)
 
 # Interval at which the driver's counters are read.
 _COUNT_S = 0.5
+# An id at most this far behind the last one is a frame delivered again; further behind, the counter was reset.
+_REPEATED_WITHIN = 16
+# A larger step of the ids is no loss of frames: so many in a burst, and then at four times the nominal rate, or, where
+# that is unknown, faster than any camera.
+_MOST_MISSED = 10_000
+_MOST_MISSED_PER_S = 1_000_000
+_RESET = -2
 # Interval at which setting requests are served before the camera starts.
 _ASKED_S = 0.05
 
@@ -87,6 +94,8 @@ class CameraPump:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
         self._previous_id: int | None = None
+        self._repeated_id: int | None = None
+        self._frame_s = time.monotonic()
         self._seq = 0
         self._epoch = 0
         self._patient = False
@@ -131,6 +140,18 @@ class CameraPump:
         """Ask the camera to stop; captured frames can still be taken. `finished` is set once it has stopped."""
         self._stop.set()
         self._go.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the camera was asked to stop."""
+        return self._stop.is_set()
+
+    def abandon(self, error: CameraError) -> None:
+        """Go on without a camera thread that does not return; nothing more is taken from it."""
+        log.error("%s", error)
+        self.failure = error
+        self.stop()
+        self.finished = True
 
     def join(self, timeout_s: float) -> None:
         """Wait until the camera is closed."""
@@ -179,10 +200,12 @@ class CameraPump:
             log.exception("camera driver failed")
             self.failure = error
         finally:
-            self._camera.stop()
-            self._camera.close()
-            self.finished = True
-            self._wake()
+            try:
+                self._camera.stop()
+                self._camera.close()
+            finally:
+                self.finished = True
+                self._wake()
 
     def _open_first(self) -> CameraCapabilities:
         wait_s, longest_s = self._backoff_s
@@ -259,14 +282,17 @@ class CameraPump:
 
     def _take_in(self, frame: CameraFrame) -> None:
         assert self.opened is not None
-        missed = 0
-        if frame.frame_id is not None:
-            if self._previous_id is not None:
-                missed = self.opened.capabilities.frame_ids.missed(self._previous_id, frame.frame_id)
-            if missed < 0:
-                self._note("repeated")
-                return
-            self._previous_id = frame.frame_id
+        if self.finished:
+            return  # abandoned meanwhile
+        missed = 0 if frame.frame_id is None else self._missed_before(frame.frame_id)
+        if missed < 0:
+            self._note("repeated")
+            if self.counts["repeated"] in {1, 10, 100} or self.counts["repeated"] % 1000 == 0:
+                log.warning(
+                    "frame id %s after %s: the frame was delivered before and is discarded (%d so far)",
+                    *(frame.frame_id, self._previous_id, self.counts["repeated"]),
+                )
+            return
         self._triggers.see(frame, missed)
         self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
         self.chunks = frame.chunks
@@ -274,6 +300,43 @@ class CameraPump:
         self._captured.append(self.keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
         self._seq += 1
         self._wake()
+
+    def _missed_before(self, frame_id: int) -> int:
+        """Return the number of frames missed before this one, −1 if it is a repetition; detect a counter that jumped.
+
+        A counter that was reset, or jumped further than frames can have been missed since the last one, starts a new
+        epoch: its ids do not compare with earlier ones, so that frames lost in between cannot be counted.
+        """
+        assert self.opened is not None
+        before, now_s = self._previous_id, time.monotonic()
+        ids = self.opened.capabilities.frame_ids
+        missed = 0 if before is None else ids.missed(before, frame_id)
+        if missed < 0 and self._repeated_id is not None and frame_id > self._repeated_id:
+            missed = _RESET  # ids count up again, below the last one
+        elif missed < 0:
+            assert before is not None
+            is_first = frame_id - ids.first <= 1 and before > frame_id
+            if is_first or before - frame_id > _REPEATED_WITHIN:
+                missed = _RESET
+        elif missed > self._most_missed(now_s - self._frame_s):
+            missed = _RESET
+        if missed == _RESET:
+            self._epoch += 1
+            self._triggers.restart()
+            self._note("counter_resets")
+            log.warning("the camera's frame counter jumped from %s to %d: epoch %d", before, frame_id, self._epoch)
+            missed = 0
+        if missed < 0:
+            self._repeated_id = frame_id
+        else:
+            self._previous_id, self._repeated_id, self._frame_s = frame_id, None, now_s
+        return missed
+
+    def _most_missed(self, elapsed_s: float) -> float:
+        """Return how many frames can have been missed in a time."""
+        assert self.opened is not None
+        period_ns = self.opened.capabilities.frame_period_ns
+        return _MOST_MISSED + elapsed_s * (4e9 / period_ns if period_ns else _MOST_MISSED_PER_S)
 
     def _reopen(self) -> None:
         """Reconnect the camera without a time limit. This starts a new epoch, since ids and clock restart."""
@@ -297,7 +360,7 @@ class CameraPump:
             self.opened = replace(self.opened, capabilities=again) if self.opened else None
             self._note_settings()
             self._epoch += 1
-            self._previous_id = None
+            self._previous_id = self._repeated_id = None
             self._triggers.restart()
             self._note("reopened")
             self.lost = ""

@@ -15,7 +15,7 @@ from sci_stream.clock import read_again
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
-from sci_stream.errors import EnvironmentFault
+from sci_stream.errors import CameraError, EnvironmentFault
 from sci_stream.model import CameraFrame, Policy, SeriesInfo, Snapshot
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraPump, Captured
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _POLL_MS = 20
 _NOTEWORTHY_STEP_S = 1.0
+# Time that a call of the driver may take beyond what it was given, once the camera is to stop.
+_STOP_GRACE_S = 15.0
 # End reason of a series that was asked to stop.
 _STOPPED = "stopped"
 # End reason of a series that reached its limit.
@@ -63,6 +65,8 @@ class AcquireNode:
         End after this many snapshots or seconds; 0 for no limit.
     actions
         Actions that operators may request during the series, by name (see `ControlHandler`).
+    overdue
+        Returns an error if the driver hangs (see `CheckedCamera.overdue`).
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class AcquireNode:
         snapshots: int = 0,
         duration_s: float = 0.0,
         actions: Mapping[str, Callable[[], str]] | None = None,
+        overdue: Callable[[float | None], CameraError | None] = lambda _grace_s: None,
     ) -> None:
         self._rig = rig
         self._stop = stop
@@ -102,6 +107,7 @@ class AcquireNode:
             backoff_s=(rig.camera.reconnect_first_s, rig.camera.reconnect_max_s),
         )
         self._pump.keep = self._keep
+        self._overdue = overdue
         self._actions = dict(actions or {})
         self._obedient = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)
         self._holdings = InFlightSnapshots(self._ring)
@@ -176,6 +182,7 @@ class AcquireNode:
                 self._link.dealer.try_send(encode(self._calibration))
             elif isinstance(message, Control):
                 self._obedient.take(message, self._pump.settings, self._offered)
+        self._give_up_hanging_camera()
         for answer in self._pump.answered():
             self._changed(answer)
         self._note_safe(news.safe, now_s)
@@ -199,6 +206,13 @@ class AcquireNode:
                 self._safe.confirm(seq)
         if safe:
             self._progress_s = now_s
+
+    def _give_up_hanging_camera(self) -> None:
+        """Go on without a camera whose driver does not return, sooner once it was asked to stop."""
+        if not self._pump.finished:
+            error = self._overdue(_STOP_GRACE_S if self._pump.stopping else None)
+            if error is not None:
+                self._pump.abandon(error)
 
     def _advance(self, now_s: float) -> None:
         match self._phase:

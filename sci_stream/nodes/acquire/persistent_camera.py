@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera
 
 log = logging.getLogger(__name__)
+
+# Time for the driver to release the camera at the end.
+_END_S = 30.0
 
 
 class PersistentCamera:
@@ -139,6 +143,11 @@ def _remembered(memory: Path | None) -> dict[str, Value]:
     return found
 
 
+def _end(camera: Camera) -> None:
+    camera.stop()
+    camera.close()
+
+
 @contextlib.contextmanager
 def kept_open(camera: Camera, memory: Path | None = None, *, resume: bool = False) -> Iterator[PersistentCamera]:
     """Keep a camera open for all series and close it at the end.
@@ -155,7 +164,11 @@ def kept_open(camera: Camera, memory: Path | None = None, *, resume: bool = Fals
     try:
         yield PersistentCamera(camera, memory)
     finally:
-        camera.stop()
-        camera.close()
+        # In a thread of its own: a driver that hangs must not keep the process.
+        end = threading.Thread(target=_end, args=(camera,), name="camera-end", daemon=True)
+        end.start()
+        end.join(_END_S)
+        if end.is_alive():
+            log.error("the camera driver does not return from stop() or close(): ending without it")
     if memory is not None:
         memory.unlink(missing_ok=True)

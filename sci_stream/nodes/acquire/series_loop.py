@@ -13,6 +13,7 @@ import zmq
 
 from sci_stream.config import Rig
 from sci_stream.errors import InputError
+from sci_stream.nodes.acquire.checked_camera import CheckedCamera
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.acquire.persistent_camera import kept_open
 from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
@@ -60,7 +61,8 @@ def acquire_series(
     spool = spool_path(rig.policy.spool, rig.rig.name)
     memory = None if spool is None else spool.with_suffix(".settings")
     resuming = spool is not None and spool.exists()
-    with kept_open(camera, memory, resume=resuming) as kept, _on_signal(requests):
+    checked = CheckedCamera(camera, rig.camera.driver)
+    with kept_open(checked, memory, resume=resuming) as kept, _on_signal(requests):
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
 
@@ -73,6 +75,7 @@ def acquire_series(
                 snapshots=snapshots,
                 duration_s=duration_s,
                 actions=requests.while_running,
+                overdue=checked.overdue,
             )
 
         while True:

@@ -45,8 +45,11 @@ def freeze_gc() -> None:
     """Exclude all loaded objects from garbage collection: call after the set-up of a node, before its loop.
 
     A full collection visits all objects of all imported modules, 0.1 s and more with torch, and delays the snapshots in
-    flight. Objects created before the loop live as long as the process anyway.
+    flight. Objects created before the loop live as long as the process anyway. Only the first call of a process
+    freezes: anything later would keep the garbage of earlier series for ever.
     """
+    if gc.get_freeze_count():
+        return  # what a later series left is garbage, which must be collected
     gc.collect()
     gc.freeze()
 

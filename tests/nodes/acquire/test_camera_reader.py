@@ -12,8 +12,10 @@ import pytest
 from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
+from sci_stream.nodes.acquire.checked_camera import CheckedCamera
 from sci_stream.nodes.acquire.in_flight import MemoryBudget
 from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Camera
 from tests.drivers.camera_kit import simulated
 
 Step = int | Exception | None
@@ -72,7 +74,7 @@ Pump = Callable[..., CameraPump]
 def pump() -> Iterator[Pump]:
     made: list[CameraPump] = []
 
-    def make(camera: ScriptedCamera, *, most: int = 0, ring_bytes: int = 1 << 20) -> CameraPump:
+    def make(camera: Camera, *, most: int = 0, ring_bytes: int = 1 << 20) -> CameraPump:
         woken = threading.Event()
         new = CameraPump(
             camera, MemoryBudget(ring_bytes), woken.set, most=most, read_timeout_s=0.01, backoff_s=(0.001, 0.004)
@@ -124,6 +126,51 @@ def test_a_repeated_frame_gets_no_number(pump: Pump) -> None:
     new = pump(ScriptedCamera([0, 1, 1, 2]))
     assert [each.seq for each in run_to_the_end(new)] == [0, 1, 2]
     assert new.counts["repeated"] == 1
+
+
+def frames_of(captured: list[Captured]) -> list[tuple[int | None, int, int]]:
+    return [(None if each.frame is None else each.frame.frame_id, each.epoch, each.missed) for each in captured]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_reset_of_the_frame_counter_starts_an_epoch(pump: Pump, caplog: pytest.LogCaptureFixture, first: int) -> None:
+    new = pump(ScriptedCamera([500, 501, first, first + 1, first + 3], ids=FrameIds(first)))
+    assert frames_of(run_to_the_end(new)) == [
+        (500, 0, 0), (501, 0, 0), (first, 1, 0), (first + 1, 1, 0), (first + 3, 1, 1),
+    ]  # fmt: skip
+    assert (new.counts["counter_resets"], new.counts["missed"], new.epoch) == (1, 1, 1)
+    assert f"frame counter jumped from 501 to {first}" in caplog.text
+
+
+def test_reset_of_the_frame_counter_just_after_the_start_is_detected(pump: Pump) -> None:
+    new = pump(ScriptedCamera([0, 1, 0, 1, 2]))
+    assert [each[:2] for each in frames_of(run_to_the_end(new))] == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)]
+
+
+def test_reset_to_an_id_just_behind_costs_one_frame(pump: Pump) -> None:
+    new = pump(ScriptedCamera([10, 11, 5, 6, 7]))
+    assert frames_of(run_to_the_end(new)) == [(10, 0, 0), (11, 0, 0), (6, 1, 0), (7, 1, 0)]
+    assert new.counts["repeated"] == 1
+
+
+def test_reset_of_a_counter_of_16_bits_is_no_loss(pump: Pump) -> None:
+    new = pump(ScriptedCamera([40_000, 40_001, 1, 2], ids=FrameIds(1, 65535)))
+    assert frames_of(run_to_the_end(new)) == [(40_000, 0, 0), (40_001, 0, 0), (1, 1, 0), (2, 1, 0)]
+
+
+@pytest.mark.parametrize("jump", [2**33, 2**62])
+def test_counter_that_jumps_ahead_starts_an_epoch(pump: Pump, jump: int) -> None:
+    new = pump(ScriptedCamera([0, 1, jump, jump + 2]))
+    assert frames_of(run_to_the_end(new)) == [(0, 0, 0), (1, 0, 0), (jump, 1, 0), (jump + 2, 1, 1)]
+    assert new.counts["missed"] == 1
+
+
+def test_driver_that_raises_in_stop_does_not_keep_the_pump(pump: Pump) -> None:
+    camera = ScriptedCamera([0])
+    camera.stop = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    new = pump(CheckedCamera(camera, "scripted"))
+    assert len(run_to_the_end(new)) == 1
+    assert new.failure is None
 
 
 def test_counts_that_another_thread_goes_through_do_not_change_under_it(pump: Pump) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from sci_stream.nodes.runtime.process import StopRequest
+from sci_stream.nodes.runtime.process import StopRequest, freeze_gc
 
 PATIENCE_S = 60.0
 
@@ -82,3 +84,25 @@ def test_restart_process_runs_the_same_command_line_again_with_more_variables() 
     (first, *of_first), (second, *of_second) = (line.split() for line in run.stdout.splitlines())
     assert first == second, "the process keeps its id"
     assert (of_first, of_second) == (["['one']", "None"], ["['one']", "yes"])
+
+
+class Cycle:
+    """An object that only the garbage collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_lives_at_a_second_freeze_is_collected_later() -> None:
+    gc.disable()
+    try:
+        freeze_gc()
+        series = Cycle()
+        left = weakref.ref(series)
+        freeze_gc()  # as each series of an acquire node does
+        del series
+        gc.collect()
+        assert left() is None
+    finally:
+        gc.unfreeze()
+        gc.enable()
