@@ -15,7 +15,7 @@ from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
-from sci_stream.recon.initialization.warm_start import Verdict, predict
+from sci_stream.recon.initialization.warm_start import WarmStartVerdict, predict
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
@@ -148,7 +148,7 @@ class Initializer:
         cold_wrong, *warm_figures = found.figures.tolist()
         if found.warm is not None and found.warm_error is not None:
             sound, warm_wrong, *verdict = warm_figures
-            reason = Verdict(*verdict).refusal or "warm" if sound else "diverged"
+            reason = WarmStartVerdict(*verdict).refusal or "warm" if sound else "diverged"
             if reason == "warm":
                 first = self._first_sigma(warm_wrong, verdict[0])
                 sigmas = self._falling(first, iterations)
@@ -218,7 +218,7 @@ class _Candidates(NamedTuple):
     """The starts that a snapshot has, on the device; the warm ones None where no video precedes it.
 
     ``still``, (P, 1, h, w), is ȳ. ``figures`` decide between them: `where_wrong` of the cold start; and of the warm one
-    whether the video before was sound, its `where_wrong` and what `Verdict` consists of.
+    whether the video before was sound, its `where_wrong` and what `WarmStartVerdict` consists of.
     """
 
     still: torch.Tensor

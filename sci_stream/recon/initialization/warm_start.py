@@ -53,7 +53,7 @@ _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
 
 
-class Verdict(NamedTuple):
+class WarmStartVerdict(NamedTuple):
     """How good a prediction is expected to be.
 
     Parameters
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
 class Prediction(NamedTuple):
     """Where to start: frames, with the errors by which they mispredict the measurement.
 
-    ``figures``, (3,), are those of a `Verdict`, still on the device.
+    ``figures``, (3,), are those of a `WarmStartVerdict`, still on the device.
     """
 
     start: InitialGuess

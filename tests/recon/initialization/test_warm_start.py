@@ -10,7 +10,7 @@ from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization import warm_start
 from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError, LmmseEstimator
 from sci_stream.recon.initialization.optical_flow import box_mean, gradient
-from sci_stream.recon.initialization.warm_start import Prediction, Verdict, extrapolate, predict, refine
+from sci_stream.recon.initialization.warm_start import Prediction, WarmStartVerdict, extrapolate, predict, refine
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.metrics import psnr
 
@@ -54,8 +54,8 @@ def predicted(past: torch.Tensor, measured: Measurement, *, linear: bool = True)
     return predict(past, cold, measured, evidence)
 
 
-def verdict(prediction: Prediction) -> Verdict:
-    return Verdict(*prediction.figures.tolist())
+def verdict(prediction: Prediction) -> WarmStartVerdict:
+    return WarmStartVerdict(*prediction.figures.tolist())
 
 
 def test_a_frame_is_carried_on_as_it_went() -> None:
