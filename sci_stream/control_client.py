@@ -16,13 +16,13 @@ from sci_stream.model import JsonObject
 from sci_stream.parameters import Parameter, Value, parameter_of
 
 _MOST_BYTES = 1 << 22
-# Longer than the page waits for the nodes: its answer says more than a time-out here.
+# Longer than the page waits for the nodes (10 s): its answer is more informative than a timeout here.
 _PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Controllable:
-    """A node, what may be set on it, and what it can be asked to do."""
+    """A node with its settable parameters and its actions."""
 
     node: str
     kind: str
@@ -31,23 +31,23 @@ class Controllable:
 
 
 class RigControl:
-    """A running rig, to be asked for things.
+    """Control of a running rig.
 
     Parameters
     ----------
     url
-        Of its live page, as the sink prints it; a ``?token=`` in it is taken.
+        Of its live page, as the sink prints it, with or without ``?token=``.
     token
-        ``[preview] token`` of the rig, where it has one.
+        ``[preview] token`` of the rig, if it has one.
     who
-        Who asks, for the log and the recording; by default this user on this host.
+        Name of the operator in the log and the recording; by default this user on this host.
     timeout_s
-        How long an answer may take.
+        Timeout of a request.
 
     Raises
     ------
     InputError
-        If the address is none.
+        If the address is invalid.
     """
 
     def __init__(
@@ -55,23 +55,23 @@ class RigControl:
     ) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.netloc:
-            raise InputError("This is no address of a live page", expected="http://HOST:PORT/", got=url)
+            raise InputError("Invalid live-page URL", expected="http://HOST:PORT/", got=url)
         self.url = f"{parts.scheme}://{parts.netloc}/"
         self._token = token or parse_qs(parts.query).get("token", [""])[0]
         self._who = who if who is not None else _this_user()
         self._timeout_s = timeout_s
 
     def status(self) -> JsonObject:
-        """Return all that the page knows of the rig."""
+        """Return the status of the rig, as the page shows it."""
         return self._request("status")
 
     def nodes(self) -> dict[str, Controllable]:
-        """Return what may be set and done now, by node; the sink is one of them.
+        """Return the current parameters and actions by node; the sink is one of them.
 
         Raises
         ------
         TransportError
-            If the page does not answer or does not let us in.
+            If the page does not answer or denies access.
         """
         found = {}
         for entry in self.status().get("controls", []):
@@ -81,12 +81,12 @@ class RigControl:
         return found
 
     def set(self, node: str, **parameters: Value) -> dict[str, dict[str, Value]]:
-        """Set parameters of a node, or of all nodes of a kind (``reconstruct``); return them as they are now, by node.
+        """Set parameters of a node, or of all nodes of a kind (``reconstruct``); return the new values by node.
 
         Raises
         ------
         InputError
-            If one is unknown or out of its range: nothing is set, then.
+            If a parameter is unknown or out of range; then none is set.
         TransportError
             If the page, or the node, does not answer.
         """
@@ -94,7 +94,7 @@ class RigControl:
         return dict(answer["values"])
 
     def do(self, node: str, action: str) -> str:
-        """Have a node do one of its actions; return what it says. Raises as `set`."""
+        """Trigger an action of a node; return its answer. Raises as `set`."""
         return str(self._request("control/do", {"node": node, "action": action})["text"])
 
     def _request(self, path: str, body: JsonObject | None = None) -> JsonObject:
@@ -120,7 +120,7 @@ class RigControl:
     def _read(self, body: bytes) -> JsonObject:
         found = json.loads(body)
         if not isinstance(found, dict):
-            raise ValueError("not what a live page answers")
+            raise ValueError("not an answer of a live page")
         return found
 
     def _refusal(self, code: int, body: bytes) -> InputError | TransportError:
@@ -132,7 +132,7 @@ class RigControl:
             return InputError(text)
         if code == 403:
             return TransportError(
-                f"The live page at {self.url} does not let us in", got=text, hint="Give its [preview] token."
+                f"Access to the live page at {self.url} denied", got=text, hint="Pass its [preview] token."
             )
         return TransportError(text or f"The live page at {self.url} answers {code}")
 
@@ -140,13 +140,13 @@ class RigControl:
 def _this_user() -> str:
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a user without a name, as containers have them
-        user = "somebody"
+    except (OSError, KeyError):  # users without a name exist in containers
+        user = "unknown"
     return f"{user}@{socket.gethostname()}"[:64]
 
 
 def control(url: str, *, token: str | None = None, who: str | None = None) -> RigControl:
-    """Return a running rig, to be asked for things: see `RigControl`, which this makes.
+    """Connect to the live page of a running rig; see `RigControl`.
 
     ::
 

@@ -46,7 +46,9 @@ log = logging.getLogger(__name__)
 UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO first (session expired or restart)")
 """Answer to a heartbeat from an unknown node."""
 
+# Bounds one loop iteration: heartbeats are due in between even if the peer floods this node.
 _MESSAGES_A_TURN = 32
+# A wrong key is refused at every attempt, once a second: the log needs it once.
 _COMPLAIN_EVERY_S = 10.0
 _ASK_AGAIN_S = 1.0
 # A connection without received data is reopened after this; the interval grows with each attempt.
@@ -115,6 +117,7 @@ class ClientConnection:
             send_queue=queue,
             receive_queue=queue,
         )
+        # Name and incarnation: a restarted node must not receive what was queued for its predecessor.
         self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))
         self.monitor = Monitor(self.socket)
         dress(self.socket)
@@ -179,6 +182,7 @@ class ClientConnection:
         messages: list[Message] = []
         events: list[PeerEvent] = []
         stood_still_s = self._standstill.lasted_s(now_s)
+        # While this process was stopped the peer's messages waited in its own queue: that is not the peer's silence.
         self._heard_s = min(now_s, self._heard_s + stood_still_s)
         self._opened_s = min(now_s, self._opened_s + stood_still_s)
         connected, disconnected, refused = self.monitor.drain()
@@ -187,6 +191,7 @@ class ClientConnection:
         if refused and now_s - self._complained_s > _COMPLAIN_EVERY_S:
             self._complained_s = now_s
             log.error("cannot connect to %s: %s", self.endpoint, refused)
+        # Order matters: a reconnection within one call ends as connected, but counts as interrupted.
         if disconnected:
             self._interrupted = True
         if connected:
@@ -205,6 +210,7 @@ class ClientConnection:
             if message is None:
                 continue
             taken_bytes += payload_bytes(message)
+            # Every message proves that the peer lives, but only some change its state.
             event = self._peer_event(message)
             if event is not None:
                 events.append(event)
@@ -254,6 +260,7 @@ class ClientConnection:
         if isinstance(message, Welcome):
             known, self._peer = self._peer, message.incarnation
             interrupted, self._interrupted = self._interrupted, False
+            # A new incarnation has no state of ours: the node must introduce its series and resend.
             if known != message.incarnation:
                 # Messages for the previous process mean nothing to this one, except the handshake.
                 self._unsent = deque(said for said in self._unsent if isinstance(said, Hello))

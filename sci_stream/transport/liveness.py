@@ -71,6 +71,7 @@ class TcpActivity:
         if self._fd < 0 or not hasattr(socket, "TCP_INFO"):
             return None
         try:
+            # A Python object on ZeroMQ's descriptor, detached again below: closing it would close ZeroMQ's connection.
             looked_at = socket.socket(fileno=self._fd)
         except OSError:
             return None

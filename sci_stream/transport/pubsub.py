@@ -22,6 +22,7 @@ _HEARTBEAT_S = 1.0
 _KINDS = (b"reconstruction", b"heartbeat")
 # Large enough for the CURVE handshake.
 _LONGEST_SUBSCRIPTION = 4096
+# Bounds the work per message: a client that subscribes and unsubscribes in a loop must not stall the sink.
 _SUBSCRIPTIONS_WAITING = 1000
 
 
@@ -50,6 +51,7 @@ class TapPublisher:
         """Publish a message to all subscribers."""
         self._hear_subscribers()
         kind = b"reconstruction" if isinstance(message, Reconstruction) else b"heartbeat"
+        # Encoding a video takes milliseconds of the sink's main thread.
         if any(kind.startswith(topic) for topic in self._topics):
             send_frames(self._socket, encode(message))
 
@@ -59,22 +61,22 @@ class TapPublisher:
             frames = receive_frames(self._socket)
             if frames is None:
                 break
-            said = bytes(frames[0])
-            does, topic = said[:1], said[1:]
+            request = bytes(frames[0])
+            action, topic = request[:1], request[1:]
             useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
-            if does == b"\x00":
+            if action == b"\x00":
                 self._topics.discard(topic)
-            elif does == b"\x01" and useful:
+            elif action == b"\x01" and useful:
                 self._topics.add(topic)
             else:
-                self.wire_errors["subscription"] += 1  # nothing is ever published there
+                self.wire_errors["subscription"] += 1  # no message ever has this topic
         refused = self.monitor.refused
         self.monitor.drain()
         if self.monitor.refused > refused:
             self.wire_errors["handshake"] += self.monitor.refused - refused
 
     def close(self) -> None:
-        """Leave."""
+        """Close the socket."""
         self.monitor.close()
         self._socket.close()
 
@@ -114,6 +116,7 @@ def _newest(
                 continue
             if isinstance(message, wanted):
                 with arrived:
+                    # Newest wins: a slow program sees the current scene, not one from minutes ago.
                     if not every:
                         waiting.clear()
                     waiting.append(message)

@@ -1,15 +1,15 @@
-"""Payloads that stay where they are: a node of the same supervisor reads them out of the sender's memory.
+"""Payloads by reference: a node of the same supervisor reads them from the sender's memory.
 
-Through a local socket every byte is copied into the kernel and out of it again, in pieces of a few hundred KiB, both
-processes waiting for each other. Where the kernel lets one process read another's memory (``process_vm_readv``), a
-message carries references instead, and the receiver copies the payloads once, when it wants them. Measured with
-2 MiB snapshots: see docs/decisions/0034.
+A local socket copies every byte into the kernel and out of it again, in pieces of a few hundred KiB, with both
+processes waiting for each other. If the kernel lets one process read another's memory (``process_vm_readv``), a message
+contains references instead, and the receiver copies the payloads once (measured with 2 MiB snapshots:
+docs/decisions/0034).
 
-The process to read from is taken from the kernel (SO_PEERCRED) for the connection of the reference, never
-what a message says, so that a peer can offer nothing but its own memory, and a reference that came over a network
-nothing at all. Whether it works is tried out first, on a few bytes that each side shows the other; where it does not
-(another user, another container, a kernel that forbids it), payloads go through the socket as ever. What was read is
-held against the checksum in the message: a lender that has moved on gives a message that is refused, not a wrong one.
+The process to read from is taken from the kernel (SO_PEERCRED) for the connection, never from the message, so that a
+peer can offer only its own memory, and a reference from a network is refused. Access is tested first, on a few bytes
+that each side shows the other; without access (another user, another container, a kernel that forbids it), payloads go
+through the socket. The data read are verified by the checksum in the message: if the sender has reused the memory, the
+message is refused.
 """
 
 from __future__ import annotations
@@ -37,29 +37,32 @@ from sci_stream.transport.sockets import ReceivedMessage
 from sci_stream.wire import Hello, Limits, Message, Welcome, decode
 
 LEND_FROM_VARIABLE: Final = "SCI_STREAM_LEND_FROM_BYTES"
-"""In the environment: payloads from this size up are lent. A huge number for none."""
+"""Environment variable: smallest payload sent by reference, bytes. A huge number disables references."""
 
-# Smaller ones are in the message before a reference would be followed.
+# Copying a smaller payload is faster than following a reference to it.
 _LEND_FROM_BYTES = 65536
+# A payload must be longer than a reference, or `_is_reference` could mistake it for one.
 _LEAST_BYTES = 64
 
 LENT, UNREADABLE = "lent", "unreadable"
-"""Reasons to refuse a message: a reference that cannot be followed, or that the kernel will never let us follow."""
+"""Reasons to refuse a message: a reference that is invalid, or one that the kernel does not let us follow."""
 
 _REFERENCE = struct.Struct("<8sQQ")
 _MARK = b"\xb1sci-mem"
 _KIND_AND_HEADER = 2
 _SHOWN_BYTES = 16
+# Fits into the second-level cache of current processors, see `_read`.
 _PIECE_BYTES = 256 << 10
 _FORBIDDEN = {errno.EPERM, errno.ENOSYS, errno.EACCES}
+# From linux/prctl.h: the letters "Yama".
 _PR_SET_PTRACER = 0x59616D61
 
 
 class BufferPool:
-    """Buffers to read into, used again once no array references them.
+    """Buffers to read into, reused once no array references them.
 
-    Fresh memory has to be mapped and cleared page by page, which takes longer than filling it. At most ``spare``
-    buffers are kept that are unused.
+    The kernel maps and clears fresh memory page by page, which takes longer than filling it. At most ``spare`` unused
+    buffers are kept.
     """
 
     def __init__(self, spare: int) -> None:
@@ -68,7 +71,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> memoryview:
-        """Return a buffer of this size, with whatever is in it; it is in use as long as anything refers to it."""
+        """Return a buffer of this size with arbitrary content; it is in use while anything references it."""
         with self._lock:
             free = [index for index in range(len(self._buffers)) if sys.getrefcount(self._buffers[index]) == _UNUSED]
             fitting = [index for index in free if self._buffers[index].nbytes == nbytes]
@@ -79,12 +82,13 @@ class BufferPool:
             return taken.data
 
     def __len__(self) -> int:
-        """Return how many buffers there are, in use or spare."""
+        """Return the number of buffers, in use or spare."""
         return len(self._buffers)
 
 
 _ONE = [np.empty(0)]
-# References to a buffer that are unused: the pool's, and that of the function that counts them.
+# Reference count of an unused buffer: the pool's reference and the argument of getrefcount. Measured, not assumed: it
+# differs between versions of Python.
 _UNUSED = sys.getrefcount(_ONE[0])
 _pool = BufferPool(8)
 
@@ -113,8 +117,8 @@ _read_process = _find_reader()
 
 
 def show() -> str:
-    """Return where a few bytes of this process are and what they hold, for a peer to try whether it can read them."""
-    # For each process its own: what a parent had before a fork is found in both.
+    """Return address and content of a few bytes of this process, with which a peer tests its access."""
+    # Cached by process: after a fork the child must not show its parent's bytes, which both contain.
     return _shown(os.getpid())[0]
 
 
@@ -126,7 +130,7 @@ def _shown(_process: int) -> tuple[str, Array]:
 
 
 def can_read(process: int, shown: str) -> bool:
-    """Return whether the bytes that a process has shown can be read there, and are those that it says."""
+    """Return whether the bytes that a process has shown can be read and have the stated content."""
     if not process or not shown:
         return False
     address, _, content = shown.partition(":")
@@ -137,19 +141,19 @@ def can_read(process: int, shown: str) -> bool:
 
 
 def welcoming(welcome: Welcome, parcel: ReceivedMessage, hello: Hello) -> Welcome:
-    """Return the answer to a hello that came in a parcel: to a peer on this host with what it takes to lend."""
+    """Return the answer to a HELLO; for a peer on this host it includes the test of memory access."""
     process = parcel.process
     return replace(welcome, shows=show(), reads=can_read(process, hello.shows)) if process else welcome
 
 
 @functools.cache
 def export_from_bytes() -> int:
-    """Return the size from which payloads are lent.
+    """Return the smallest payload to send by reference, bytes.
 
     Raises
     ------
     ConfigError
-        If the environment says something that is no size.
+        If the environment variable is not a number of bytes.
     """
     said = os.environ.get(LEND_FROM_VARIABLE, "")
     if said and not said.isdecimal():
@@ -158,9 +162,9 @@ def export_from_bytes() -> int:
 
 
 def export_frames(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return frames to send in place of these to a peer that can read this process's memory.
+    """Replace large payloads by references, for a peer that can read this process's memory.
 
-    The caller keeps these, and what they are views of, until the peer has said that it has the message.
+    The caller keeps the original frames, and the memory behind them, until the peer acknowledges the message.
     """
     least = export_from_bytes()
     return [
@@ -172,57 +176,57 @@ def export_frames(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryvi
 def fetch_frames(
     parcel: ReceivedMessage, frames: Sequence[memoryview], most_bytes: int
 ) -> tuple[Sequence[memoryview], dict[int, int]]:
-    """Return frames of a parcel with what their references refer to, and by index the checksums of that.
+    """Return the frames of a message with references replaced by the data, and the checksums of these by index.
 
     Parameters
     ----------
     parcel
-        As it came.
+        The received message.
     frames
         Its kind, header and payloads.
     most_bytes
-        Of a payload.
+        Largest payload.
 
     Raises
     ------
     WireError
-        ``lent``, if it came from where nothing is lent, is too large, or is not there any more; ``unreadable``, if
-        the kernel forbids it.
+        ``lent``, if the reference came over a network, is too large, or its memory no longer exists; ``unreadable``,
+        if the kernel forbids access.
     """
     found = [index for index in range(_KIND_AND_HEADER, len(frames)) if _is_reference(frames[index])]
     if not found:
         return frames, {}
     process = parcel.process
     if not process:
-        raise WireError(LENT, "A reference to memory came from where none is lent", expected="a local socket")
+        raise WireError(LENT, "Memory reference from a remote peer", expected="a local socket")
     out, sums = list(frames), {}
     for index in found:
         _, address, nbytes = _REFERENCE.unpack(frames[index])
         if nbytes > most_bytes:
-            raise WireError(LENT, "What is lent is too large", expected=f"≤ {most_bytes} bytes", got=nbytes)
+            raise WireError(LENT, "Memory reference too large", expected=f"≤ {most_bytes} bytes", got=nbytes)
         try:
             out[index], sums[index] = _read(process, address, nbytes)
         except OSError as error:
             if error.errno in _FORBIDDEN:
-                raise WireError(UNREADABLE, f"Process {process} may not be read", got=error.strerror) from None
-            raise WireError(LENT, f"What process {process} lent is not there any more", got=error.strerror) from None
+                raise WireError(UNREADABLE, f"No access to process {process}", got=error.strerror) from None
+            raise WireError(LENT, f"Memory of process {process} no longer exists", got=error.strerror) from None
     return out, sums
 
 
 def read_parcel(parcel: ReceivedMessage, frames: Sequence[memoryview], limits: Limits) -> Message:
-    """Return the message that a parcel carries in these frames, in whole or by reference.
+    """Decode a received message, with payloads included or by reference.
 
     Raises
     ------
     WireError
-        As `fetch_frames` and `sci_stream.wire.decode`; ``lent`` where what was read is not what had been lent.
+        As `fetch_frames` and `sci_stream.wire.decode`; ``lent`` if the data read do not match the checksum.
     """
     whole, sums = fetch_frames(parcel, frames, limits.max_payload_bytes)
     try:
         return decode(whole, limits, sums)
     except WireError as error:
         if sums and error.reason == "crc":
-            raise WireError(LENT, "What was lent has changed: its sender has given the message up") from None
+            raise WireError(LENT, "Referenced memory has changed: its sender no longer keeps the message") from None
         raise
 
 
@@ -239,17 +243,18 @@ def _address(buffer: bytes | memoryview) -> int:
 
 
 def _read(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
-    """Copy a stretch of another process's memory; return it and its checksum. Raises `OSError`."""
+    """Copy a range of another process's memory; return it and its checksum. Raises `OSError`."""
     if _read_process is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     out = _pool.take(nbytes)
     start, done, crc = _address(out), 0, 0
     while done < nbytes:
-        # A piece at a time, so that it is still in the cache when its checksum is taken. Other threads go on
-        # meanwhile: ctypes lets go of the interpreter.
+        # In pieces, so that each is still in the cache when its checksum is computed. Other threads run meanwhile,
+        # because ctypes releases the interpreter lock.
         piece = min(_PIECE_BYTES, nbytes - done)
         mine, its = _Stretch(start + done, piece), _Stretch(address + done, piece)
         got = _read_process(process, ctypes.byref(mine), 1, ctypes.byref(its), 1, 0)
+        # A read of 0 bytes is no error to the kernel and leaves errno unset.
         if got <= 0:
             number = ctypes.get_errno() or errno.EFAULT
             raise OSError(number, os.strerror(number))
@@ -259,9 +264,9 @@ def _read(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
 
 
 def _let_siblings_read() -> None:
-    """Let the nodes of this one's supervisor read it where Yama would only let its parents.
+    """Allow the other nodes of this supervisor to read this process; Yama by default allows only its ancestors.
 
-    https://docs.kernel.org/admin-guide/LSM/Yama.html: the process named, and those that descend from it.
+    https://docs.kernel.org/admin-guide/LSM/Yama.html: access for the named process and its descendants.
     """
     if os.environ.get(FOLDER_VARIABLE):
         with contextlib.suppress(AttributeError, OSError):

@@ -86,12 +86,12 @@ async def answer(request: Request, controls: Controls) -> Response:
 
 def _who(request: Request, body: JsonObject) -> str:
     """Return the name of the operator, as given in the request, with the client's address."""
-    said = body.pop("who", "somebody")
+    said = body.pop("who", "unknown")
     if not isinstance(said, str) or len(said) > _MOST_WHO or not said.isprintable():
         expected = f"at most {_MOST_WHO} printable characters"
         raise InputError("Invalid name of the operator", expected=expected, got=f"{str(said)[:20]!r}")
     host = request.client.host if request.client is not None else "nowhere"
-    return f"{said or 'somebody'} from {host}"
+    return f"{said or 'unknown'} from {host}"
 
 
 async def _do(name: str, body: JsonObject, controls: Controls, who: str) -> JsonObject:

@@ -166,7 +166,7 @@ def test_recording_is_switched_by_the_sink(preview: WebPreview, board: SwitchBoa
     assert post(url, "recording", {"on": True}).json() == {"ok": True, "file": "run-1.h5"}
     assert post(url, "recording", {"on": False}).status_code == 200
     assert board.asked == [True, False]
-    assert board.by == ["somebody from 127.0.0.1"] * 2
+    assert board.by == ["unknown from 127.0.0.1"] * 2
     board.refuses = StorageError("The disk is full")
     answer = post(url, "recording", {"on": True})
     assert (answer.status_code, answer.json()) == (503, {"ok": False, "error": "The disk is full."})
@@ -182,7 +182,7 @@ def test_requests_to_nodes_carry_the_operator(preview: WebPreview, board: Switch
     post(url, "do", {"node": "acquire", "action": "next_series"})
     assert board.requests == [
         ("reconstruct-0", "set", changes, "eva from 127.0.0.1"),
-        ("acquire", "next_series", {}, "somebody from 127.0.0.1"),
+        ("acquire", "next_series", {}, "unknown from 127.0.0.1"),
     ]
     board.refuses = InputError("iterations cannot be set to that", expected="an integer from 1 to 100", got=0)
     answer = post(url, "set", {"node": "reconstruct-0", "parameters": {"iterations": 0}})

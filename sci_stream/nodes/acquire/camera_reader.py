@@ -92,6 +92,7 @@ class CameraPump:
         self._captured: deque[Captured] = deque()
         self._go = threading.Event()
         self._stop = threading.Event()
+        # A daemon: a driver that hangs in the vendor's library must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
         self._previous_id: int | None = None
         self._repeated_id: int | None = None
@@ -106,8 +107,9 @@ class CameraPump:
         self.failure: BaseException | None = None
         self.finished = False
         self.lost = ""
+        # Replaced, never mutated: other threads iterate over it without a lock.
         self.counts: Counter[str] = Counter()
-        """Event counts of the camera. Replaced, never mutated: other threads iterate over it."""
+        """Event counts of the camera."""
         self.driver_counts: Counter[str] = Counter()
         """The driver's counters in this series, including those before a reconnect."""
         self._driver_before: Counter[str] = Counter()
@@ -188,6 +190,7 @@ class CameraPump:
             self.opened = Opened(self._open_first(), self._camera.calibration())
             self._note_settings()
             self._wake()
+            # Between opening and starting the operator may already set the exposure.
             while not self._go.wait(_ASKED_S):
                 self._obey()
             if not self._stop.is_set():
@@ -196,6 +199,7 @@ class CameraPump:
                 self._acquire()
         except SciStreamError as error:
             self.failure = error
+        # Vendor libraries raise anything; whatever it is, the node must learn that the camera thread ended.
         except BaseException as error:
             log.exception("camera driver failed")
             self.failure = error
@@ -296,6 +300,7 @@ class CameraPump:
         self._triggers.see(frame, missed)
         self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
         self.chunks = frame.chunks
+        # Without memory the frame still gets its number: the ledger must count it, and the camera cannot wait.
         kept = self._ring.take(frame_bytes(frame))
         self._captured.append(self.keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
         self._seq += 1
@@ -347,6 +352,7 @@ class CameraPump:
             self._camera.stop()
             self._camera.close()
             self._refuse_all("The camera is lost")
+            # Wait before the first attempt too: a device that was just lost is rarely back at once.
             if self._stop.wait(wait_s):
                 return
             try:
@@ -370,6 +376,7 @@ class CameraPump:
     def _check_same(self, again: CameraCapabilities) -> None:
         assert self.opened is not None
         before = self.opened.capabilities
+        # A calibration fits one format only: resuming with another would record nonsense under the same series.
         if (again.height_px, again.width_px, again.pixel_format) != (
             before.height_px,
             before.width_px,

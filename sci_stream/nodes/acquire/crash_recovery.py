@@ -57,6 +57,7 @@ class CrashRecovery:
             return info
         if self.left is not None:
             assert self.spool is not None
+            # The spool is quarantined, not deleted: it is the only copy of those snapshots.
             if misfit := _misfit(self.left.info, info):
                 self.spool.close(over=False)
                 quarantine(self._path, misfit)

@@ -30,6 +30,7 @@ class MemoryBudget:
     def take(self, nbytes: int) -> bool:
         """Reserve memory for a frame; False if the budget is exhausted. One frame is always admitted."""
         with self._lock:
+            # One frame is always admitted, so that a limit below the frame size does not drop everything.
             if self._used and self._used + nbytes > self._limit:
                 return False
             self._used += nbytes

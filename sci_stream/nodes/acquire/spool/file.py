@@ -55,8 +55,9 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
     report = bytes(encode(info)[1])
     begin, slot_bytes = pages(_INFO_AT + len(report)), pages(slot_bytes)
     head = _HEAD.pack(_MAGIC, _VERSION, slots, slot_bytes, begin, len(report), zlib.crc32(report))
+    # Written aside and renamed: a crash while creating must not leave a half-written spool under the real name.
     new = path.with_suffix(".new")
-    with said_of(path):
+    with storage_errors(path):
         make_private_folder(path.parent)
         new.unlink(missing_ok=True)  # left by a crash
         number = open_own(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -64,6 +65,7 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
         try:
             _lock(file)
             os.ftruncate(number, file.nbytes)
+            # Reserve the header now: on a full memory file system a later write through the mapping would raise SIGBUS.
             os.posix_fallocate(number, 0, begin)
             os.pwrite(number, head, 0)
             os.pwrite(number, report, _INFO_AT)
@@ -84,9 +86,10 @@ def open_file(path: Path) -> tuple[SpoolFile, SeriesInfo] | None:
     """
     if not path.exists():
         return None
-    with said_of(path):
+    with storage_errors(path):
         number = open_own(path, os.O_RDWR)
         try:
+            # The lock goes with the descriptor: it is released even if the process is killed.
             _lock(SpoolFile(path, number, 0, 0, 0))
             return _read_head(path, number)
         except (ValueError, WireError) as error:
@@ -112,7 +115,7 @@ def pages(nbytes: int) -> int:
 
 
 @contextlib.contextmanager
-def said_of(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     """Convert OSError to StorageError."""
     try:
         yield

@@ -22,6 +22,7 @@ FREE, HELD, DELIVERED = 0, 0x48454C44, 0x44454C56
 
 _SLOT = struct.Struct("<IIQIIQQ")  # state, CRC of the rest, seq, header length, number of payloads, their lengths
 _STATE = struct.Struct("<I")
+# A snapshot's header is a few hundred bytes; chunk data may add kilobytes.
 _MOST_HEADER = 16 << 10
 _MOST_PAYLOADS = 2
 
@@ -55,10 +56,13 @@ class Packed:
 
     def write(self, mapped: mmap.mmap, at: int, through: Array) -> None:
         """Write the snapshot to a free slot; ``through`` is the whole mapping as bytes."""
+        # Bytes first, checksum in the prefix, state last: a crash at any point leaves either a valid slot or a free
+        # one.
         header, *payloads = self.parts
         sizes = [memoryview(payload).nbytes for payload in payloads]
         padded = sizes + [0] * (_MOST_PAYLOADS - len(sizes))
         report = _SLOT.pack(FREE, 0, self.seq, len(header), len(sizes), *padded)[8:]
+        # Of prefix and header only: the payloads have a checksum of their own in the wire header.
         crc = zlib.crc32(header, zlib.crc32(report))
         mapped[at : at + _SLOT.size] = struct.pack("<II", FREE, crc) + report
         end = at + _SLOT.size

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.model import SeriesInfo, Snapshot
-from sci_stream.nodes.acquire.spool.file import SpoolFile, make_file, open_file, said_of
+from sci_stream.nodes.acquire.spool.file import SpoolFile, make_file, open_file, storage_errors
 from sci_stream.nodes.acquire.spool.slots import DELIVERED, FREE, Packed, read_slot, set_state, slot_size, state_of
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import private_folder
@@ -127,7 +127,7 @@ class Spool:
         """
         slots = min(_MOST_SLOTS, 1 + max(1, limit_bytes // (info.height_px * info.width_px)))
         file = make_file(path, info, slots=slots, slot_bytes=slot_size(most_bytes))
-        with said_of(path):
+        with storage_errors(path):
             return cls(file)
 
     @classmethod
@@ -145,7 +145,7 @@ class Spool:
         if opened is None:
             return None
         file, info = opened
-        with said_of(path):
+        with storage_errors(path):
             spool = cls(file)
         return spool, spool._take_up(info)
 
