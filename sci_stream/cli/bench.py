@@ -97,6 +97,36 @@ def bench_quality(
     _show(bench(data, section, device, _progress(), plot, full_scale_dn=full_scale_dn), json_path)
 
 
+@bench_app.command("paper")
+def bench_paper(
+    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched recursively.")],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Begin of a method's name (DeSCI, PnP-FFDNet, …); repeatable. Default: all."),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint; the shipped one by default.")] = None,
+    shots: Annotated[int | None, typer.Option(min=1, help="Shots of each set; all by default.")] = None,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot quality over time to this file.")] = None,
+) -> None:
+    """Measure the paper's methods on published sets, next to what the paper prints. WNNM takes minutes a shot."""
+    from sci_stream.bench import datasets
+    from sci_stream.bench.quality import paper_table
+    from sci_stream.bench.result import require_matplotlib
+
+    if not data.is_dir():
+        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
+    methods = paper_table.chosen_methods(method or ())
+    if plot_path is not None:
+        require_matplotlib(plot_path)
+    sets = datasets.published(data)
+    result = paper_table.bench(sets, methods, device, _progress(), weights=weights, shots=shots)
+    _show(result, json_path)
+    if plot_path is not None:
+        paper_table.plot(result, plot_path)
+
+
 @bench_app.command("reality")
 def bench_reality(
     scenes: Annotated[str, typer.Option(help="tuning, reporting (never tune on these) or all.")] = "all",

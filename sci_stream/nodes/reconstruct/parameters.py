@@ -26,7 +26,7 @@ _LEFT_OPEN = tuple(
 def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:
     """Return the available denoisers: the rig's own and those shipped with the product."""
     own = _own_prior(given, prior)
-    free = [name for name in DENOISERS if name != _NO_PRIOR]
+    free = [name for name, spec in DENOISERS.items() if name != _NO_PRIOR and not spec.offline]
     return tuple(sorted({own, prior, *free}))
 
 

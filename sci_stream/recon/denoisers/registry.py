@@ -16,6 +16,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.algorithms.schedule import LambdaRule, SigmaSchedule
 from sci_stream.recon.backend.device import is_large_gpu
+from sci_stream.recon.denoisers.block_matching import block_matching_denoiser
 from sci_stream.recon.denoisers.external import (
     CallableDenoiser,
     DenoiserDefaults,
@@ -30,6 +31,7 @@ from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights, variant_of
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.wnnm import wnnm_denoiser
 
 Weights = Path | FfdnetWeights | None
 """A checkpoint to load, a network already in memory, or none."""
@@ -41,6 +43,14 @@ def _make_tv(_device: torch.device, _weights: Weights, _precision: Precision) ->
 
 def _make_identity(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
     return IdentityDenoiser()
+
+
+def _make_wnnm(_device: torch.device, _weights: Weights, _precision: Precision) -> Denoiser:
+    return wnnm_denoiser()
+
+
+def _make_vbm4d(_device: torch.device, _weights: Weights, _precision: Precision) -> Denoiser:
+    return block_matching_denoiser()
 
 
 def _make_ffdnet(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
@@ -65,7 +75,8 @@ class DenoiserSpec:
     ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
     takes to see something; ``relaxation`` is GAP's α; ``lambda_rule`` decides how σ falls;
     ``along_time`` whether it is put to work along time too, ``linear_start`` whether it gains by a start that costs
-    about an iteration of a small network.
+    about an iteration of a small network; ``offline`` that it takes minutes a snapshot, so that a running rig does not
+    offer it.
     """
 
     make: Callable[[torch.device, Weights, Precision], Denoiser]
@@ -79,6 +90,7 @@ class DenoiserSpec:
     lambda_rule: LambdaRule = LambdaRule.MONOTONE
     along_time: bool = False
     linear_start: bool = False
+    offline: bool = False
 
     def iterations_on(self, device: torch.device) -> int:
         """Return what a snapshot is worth on this device."""
@@ -120,6 +132,28 @@ DENOISERS: dict[str, DenoiserSpec] = {
         relaxation=1.5,
         along_time=True,
         linear_start=True,
+    ),
+    "wnnm": DenoiserSpec(
+        make=_make_wnnm,
+        takes_weights=False,
+        sigma_first=50 / 255,
+        sigma_still=100 / 255,
+        sigma_last=6 / 255,
+        iterations={"cpu": 60},
+        min_iterations=4,
+        linear_start=True,
+        offline=True,
+    ),
+    "vbm4d": DenoiserSpec(
+        make=_make_vbm4d,
+        takes_weights=False,
+        sigma_first=50 / 255,
+        sigma_still=100 / 255,
+        sigma_last=6 / 255,
+        iterations={"cpu": 60},
+        min_iterations=4,
+        linear_start=True,
+        offline=True,
     ),
     "identity": DenoiserSpec(
         make=_make_identity,

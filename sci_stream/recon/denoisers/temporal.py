@@ -111,7 +111,8 @@ class TemporalDctDenoiser:
 
     def graph_key(self, sigma: float) -> Hashable:
         """Return the prior's forms at all the levels that it is asked for."""
-        return tuple(_form(self._prior, sigma * band.sigma) for band in self._bands)
+        keys = tuple(_form(self._prior, sigma * band.sigma) for band in self._bands)
+        return None if None in keys else keys
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""

@@ -1,0 +1,332 @@
+"""``sci-stream bench paper``: the paper's table of methods on published sets, ours next to what is printed.
+
+Each row is one of the paper's algorithms: GAP or ADMM, a prior or two in sequence, a λ rule. The rows of networks and
+total variation begin with ȳ = y/Σφ and have no more than the paper's algorithm has. Those of WNNM and block matching
+begin with the linear estimate, explain the residual of the first iterations by neighbours and denoise each place by its
+estimated error, which takes a fraction of the published iterations: these priors cost minutes. The last row is what a
+rig does by default, a different method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sci_stream.bench.datasets import Footage, unit_scale
+from sci_stream.bench.environment import environment
+from sci_stream.bench.quality.published_sets import PAPER_MINUTES, paper_row
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, save_figure
+from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.model import Snapshot
+from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
+from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.denoisers.registry import chosen_denoiser, denoiser_spec, make_denoiser
+from sci_stream.recon.engine import Budget, Engine, SolverSettings, default_settings
+from sci_stream.recon.metrics import psnr, ssim
+
+# Seconds between two lines of progress during a solve.
+_REPORT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row: its name, the paper's name for it if it has one, and how it is computed.
+
+    ``plain``: with nothing that the paper's algorithm does not have. ``live``: as a rig does it by default.
+    """
+
+    name: str
+    prior: str
+    printed: str = ""
+    solver: str = "gap"
+    rule: LambdaRule = LambdaRule.MONOTONE
+    iterations: int = 40
+    sigma_first: float = 50 / 255
+    sigma_last: float = 6 / 255
+    shape: Shape = Shape.GEOMETRIC
+    switch_at: float = 0.5
+    plain: bool = True
+    live: bool = False
+
+    def settings(self, device: torch.device) -> SolverSettings:
+        """Return the solver's settings."""
+        if self.live:
+            return default_settings(device, self.prior)
+        base = default_settings(device, self.prior, linear_start=not self.plain)
+        spec = denoiser_spec(self.prior)
+        return dataclasses.replace(
+            base,
+            solver=self.solver,
+            lambda_rule=self.rule,
+            iterations=self.iterations,
+            min_iterations=min(base.min_iterations, self.iterations),
+            sigma_first=self.sigma_first,
+            sigma_last=self.sigma_last,
+            sigma_shape=self.shape,
+            switch_at=self.switch_at,
+            relaxation=1.0 if self.plain else spec.relaxation,
+            along_time=False,
+            correlated=0 if self.plain else base.correlated,
+            local_sigma=not self.plain,
+            weigh_noise=False,
+            gamma=0.01,
+        )
+
+
+def _non_local(name: str, prior: str, printed: str, **how: float) -> Method:
+    return Method(name, prior, printed, plain=False, iterations=60, **how)  # type: ignore[arg-type]
+
+
+METHODS = (
+    Method("GAP-TV", "tv", "GAP-TV", iterations=24, sigma_first=40 / 255),
+    Method("ADMM-TV", "tv", solver="admm", iterations=24, sigma_first=40 / 255),
+    _non_local("DeSCI (GAP-WNNM)", "wnnm", "DeSCI"),
+    _non_local("PnP-VBM4D", "vbm4d", "PnP-VBM4D"),
+    Method("PnP-FFDNet (GAP)", "ffdnet", "PnP-FFDNet", shape=Shape.STEPWISE),
+    Method("PnP-FFDNet (GAP, adaptive)", "ffdnet", "PnP-FFDNet", rule=LambdaRule.ADAPTIVE),
+    Method("PnP-FFDNet (ADMM)", "ffdnet", "PnP-FFDNet", solver="admm", shape=Shape.STEPWISE),
+    _non_local("PnP-WNNM-TV", "tv+wnnm", "PnP-WNNM-TV"),
+    _non_local("PnP-WNNM-VBM4D", "vbm4d+wnnm", "PnP-WNNM-VBM4D"),
+    _non_local("PnP-WNNM-FFDNet", "ffdnet+wnnm", "PnP-WNNM-FFDNet"),
+    Method("live, as a rig does it", "auto", live=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodQuality:
+    """Means of a method over the shots of a set, and over all of them the quality in dB after each iteration.
+
+    ``seconds_at`` are those of the first shot up to the end of each of its iterations, ``psnr_at`` its quality there.
+    ``paper_*`` is what the paper prints, None or empty where it prints nothing.
+    """
+
+    set_name: str
+    method: str
+    shots: int
+    psnr_db: float
+    ssim: float
+    minutes: float
+    iterations: float
+    paper_psnr_db: float | None
+    paper_ssim: float | None
+    paper_minutes: float | None
+    seconds_at: tuple[float, ...]
+    psnr_at: tuple[float, ...]
+
+    @property
+    def difference_db(self) -> float | None:
+        """How much better ours is than what is printed, dB."""
+        return None if self.paper_psnr_db is None else self.psnr_db - self.paper_psnr_db
+
+
+_COLUMNS = (
+    ResultColumn("set_name", "set", left=True),
+    ResultColumn("method", "method", left=True),
+    ResultColumn("shots", "shots"),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("ssim", "SSIM", ".4f"),
+    ResultColumn("minutes", "min/shot", ".2f", "min"),
+    ResultColumn("iterations", "iterations", ".0f"),
+    ResultColumn("paper_psnr_db", "printed dB", ".2f", "dB"),
+    ResultColumn("paper_ssim", "printed SSIM", ".4f"),
+    ResultColumn("paper_minutes", "printed min", ".2f", "min"),
+    ResultColumn("difference_db", "difference dB", "+.2f", "dB"),
+)
+
+
+@dataclass(frozen=True)
+class PaperResult(BenchResult):
+    """A row for each set and method."""
+
+    rows: tuple[MethodQuality, ...] = ()
+
+
+def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
+    """Return the methods whose names begin with one of these, ignoring case; all for none.
+
+    Raises
+    ------
+    ConfigError
+        If a name fits none.
+    """
+    if not names:
+        return METHODS
+    found = []
+    for name in names:
+        fitting = [method for method in METHODS if method.name.lower().startswith(name.lower())]
+        if not fitting:
+            raise ConfigError(
+                "Unknown method", expected=f"the begin of one of {', '.join(m.name for m in METHODS)}", got=repr(name)
+            )
+        found += [method for method in fitting if method not in found]
+    return tuple(found)
+
+
+def bench(
+    sets: Iterable[Footage | str],
+    methods: Sequence[Method],
+    device_name: str,
+    progress: Callable[[str], None],
+    *,
+    weights: Path | None = None,
+    shots: int | None = None,
+) -> PaperResult:
+    """Solve every shot of every set with every method.
+
+    Parameters
+    ----------
+    sets
+        Sets with ground truth; strings say why one is left out.
+    methods
+        Rows of the table.
+    progress
+        Called with a line per shot, and every 20 s during a solve.
+    weights
+        FFDNet checkpoint for the rows with FFDNet; None for the one that ships with the product.
+    shots
+        Most shots of a set; None for all of them.
+
+    Raises
+    ------
+    FileFormatError
+        If there is nothing to measure.
+    """
+    device = pick_device(device_name)
+    rows: list[MethodQuality] = []
+    for footage in sets:
+        if isinstance(footage, str):
+            progress(footage)
+            continue
+        rows += [_measure(footage, method, device, progress, weights=weights, shots=shots) for method in methods]
+    if not rows:
+        raise FileFormatError(
+            "Nothing to measure", expected="published .mat files with meas, mask and orig", got="none"
+        )
+    table = ResultTable(f"The paper's methods on {describe_device(device)}", _COLUMNS, tuple(rows))
+    return PaperResult(
+        name="paper",
+        environment=environment(describe_device(device)),
+        tables=(table,),
+        notes=(
+            "PSNR and SSIM are means over the shots of a set. Printed values are those of the paper's Table 1; its "
+            "times are of its own machine.",
+            "Rows with WNNM or VBM4D begin with the linear estimate and have a level of σ for each place. VBM4D is "
+            "block matching with a 4-D transform, not the published program.",
+            "The live row is a different method: see docs/algorithm.md.",
+        ),
+        settings={"weights": str(weights or ""), "shots": shots},
+        rows=tuple(rows),
+    )
+
+
+def _measure(
+    footage: Footage,
+    method: Method,
+    device: torch.device,
+    progress: Callable[[str], None],
+    *,
+    weights: Path | None,
+    shots: int | None,
+) -> MethodQuality:
+    prior = chosen_denoiser(method.prior, device, weights=weights is not None)
+    method = dataclasses.replace(method, prior=prior)
+    settings = method.settings(device)
+    own = weights if "ffdnet" in prior.split("+") else None
+    engine = Engine(
+        footage.calibration,
+        make_denoiser(prior, device, own, switch_sigma=settings.switch_sigma),
+        device,
+        settings,
+    )
+    taken = [_Solve(method.name, footage.name, progress) for _ in footage.snapshots[:shots]]
+    for number, (solve, snapshot) in enumerate(zip(taken, footage.snapshots, strict=False)):
+        solve.run(engine, snapshot, f"{number + 1}/{len(taken)}")
+    printed = paper_row(footage.name).get(method.printed)
+    return MethodQuality(
+        set_name=footage.name,
+        method=method.name,
+        shots=len(taken),
+        psnr_db=float(np.mean([solve.psnr_at[-1] for solve in taken])),
+        ssim=float(np.mean([solve.ssim for solve in taken])),
+        minutes=float(np.mean([solve.seconds_at[-1] for solve in taken])) / 60,
+        iterations=float(np.mean([len(solve.psnr_at) for solve in taken])),
+        paper_psnr_db=printed[0] if printed else None,
+        paper_ssim=printed[1] if printed else None,
+        paper_minutes=PAPER_MINUTES.get(method.printed),
+        seconds_at=tuple(taken[0].seconds_at),
+        psnr_at=tuple(taken[0].psnr_at),
+    )
+
+
+class _Solve:
+    """One shot, watched: quality and time at the end of each iteration, without the time that watching takes."""
+
+    def __init__(self, method: str, set_name: str, progress: Callable[[str], None]) -> None:
+        self.seconds_at: list[float] = []
+        self.psnr_at: list[float] = []
+        self.ssim = 0.0
+        self._name = f"{set_name}, {method}"
+        self._progress = progress
+        self._watching_s = 0.0
+        self._reported_s = 0.0
+
+    def run(self, engine: Engine, snapshot: Snapshot, which: str) -> None:
+        """Solve."""
+        assert snapshot.truth is not None
+        truth = torch.from_numpy(unit_scale(snapshot.truth))
+        iterations = engine.settings.iterations
+        began_s = time.perf_counter()
+
+        def watch(estimate: torch.Tensor) -> None:
+            # On a GPU this waits for the estimate: the time is that of its computation.
+            video = estimate.cpu()
+            now_s = time.perf_counter()
+            self.seconds_at.append(now_s - began_s - self._watching_s)
+            self.psnr_at.append(psnr(video, truth))
+            if self.seconds_at[-1] - self._reported_s > _REPORT_S:
+                self._reported_s = self.seconds_at[-1]
+                done = len(self.psnr_at)
+                left_s = self._reported_s / done * (iterations - done)
+                self._progress(
+                    f"{self._name}, shot {which}: iteration {done}/{iterations}, {self.psnr_at[-1]:.2f} dB, "
+                    f"about {left_s:.0f} s left"
+                )
+            self._watching_s += time.perf_counter() - now_s
+
+        video, _ = engine.reconstruct(snapshot, Budget(iterations), watch=watch)
+        self.ssim = ssim(torch.from_numpy(video), truth)
+        self._progress(
+            f"{self._name}, shot {which}: {self.psnr_at[-1]:.2f} dB, SSIM {self.ssim:.4f}, {self.seconds_at[-1]:.1f} s"
+        )
+
+
+def plot(result: PaperResult, path: Path) -> None:
+    """Plot quality over time, as the paper's Figure 1: of the first shot of each set, a curve for each method.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing or does not support the file's suffix.
+    StorageError
+        If the file cannot be written.
+    """
+    require_matplotlib(path)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra; without pyplot, which needs a display
+
+    names = list(dict.fromkeys(row.set_name for row in result.rows))
+    figure = Figure(figsize=(9, 5 * len(names)), layout="constrained")
+    for axis, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
+        for row in result.rows:
+            if row.set_name == name:
+                (line,) = axis.plot(row.seconds_at, row.psnr_at, label=row.method)
+                axis.plot(row.seconds_at[-1:], row.psnr_at[-1:], "o", color=line.get_color())
+        axis.set(title=f"{name}, first shot", xlabel="seconds", ylabel="PSNR / dB", xscale="log")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    save_figure(figure, path)
