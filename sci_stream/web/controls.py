@@ -56,8 +56,8 @@ class Controls(Protocol):
         """Make a point of the image grey; return all tone settings. Raises `InputError`."""
         ...
 
-    def save_still(self) -> str:
-        """Save the newest reconstruction; return the folder. Raises `SciStreamError`."""
+    def save_still(self, series: str | None = None, seq: int | None = None) -> str:
+        """Save a snapshot that was shown, or the newest one; return the folder. Raises `SciStreamError`."""
         ...
 
     def switch_recording(self, on: bool, who: str) -> Future[str]:
@@ -109,13 +109,25 @@ async def _do(name: str, body: JsonObject, controls: Controls, who: str) -> Json
         case "white":
             return {"tone": controls.pick_white(_fraction(body, "x"), _fraction(body, "y"))}
         case "snapshot":
-            return {"saved": await asyncio.to_thread(controls.save_still)}
+            series, seq = _shown_snapshot(body)
+            return {"saved": await asyncio.to_thread(controls.save_still, series, seq)}
         case "recording":
             on = body.get("on")
             if not isinstance(on, bool):
                 raise InputError("Recording can be on or off", expected='{"on": true} or false', got=repr(on))
             return {"file": await asyncio.wrap_future(controls.switch_recording(on, who))}
     raise InputError(f"Unknown control command {name!r}", expected="tone, white, snapshot, recording, set or do")
+
+
+def _shown_snapshot(body: JsonObject) -> tuple[str | None, int | None]:
+    """Return series and number of the snapshot that the viewer sees; None and None for the newest one."""
+    series, seq = body.get("series"), body.get("seq")
+    if series is None and seq is None:
+        return None, None
+    if not isinstance(series, str) or type(seq) is not int:
+        expected = '{"series": NAME, "seq": NUMBER}, or {} for the newest snapshot'
+        raise InputError("Invalid snapshot", expected=expected, got=f"{series!r}, {seq!r}"[:60])
+    return series, seq
 
 
 def _word(body: JsonObject, name: str) -> str:

@@ -7,7 +7,7 @@ import logging
 import math
 import socket
 import threading
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,8 @@ from sci_stream.web.still import save_still
 _LOG = logging.getLogger(__name__)
 # Longer than the web server's own shutdown timeout; the threads are daemons in case they hang.
 _JOIN_S = 5.0
+# Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the screen.
+_SHOWN_BYTES = 256 << 20
 # Requests per address: a page makes about twenty, dragging a slider one with each step.
 _VISITS_PER_S, _VISITS_BURST = 100.0, 1000
 
@@ -103,6 +105,8 @@ class WebPreview:
         self._published = self._encoded = self._failures = 0
         self._pictures = 0
         self._shown: tuple[_Published, ToneSettings] | None = None
+        self._recent: deque[Reconstruction] = deque()
+        self._recent_bytes = 0
         self._bit_depth: int | None = None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -203,9 +207,11 @@ class WebPreview:
         gains = pick_white(reconstruction.video, reconstruction.bayer, x, y, self._tone.black)
         return self.set_tone({"white_balance": "fixed", "gains": gains})
 
-    def save_still(self) -> str:
-        """Save the newest reconstruction; see `sci_stream.web.controls.Controls`."""
+    def save_still(self, series: str | None = None, seq: int | None = None) -> str:
+        """Save a snapshot that was shown; see `sci_stream.web.controls.Controls`."""
         reconstruction = self._newest_reconstruction("There is no snapshot to save")
+        if series is not None and (reconstruction.id.series, reconstruction.id.seq) != (series, seq):
+            reconstruction = self._shown_reconstruction(series, seq)
         return str(save_still(self.options.stills, reconstruction, self._tone))
 
     def switch_recording(self, on: bool, who: str) -> Future[str]:
@@ -225,6 +231,27 @@ class WebPreview:
         if newest is None:
             raise InputError(otherwise, hint="Wait for the first video.")
         return newest.reconstruction
+
+    def _shown_reconstruction(self, series: str, seq: int | None) -> Reconstruction:
+        with self._changed:
+            shown = list(self._recent)
+        found = next((each for each in reversed(shown) if (each.id.series, each.id.seq) == (series, seq)), None)
+        if found is None:
+            raise InputError(
+                f"Snapshot {seq} of series {series!r} is no longer in memory",
+                expected=f"one of the last {len(shown)} that were shown",
+                hint="Save sooner after pausing, or export it from the recording.",
+            )
+        return found
+
+    def _keep_shown(self, reconstruction: Reconstruction) -> None:
+        """Keep a reconstruction that is about to be shown, in bounded memory; it is kept once for all its tones."""
+        if self._recent and self._recent[-1] is reconstruction:
+            return
+        self._recent.append(reconstruction)
+        self._recent_bytes += _size(reconstruction)
+        while len(self._recent) > 1 and self._recent_bytes > _SHOWN_BYTES:
+            self._recent_bytes -= _size(self._recent.popleft())
 
     def close(self) -> None:
         """Disconnect viewers and stop the server. May be called again."""
@@ -273,6 +300,7 @@ class WebPreview:
                 # viewer.
                 if wanted is not None and wanted != self._shown and self._hub.viewers:
                     self._shown = wanted
+                    self._keep_shown(wanted[0].reconstruction)
                     return wanted
                 self._changed.wait()
             return None
@@ -299,6 +327,11 @@ class WebPreview:
             self._encoded += 1
             self._hub.show(picture)
             self._wake()
+
+
+def _size(reconstruction: Reconstruction) -> int:
+    """Return the bytes of a reconstruction's arrays."""
+    return reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)
 
 
 # Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.

@@ -148,6 +148,47 @@ def test_saved_snapshot_contains_images_data_and_description(preview: WebPreview
     assert not list((tmp_path / "stills").glob(".*")), "nothing half-made is left"
 
 
+def test_saved_snapshot_is_the_one_on_the_screen(preview: WebPreview, series) -> None:
+    url = preview.start()
+    with connect(f"ws://{urlsplit(url).netloc}/live") as viewer:
+        for seq in (3, 4):
+            preview.publish(series.reconstruction(seq))
+            assert next_picture(viewer)[0]["seq"] == seq
+        saved = Path(post(url, "snapshot", {"series": "run-1", "seq": 3}).json()["saved"])
+    assert json.loads((saved / "snapshot.json").read_text())["seq"] == 3
+    with np.load(saved / "data.npz") as data:
+        assert np.array_equal(data["video"], series.video(3))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"series": "run-1", "seq": 2}, "Snapshot 2 of series 'run-1' is no longer in memory"),
+        ({"series": "run-1", "seq": "4"}, "Invalid snapshot"),
+        ({"seq": 4}, "Invalid snapshot"),
+    ],
+)
+def test_snapshot_that_was_not_shown_is_refused(preview: WebPreview, series, body: object, words: str) -> None:
+    url = preview.start()
+    preview.publish(series.reconstruction(4))
+    answer = post(url, "snapshot", body)
+    assert (answer.status_code, answer.json()["ok"]) == (400, False)
+    assert words in answer.json()["error"]
+
+
+def test_shown_snapshots_are_kept_in_bounded_memory(
+    preview: WebPreview, series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sci_stream.web.preview._SHOWN_BYTES", 2 * series.reconstruction(0).video.nbytes)
+    url = preview.start()
+    with connect(f"ws://{urlsplit(url).netloc}/live") as viewer:
+        for seq in range(5):
+            preview.publish(series.reconstruction(seq))
+            assert next_picture(viewer)[0]["seq"] == seq
+        assert post(url, "snapshot", {"series": "run-1", "seq": 0}).status_code == 400
+        assert post(url, "snapshot", {"series": "run-1", "seq": 4}).status_code == 200
+
+
 def test_folder_that_cannot_be_written_is_reported(board: SwitchBoard, series, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     preview = WebPreview(PreviewOptions(port=0, stills=tmp_path / "file"), board)

@@ -484,6 +484,7 @@ class SeriesSession:
                 video_fps=round(rate * info.n_frames, 2),
             ),
             latency_ms=statistics.latency_ms(),
+            latency_recent_ms=statistics.recent_latency_ms(now_s),
             psnr_db=last.report.psnr_db if last else None,
             iterations=last.report.iterations if last else None,
             start=last.report.start.value if last else None,

@@ -15,6 +15,8 @@ from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, Seri
 from sci_stream.nodes.sink.control_broker import SettingChange
 
 _RECENT = 4096
+# An operator judges by now: the headline latency of the page is that of the last seconds only.
+_HEADLINE_S = 10.0
 # Number of snapshots whose PSNR the summary lists; mean and minimum cover all.
 _LISTED = 1000
 
@@ -83,6 +85,7 @@ class SeriesStatistics:
         self.acquired_rate = ThroughputMeter()
         self.end_reason = ""
         self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
+        self._total_ms: deque[tuple[float, float]] = deque(maxlen=_RECENT)
         self._psnr_db = _Mean()
         self._psnr_listed: list[tuple[int, float]] = []
         self._iterations = _Mean()
@@ -107,6 +110,8 @@ class SeriesStatistics:
         )
         for stage, seconds in stages.items():
             self.add_latency(stage, seconds)
+        if "total" in stages:
+            self._total_ms.append((now_s, stages["total"] * 1e3))
 
     def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
         """Add the solve report of a snapshot; also for one recorded before a restart of the sink."""
@@ -130,6 +135,11 @@ class SeriesStatistics:
     def latency_ms(self) -> dict[str, dict[str, float]]:
         """Return p50 and p99 by stage, in ms, over the most recent snapshots."""
         return {stage: _percentiles(values) for stage, values in self._latency_ms.items() if values}
+
+    def recent_latency_ms(self, now_s: float) -> float | None:
+        """Return the median time from camera to sink over the last ten seconds, in ms; None if nothing came."""
+        recent = [value for at_s, value in self._total_ms if at_s >= now_s - _HEADLINE_S]
+        return round(float(np.median(recent)), 3) if recent else None
 
     def summary(self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject) -> JsonObject:
         """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""

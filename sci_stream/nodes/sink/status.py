@@ -81,7 +81,8 @@ class SinkRates:
 class SeriesStatus:
     """Status of a series.
 
-    ``latency_ms`` holds p50 and p99 by stage; ``psnr_db``, ``iterations`` and ``start`` are of the last snapshot.
+    ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from camera to sink over the last ten
+    seconds, None if nothing came; ``psnr_db``, ``iterations`` and ``start`` are of the last snapshot.
     """
 
     series: str
@@ -93,6 +94,7 @@ class SeriesStatus:
     ledger: LedgerCounts
     rates: SinkRates
     latency_ms: Mapping[str, Mapping[str, float]]
+    latency_recent_ms: float | None
     psnr_db: float | None
     iterations: int | None
     start: str | None

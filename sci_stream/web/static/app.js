@@ -8,7 +8,7 @@ import { showControls } from "./instrument.js";
 import * as keys from "./keys.js";
 import { histograms, remember, strip } from "./charts.js";
 import { showHeader, showStatus } from "./readouts.js";
-import { hostNowMs, judge } from "./verdict.js";
+import { countLosses, hostNowMs, judge } from "./verdict.js";
 
 function takePicture(header, bitmaps) {
   const again = state.header?.published_ns === header.published_ns;
@@ -24,6 +24,12 @@ function takePicture(header, bitmaps) {
   }
   state.header = header;
   player.take(header, bitmaps);
+  judge();
+}
+
+// Figures, histograms and Save belong to the snapshot on the screen, not to a newer one that waits or is passed over.
+function showPicture(header) {
+  state.shown = header;
   controls.newPicture(header);
   showHeader(header);
   histograms(header);
@@ -39,6 +45,7 @@ function takeStatus(message) {
   const offset = message.now_ns / 1e6 - Date.now();
   // The largest is the one least delayed on its way; let it sink slowly, clocks drift.
   state.clockOffsetMs = state.clockOffsetMs === null ? offset : Math.max(offset, state.clockOffsetMs - 1);
+  countLosses(state.status.ledger);
   remember(status.preview?.history ?? []);
   showStatus();
   controls.follow();
@@ -56,7 +63,7 @@ async function changed(connected) {
   }
 }
 
-player.start();
+player.start(showPicture);
 controls.start();
 keys.start();
 showStatus();

@@ -132,7 +132,7 @@ export async function saveStill() {
   if (el("still").disabled) return;
   el("still").disabled = true;
   try {
-    toast(`Saved to ${(await ask("snapshot")).saved}`);
+    toast(`Saved to ${(await ask("snapshot", { series: state.shown.series, seq: state.shown.seq })).saved}`);
   } catch (error) {
     toast(error.message, true);
   } finally {

@@ -9,6 +9,7 @@ export const state = {
   connected: false, everConnected: false, connectedMs: 0, retries: 0,
   heardMs: null,        // when the sink last said anything
   header: null,         // of the newest picture
+  shown: null,          // of the picture on the screen, which is older while paused
   arrivalMs: null, intervalMs: null,
 };
 

@@ -14,6 +14,7 @@ const player = {
   shown: null,    // { header, frames, coded }: what is on the screen
   waiting: null,  // the same, newer, until the frames on the screen have been played once at the viewer's own rate
   index: 0, nextAtMs: 0, played: false,
+  onShow: () => {},  // called with the header of what is now on the screen
 };
 
 export const isPaused = () => !state.playing;
@@ -40,6 +41,7 @@ function replace(made) {
   player.shown = made;
   draw(Math.min(Math.max(player.index, 0), made.frames.length - 1));
   drawCoded();
+  player.onShow(made.header);
 }
 
 function begin(made) {
@@ -59,6 +61,7 @@ function begin(made) {
   put("video-size", `${n} frames, ${width}×${height}`);
   put("coded-size", made.coded ? `one exposure, ${width}×${height}${bayer ? `, ${bayer}` : ""}` : "not sent with the video");
   put("seq", `#${count(made.header.seq)}`);
+  player.onShow(made.header);
 }
 
 function release(made) {
@@ -146,7 +149,8 @@ export function pointIn(event) {
   return x >= 0 && x <= 1 && y >= 0 && y <= 1 ? { x, y } : null;
 }
 
-export function start() {
+export function start(onShow) {
+  player.onShow = onShow;
   el("scrub").addEventListener("input", () => seek(Number(el("scrub").value)));
   el("loop").addEventListener("change", () => { player.nextAtMs = performance.now(); });
   el("rate").addEventListener("change", () => { player.nextAtMs = performance.now(); });

@@ -1,4 +1,4 @@
-// The figures: of the newest picture, and of the whole instrument.
+// The figures: of the picture on the screen, and of the whole instrument.
 
 import { el, put, state, tag } from "./page.js";
 import { bytes, count, duration, fixed, known, percent, rate, snapshots, words } from "./format.js";
@@ -35,13 +35,13 @@ function rows(id, entries, empty) {
 }
 
 export function showStatus() {
-  const { series, rig, policy, ledger = {}, rates = {}, latency_ms: latency = {}, recording, bit_depth: depth } = state.status;
+  const { series, rig, policy, ledger = {}, rates = {}, latency_ms: latency = {}, latency_recent_ms: recentMs, recording, bit_depth: depth } = state.status;
   put("series", series || "no series yet");
   put("rig", [rig, policy].filter(Boolean).join(" · ") || "–");
   document.title = `${recording?.state === "recording" ? "● " : ""}${series ? `${series} · ` : ""}sci_stream`;
   put("rate-in", rate(rates.acquired_per_s));
   put("fps", rate(rates.video_fps));
-  put("total", duration(latency.total?.p50));
+  put("total", duration(recentMs));
   put("queue", count(ledger.in_flight));
   showShift(state.status.calibration);
   el("counts").title = depth ? `${depth} bit` : "";

@@ -117,3 +117,13 @@ def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
     assert set(stage_seconds(result, None, hour)) == {"queue", "wait", "solve", "deliver"}, (
         "what is not known is not given"
     )
+
+
+def test_recent_latency_is_the_median_of_the_last_ten_seconds() -> None:
+    book = book_of()
+    assert book.recent_latency_ms(0.0) is None
+    for now_s, total_s in [(0.0, 9.0), (1.0, 9.0), (12.0, 0.1), (15.0, 0.2), (20.0, 0.3)]:
+        book.add(reconstruction(0), {"total": total_s}, now_s)
+    assert book.recent_latency_ms(20.0) == 200.0
+    assert book.latency_ms()["total"]["p50"] == 300.0
+    assert book.recent_latency_ms(31.0) is None
