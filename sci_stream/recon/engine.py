@@ -240,6 +240,7 @@ class Engine:
             measurement = self.prepare(snapshot)
             start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
             correlated = self._correlated(start)
+            noise, relative = self._levels(measurement, start)
             _, observe = make_rule(self.settings, measurement.y, measurement.phi, measurement.r_inv)
             for algorithm, prior in itertools.product(self._algorithms.values(), dict.fromkeys(self._priors)):
                 levels = ladder_forms(self.settings.schedule, prior.graph_key)
@@ -250,9 +251,9 @@ class Engine:
                     measurement.r_inv,
                     denoise=prior,
                     sigmas=[*levels, *levels] if correlated is not None else levels,
-                    noise=measurement.noise,
+                    noise=noise,
                     correlated=None if correlated is None else correlated._replace(iterations=len(levels)),
-                    relative=self._levels(start),
+                    relative=relative,
                     observe=observe,
                 ):
                     self._between()
@@ -342,30 +343,34 @@ class Engine:
             where = counts >= saturation_dn
             saturated, saturated_fraction = self._transfers.upload(where), float(np.mean(where))
         found = self._call(("measurement", self.settings.weigh_noise), self._measured, y, saturated)
-        planes, r_inv, r_inv_clipped, noise = found
-        return Measurement(planes, self._masks.phi, r_inv, noise, r_inv_clipped, saturated_fraction)
+        planes, r_inv, r_inv_clipped, noise, mismatch = found
+        return Measurement(planes, self._masks.phi, r_inv, noise, mismatch, r_inv_clipped, saturated_fraction)
 
     def _measured(
         self, y: torch.Tensor, saturated: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return y by planes, (ΦΦᵀ)⁻¹ without and with saturated pixels, and the variance of y's noise."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Return y by planes, (ΦΦᵀ)⁻¹ without and with saturated pixels, and what `_noise` returns."""
         masks, valid = self._masks, torch.isfinite(y)
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:
             r_inv = masks.r_inv * masks.planes(valid & ~saturated)
-        return planes, r_inv, r_inv_clipped, self._noise(planes, r_inv)
+        return planes, r_inv, r_inv_clipped, *self._noise(planes, r_inv)
 
-    def _noise(self, y: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor | None:
-        """Return the variance of y's noise: the calibrated or the estimated one, whichever is larger."""
+    def _noise(self, y: torch.Tensor, r_inv: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the variance of y's noise, of the calibration or as the snapshot shows it, whichever is larger.
+
+        And by how much it grows with y beyond what the calibration accounts for, which errors of the masks cause.
+        """
         if not self.settings.weigh_noise:
-            return None
+            return None, None
         found = estimate_noise(y, self._masks.phi, r_inv)
-        calibrated = self.calibration.noise
-        if calibrated is None:
+        if self.calibration.noise is None:
             return found
         # Masks that shifted or blurred since calibration act as noise, which the calibrated variance does not contain.
-        return torch.maximum(found, y.clamp_min(0.0).mul_(calibrated[1]).add_(calibrated[0]))
+        offset, slope = self.calibration.noise
+        noise = torch.maximum(found.variance, y.clamp_min(0.0).mul_(slope).add_(offset))
+        return noise, (found.slope - slope).clamp_min_(0.0)
 
     def initialize(self, snapshot: Snapshot, measurement: Measurement, budget: Budget) -> InitialState:
         """Find the start of the solve, warm or cold."""
@@ -388,6 +393,7 @@ class Engine:
         if self._graphs is not None and self._iteration_s:
             # A GPU takes the same time for each iteration: asking it how far it is would make it wait for the host.
             budget = budget.planned(self._iteration_s, settings.min_iterations)
+        noise, relative = self._levels(measurement, start)
         rule, observe = make_rule(settings, y, phi, r_inv)
         sigmas = AnytimeSchedule(
             settings.schedule,
@@ -405,9 +411,9 @@ class Engine:
             r_inv,
             denoise=ending_on_frames(self._priors, budget.iterations),
             sigmas=self._interruptible(sigmas),
-            noise=measurement.noise,
+            noise=noise,
             correlated=self._correlated(start),
-            relative=self._levels(start),
+            relative=relative,
             observe=observe,
         )
         for estimate in iterates:
@@ -425,9 +431,15 @@ class Engine:
         prior = self._masks.linear.first_iterations
         return CorrelatedResidual(prior.posterior_mean, start.error.moves, self.settings.correlated)
 
-    def _levels(self, start: InitialState) -> torch.Tensor | None:
-        """Return the relative noise level at each pixel; None from ȳ, as in the paper."""
-        return start.error.levels() if self.settings.local_sigma and start.error is not None else None
+    def _levels(self, measurement: Measurement, start: InitialState) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the variance of y's noise, and σ at each pixel as a multiple of σ.
+
+        From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
+        """
+        noise, error = measurement.noise, start.error
+        if error is not None and noise is not None and measurement.mismatch is not None:
+            noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
+        return noise, error.levels() if self.settings.local_sigma and error is not None else None
 
     def _interruptible(self, sigmas: Iterable[float]) -> Iterator[float]:
         """Yield each σ after calling `between`."""

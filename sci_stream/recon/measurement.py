@@ -21,6 +21,8 @@ class Measurement:
         (P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels without a valid measurement.
     noise
         n², (P, h, w), the variance of y's noise; None to fit every pixel exactly.
+    mismatch
+        Variance of y that errors of the masks cause, in units of y, (); part of n², None where n² is.
     r_inv_clipped
         As ``r_inv``, but with saturated pixels: clipped y is wrong, yet the best guess of a highlight. None if none
         are saturated.
@@ -32,6 +34,7 @@ class Measurement:
     phi: torch.Tensor
     r_inv: torch.Tensor
     noise: torch.Tensor | None = None
+    mismatch: torch.Tensor | None = None
     r_inv_clipped: torch.Tensor | None = None
     saturated_fraction: float = 0.0
 

@@ -26,7 +26,7 @@ def noise(seed: int = 1) -> torch.Tensor:
 
 
 def estimated(y: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
-    return estimate_noise(y, phi, inverse_gram(gram_diag(phi)))
+    return estimate_noise(y, phi, inverse_gram(gram_diag(phi))).variance
 
 
 def test_exact_measurement_has_no_noise() -> None:
@@ -56,6 +56,16 @@ def test_masks_that_have_moved_count_as_noise() -> None:
     y = forward(phi.roll(1, -1), smooth_scene())
     error = (y - forward(phi, smooth_scene())).square().mean()
     assert 0.25 * error < float(estimated(y, phi).mean()) < 1.5 * error
+
+
+def test_errors_of_masks_grow_with_brightness_and_read_noise_does_not() -> None:
+    phi = masks()
+    r_inv = inverse_gram(gram_diag(phi))
+    moved = estimate_noise(forward(phi.roll(1, -1), smooth_scene()), phi, r_inv)
+    noisy = estimate_noise(forward(phi, smooth_scene()) + 0.2 * noise(), phi, r_inv)
+    brightness = float(forward(phi, smooth_scene()).mean())
+    assert float(moved.slope) * brightness > 0.8 * float(moved.variance.mean())
+    assert float(noisy.slope) * brightness < 0.3 * float(noisy.variance.mean())
 
 
 def test_textured_moving_object_is_not_taken_for_noise() -> None:
@@ -89,5 +99,5 @@ def test_invalid_pixels_are_left_out() -> None:
     r_inv = inverse_gram(gram_diag(phi))
     y[:, 40:60] = 1e3
     r_inv[:, 40:60] = 0.0
-    assert float(estimate_noise(y, phi, r_inv)[:, :40].sqrt().max()) < 0.01
-    assert float(estimate_noise(y, phi, torch.zeros_like(r_inv)).abs().max()) == 0.0
+    assert float(estimate_noise(y, phi, r_inv).variance[:, :40].sqrt().max()) < 0.01
+    assert float(estimate_noise(y, phi, torch.zeros_like(r_inv)).variance.abs().max()) == 0.0

@@ -99,7 +99,7 @@ def admm(
     problem = Problem(
         *(y, phi, r_inv, cycle_denoisers(denoise), 0.0),
         observed=observe is not None,
-        noise_ratio=noise_variance_ratio(noise, r_inv),
+        noise_ratio=noise_variance_ratio(noise, r_inv, relative),
         correlated=correlated,
         relative=relative,
         gamma=gamma,

@@ -145,7 +145,7 @@ def gap(
     total variation as σ falls below 20/255; 1.5 holds down to 10/255.
 
     If the noise of y is known, x should not reproduce it and y_acc should not accumulate it: both steps are scaled by
-    the share w of the residual that is likely an error of v (`data_weight`)::
+    the share w of the residual that is likely an error of v (`data_weight`, with the σ of the pixel)::
 
         w ← 2σ² / (2σ² + n²/R)
         y_acc ← y + w (y_acc − y + α (y − Φv))
@@ -201,7 +201,7 @@ def gap(
     problem = Problem(
         *(y, phi, r_inv, cycle_denoisers(denoise), relaxation),
         observed=observe is not None,
-        noise_ratio=noise_variance_ratio(noise, r_inv),
+        noise_ratio=noise_variance_ratio(noise, r_inv, relative),
         correlated=correlated,
         relative=relative,
     )
@@ -225,15 +225,23 @@ def iterate(
 _ERROR_PER_SIGMA = 2.0
 
 
-def noise_variance_ratio(noise: torch.Tensor | None, r_inv: torch.Tensor) -> torch.Tensor | None:
+def noise_variance_ratio(
+    noise: torch.Tensor | None, r_inv: torch.Tensor, relative: torch.Tensor | None = None
+) -> torch.Tensor | None:
     """Return ½ n²/R: the noise variance that a projection would put into x, to compare with σ². None if n is unknown.
+
+    Where the level differs from place to place, σ_p = relative·σ, it is divided by the square of ``relative`` to be
+    compared with σ_p². Otherwise places that are denoised little would reproduce the noise.
 
     Parameters
     ----------
-    noise, r_inv
+    noise, r_inv, relative
         As for `gap`. Pixels without a measurement keep full weight, which the projection ignores.
     """
-    return None if noise is None else noise * r_inv / _ERROR_PER_SIGMA
+    if noise is None:
+        return None
+    ratio = noise * r_inv / _ERROR_PER_SIGMA
+    return ratio if relative is None else ratio / relative.square()
 
 
 def data_weight(noise_ratio: torch.Tensor, sigma: float) -> torch.Tensor:

@@ -16,6 +16,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
+from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 P, H, W = 2, 24, 32
@@ -63,6 +64,16 @@ def test_small_moving_object_sets_the_overall_error() -> None:
     unmeasured[:, :, 80:] = 0.0
     cut = start_error(mispredicted * unmeasured, unmeasured, torch.ones_like(exposure))
     assert float(cut.where_wrong) > float(error.where_wrong), "unmeasured pixels do not count as right"
+
+
+def test_mask_errors_count_more_where_something_moves() -> None:
+    noise, mismatch, r_inv = torch.full((P, H, W), 3e-4), torch.full((P, H, W), 1e-4), torch.full((P, H, W), 0.25)
+    still, moving = (error_of(0.04)._replace(moves=torch.full((P, H, W), share)) for share in (0.0, 1.0))
+    assert still.with_noise(noise, mismatch, r_inv)[0].allclose(noise)
+    found, error = moving.with_noise(noise, mismatch, r_inv)
+    torch.testing.assert_close(found, noise + (MOVING_MISMATCH - 1) * mismatch)
+    torch.testing.assert_close(error.around, moving.around + 0.125 * found)
+    torch.testing.assert_close(still.with_noise(noise, mismatch, r_inv)[1].around, still.around)
 
 
 def grass() -> np.ndarray:
