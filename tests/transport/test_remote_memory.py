@@ -118,10 +118,10 @@ def test_what_its_lender_has_changed_or_taken_with_it_is_refused(router: zmq.Soc
         assert process.stdout.readline() == "changed\n"
         error = refused(parcel)
         assert error.reason == "lent"
-        assert "given the message up" in str(error)
+        assert "no longer keeps the message" in str(error)
     gone = refused(parcel)
     assert gone.reason == "lent"
-    assert "not there any more" in str(gone)
+    assert "no longer exists" in str(gone)
     assert not can_read(parcel.process, bytes(parcel.frames[-1]).decode())
 
 
