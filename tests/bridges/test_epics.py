@@ -1,0 +1,51 @@
+"""EPICS clients see the live video, with the installed p4p."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import sci_stream
+from sci_stream.bridges.epics import PvaServer, serve
+from tests.bridges.tap import publishing
+
+pytest.importorskip("p4p")
+client = pytest.importorskip("p4p.client.thread")
+
+
+@pytest.fixture
+def served():
+    """Return a server that only its own client finds, and that client."""
+    with PvaServer("SCI:", isolated=True) as server, client.Context("pva", conf=server.conf, useenv=False) as context:
+        yield server, context
+
+
+def test_client_gets_the_newest_reconstruction(served, series) -> None:
+    server, context = served
+    assert context.get("SCI:SEQ") == -1
+    for seq in (3, 4):
+        server.post(series.reconstruction(seq))
+    video = context.get("SCI:VIDEO")
+    np.testing.assert_array_equal(np.asarray(video), series.video(4).astype(np.float32))
+    assert video.dtype == np.float32
+    assert video.timestamp == pytest.approx((10_000 + 4) / 1e9)
+    np.testing.assert_array_equal(np.asarray(context.get("SCI:FRAME")), series.video(4)[-1].astype(np.float32))
+    np.testing.assert_array_equal(np.asarray(context.get("SCI:SNAPSHOT")), series.counts(4))
+    assert (context.get("SCI:SEQ"), context.get("SCI:RESIDUAL")) == (4, pytest.approx(0.02))
+
+
+def test_live_video_of_a_rig_is_served(served, series, taps: str) -> None:
+    server, context = served
+    with publishing(series, taps):
+        serve(itertools.islice(sci_stream.subscribe(taps, timeout_s=30.0), 3), server)
+    seq = int(context.get("SCI:SEQ"))
+    assert seq >= 2
+    np.testing.assert_array_equal(np.asarray(context.get("SCI:VIDEO")), series.video(seq).astype(np.float32))
+
+
+def test_server_stops_on_request(served, series) -> None:
+    server, context = served
+    serve((series.reconstruction(seq) for seq in itertools.count()), server, stop=lambda: True)
+    assert context.get("SCI:SEQ") == 0

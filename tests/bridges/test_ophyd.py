@@ -1,0 +1,49 @@
+"""Bluesky plans read a rig, with the installed ophyd-async."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sci_stream.clock import unix_ns
+from sci_stream.errors import TransportError
+from tests.bridges.tap import publishing
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Bluesky's own dependencies
+core = pytest.importorskip("ophyd_async.core")
+bluesky = pytest.importorskip("bluesky")
+plans = pytest.importorskip("bluesky.plans")
+bridge = pytest.importorskip("sci_stream.bridges.ophyd")
+
+
+def test_count_reads_snapshots_that_were_acquired_after_each_trigger(series, taps: str) -> None:
+    engine = bluesky.RunEngine(context_managers=[])
+    documents: list[tuple[str, dict[str, Any]]] = []
+    with core.init_devices():
+        camera = bridge.SciStreamDetector(taps, timeout_s=60.0)
+    began_ns = unix_ns()
+    with publishing(series, taps):
+        engine(plans.count([camera], num=2), lambda name, document: documents.append((name, document)))
+    descriptor = next(document for name, document in documents if name == "descriptor")
+    assert descriptor["hints"]["camera"]["fields"] == ["camera-mean_brightness"]
+    events = [document["data"] for name, document in documents if name == "event"]
+    assert len(events) == 2
+    assert began_ns < events[0]["camera-acquired_ns"] < events[1]["camera-acquired_ns"]
+    seq = events[1]["camera-seq"]
+    video = series.video(seq).astype(np.float32)
+    np.testing.assert_array_equal(events[1]["camera-video"], video)
+    assert events[1]["camera-mean_brightness"] == pytest.approx(video.mean())
+    assert events[1]["camera-series"] == series.info.series
+
+
+def test_trigger_without_a_rig_fails_in_words(taps: str) -> None:
+    async def trigger() -> None:
+        camera = bridge.SciStreamDetector(taps, timeout_s=0.2, name="camera")
+        await camera.connect()
+        await camera.trigger()
+
+    with pytest.raises(TransportError, match="No data from"):
+        asyncio.run(trigger())
