@@ -216,6 +216,13 @@ class ReconstructSection(Section):
         description="Snapshots that a node may hold: one being solved, the others in flight.",
         json_schema_extra=EXPERT,
     )
+    solve_timeout_s: float = Field(
+        default=600.0,
+        gt=0,
+        le=86_400,
+        description="A node that holds snapshots and returns no result for this time is considered lost, s.",
+        json_schema_extra=EXPERT,
+    )
     block_snapshots: int = Field(
         default=8,
         ge=1,

@@ -99,6 +99,11 @@ class DispatchQueue(Generic[T]):
         """Number of queued snapshots."""
         return len(self._waiting)
 
+    def holds(self, name: str) -> int:
+        """Return the number of snapshots in the hands of a node."""
+        node = self._nodes.get(name)
+        return 0 if node is None else len(node.in_flight)
+
     @property
     def in_flight(self) -> int:
         """Number of snapshots that nodes hold."""

@@ -43,6 +43,9 @@ Watch = Callable[[torch.Tensor], None]
 
 # Root mean square of y, in units of scene brightness, below which a relative residual means nothing.
 _DARK = 1e-6
+# Counts beyond this multiple of full scale are no light: such pixels are left out, as those that are not finite, since
+# squares of floats near the largest overflow.
+_MOST_Y = 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,7 +353,7 @@ class Engine:
         self, y: torch.Tensor, saturated: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """Return y by planes, (ΦΦᵀ)⁻¹ without and with saturated pixels, and what `_noise` returns."""
-        masks, valid = self._masks, torch.isfinite(y)
+        masks, valid = self._masks, y.abs() < _MOST_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:

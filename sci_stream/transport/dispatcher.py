@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ class _Peer:
     heard_s: float
     reads: bool
     """Whether snapshots can be shared with it in memory."""
+    progress_s: float
+    """When it last held nothing or settled a snapshot."""
 
 
 class Dispatcher:
@@ -61,7 +64,8 @@ class Dispatcher:
 
     A node joins with a HELLO with credit and leaves by GOODBYE, by timeout or by a broken connection, which is detected
     at once. The first HELLO is answered with the calibration; a node sends credit 0 until it has loaded the
-    calibration, and again when it accepts no more snapshots.
+    calibration, and again when it accepts no more snapshots. A node that holds snapshots and settles none for
+    ``solve_timeout_s`` is lost, too, however lively its heartbeats.
     """
 
     def __init__(
@@ -75,8 +79,10 @@ class Dispatcher:
         heartbeat_s: float,
         limits: Limits,
         dress: SocketConfig = plain,
+        solve_timeout_s: float = math.inf,
     ) -> None:
         self._queue = queue
+        self._solve_timeout_s = solve_timeout_s
         self._heartbeat_s = heartbeat_s
         self._reception = RouterReceiver("dispatch", limits, log)
         self.wire_errors = self._reception.wire_errors
@@ -127,6 +133,11 @@ class Dispatcher:
         for identity in list(self._peers):
             self._send(identity, self._calibrations[self._current])
 
+    def excuse(self, now_s: float) -> None:
+        """Expect no results for now: the sink does not accept any."""
+        for peer in self._peers.values():
+            peer.progress_s = now_s
+
     def offer(self, snapshot: Snapshot, *, promised: bool = False) -> list[int]:
         """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers that are dropped for it."""
         self._series = snapshot.id.series
@@ -148,6 +159,7 @@ class Dispatcher:
         stood_still_s = self._standstill.lasted_s(now_s)
         for peer in self._peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
+            peer.progress_s = min(now_s, peer.progress_s + stood_still_s)
         for _ in range(_MESSAGES_A_TURN):
             parcel = receive(self.socket)
             if parcel is None:
@@ -169,6 +181,10 @@ class Dispatcher:
         for identity, peer in list(self._peers.items()):
             if now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
                 settled += self._lose(identity, "heartbeat timeout")
+            elif not self._queue.holds(identity.decode(errors="replace")):
+                peer.progress_s = now_s
+            elif now_s - peer.progress_s > self._solve_timeout_s:
+                settled += self._lose(identity, f"no result for {self._solve_timeout_s:g} s")
         return settled + self._hand_out()
 
     def _handle(self, identity: bytes, parcel: ReceivedMessage, now_s: float) -> list[Settled]:
@@ -181,6 +197,8 @@ class Dispatcher:
         if isinstance(message, Hello):
             self._greet(identity, parcel, message, now_s)
             return []
+        if isinstance(message, Done) and peer is not None:
+            peer.progress_s = now_s
         return self._obey(identity, message)
 
     def _obey(self, identity: bytes, message: Message) -> list[Settled]:
@@ -227,7 +245,7 @@ class Dispatcher:
             answer=lambda said: self._send(identity, encode(said)),
         ):
             return
-        self._peers[identity] = _Peer(hello, now_s, reads=hello.reads and parcel.process != 0)
+        self._peers[identity] = _Peer(hello, now_s, hello.reads and parcel.process != 0, progress_s=now_s)
         self._send(identity, encode(welcoming(self._welcome, parcel, hello)))
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)

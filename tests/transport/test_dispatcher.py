@@ -24,7 +24,7 @@ from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted
 class Bench:
     """A dispatcher and its nodes, all turned by the test's thread."""
 
-    def __init__(self, context: zmq.Context, endpoint: str, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, context: zmq.Context, endpoint: str, heartbeat_s: float = HEARTBEAT_S, **more: float) -> None:
         self.context = context
         self.endpoint = endpoint
         self.heartbeat_s = heartbeat_s
@@ -36,6 +36,7 @@ class Bench:
             incarnation="d",
             heartbeat_s=self.heartbeat_s,
             limits=Limits(),
+            **more,
         )
         self.nodes: dict[str, ClientConnection] = {}
         self.got: dict[str, list[Message]] = {}
@@ -147,6 +148,36 @@ def test_a_node_that_was_given_up_and_wakes_up_takes_part_again(bench: Bench) ->
     until(lambda: bench.dispatcher.ready_nodes == 0, bench.turn)
     bench.nodes["a"] = node
     until(lambda: bench.dispatcher.ready_nodes == 1, bench.turn)
+
+
+def test_node_with_heartbeats_but_no_results_is_lost(
+    context: zmq.Context, free_endpoint: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(context, free_endpoint(), solve_timeout_s=0.2)
+    bench.add("a")
+    bench.dispatcher.offer(snapshot(0))
+    # It joins again each time, and gets the snapshot again until that was tried often enough.
+    until(lambda: bench.settled == [Settled(0, "node_failures")], bench.turn)
+    assert set(bench.seqs("a")) == {0}
+    assert "lost: no result for 0.2 s" in caplog.text
+    assert "heartbeat timeout" not in caplog.text
+    bench.close()
+
+
+def test_node_whose_results_the_sink_cannot_take_is_kept(
+    context: zmq.Context, free_endpoint: Callable[[], str]
+) -> None:
+    bench = Bench(context, free_endpoint(), solve_timeout_s=0.2)
+    node = bench.add("a")
+    bench.dispatcher.offer(snapshot(0))
+    until(lambda: bench.seqs("a"), bench.turn)
+    begun_s = time.monotonic()
+    while time.monotonic() - begun_s < 0.6:
+        bench.dispatcher.excuse(time.monotonic())
+        bench.turn()
+    node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
+    until(lambda: bench.settled == [Settled(0)], bench.turn)
+    bench.close()
 
 
 def test_a_reported_failure_sends_the_snapshot_out_again_and_in_the_end_gives_it_up(bench: Bench) -> None:

@@ -183,6 +183,8 @@ class AcquireNode:
             elif isinstance(message, Control):
                 self._obedient.take(message, self._pump.settings, self._offered)
         self._give_up_hanging_camera()
+        if not self._link.dealer.connected:
+            self._dispatcher.excuse(now_s)
         for answer in self._pump.answered():
             self._changed(answer)
         self._note_safe(news.safe, now_s)
@@ -446,6 +448,7 @@ def open_ends(rig: Rig, context: zmq.Context[zmq.Socket[bytes]], doors: Connecti
         heartbeat_s=rig.network.heartbeat_s,
         limits=limits,
         dress=doors.serve,
+        solve_timeout_s=rig.reconstruct.solve_timeout_s,
     )
     link = SinkClient(
         context,

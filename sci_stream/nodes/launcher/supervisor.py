@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +34,12 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.05
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MOST_S = 5.0
-_CRASHES_AT_MOST = 20
-_CRASHES_WITHIN_S = 60.0
+# Crashes in a row after which a node is given up, each within _SETTLED_S of its start: by its own fault, or killed from
+# outside (SIGKILL), as for lack of memory, which may pass. A limit by time alone is never reached: backoff and start
+# take longer than it allows.
+_CRASHES_AT_MOST = 10
+_KILLS_AT_MOST = 100
+_SETTLED_S = 60.0
 _GRACE_S = 10.0
 _MEMORY = Path("/dev/shm")
 EXIT_NODE_FAILED = 5
@@ -50,7 +54,9 @@ class _Child:
     environment: dict[str, str]
     process: subprocess.Popen[str] | None = None
     starts: int = 0
-    crashes: deque[float] = field(default_factory=deque)
+    crashes: Counter[bool] = field(default_factory=Counter)
+    """Crashes in a row, by whether it was killed."""
+    started_s: float = 0.0
     again_s: float = 0.0
     over: bool = False
     """The node has ended for good."""
@@ -178,6 +184,7 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         child.starts += 1
+        child.started_s = time.monotonic()
         # A session of its own: Ctrl-C reaches only this process, which stops the nodes in order.
         child.process = subprocess.Popen(
             child.argv,
@@ -208,14 +215,15 @@ class Supervisor:
             self._fail_with(status)
             self._say(f"{child.name} cannot run (exit status {status}): stopping")
             return True
-        child.crashes.append(now_s)
-        while now_s - child.crashes[0] > _CRASHES_WITHIN_S:
-            child.crashes.popleft()
-        if len(child.crashes) > _CRASHES_AT_MOST:
-            self._say(f"{child.name} crashed {len(child.crashes)} times within {_CRASHES_WITHIN_S:.0f} s: stopping")
+        if now_s - child.started_s > _SETTLED_S:
+            child.crashes.clear()
+        killed = status == -signal.SIGKILL
+        child.crashes[killed] += 1
+        if child.crashes[killed] > (_KILLS_AT_MOST if killed else _CRASHES_AT_MOST):
+            self._say(f"{child.name} crashed {child.crashes.total()} times in a row: stopping")
             self._fail_with(EXIT_NODE_FAILED)
             return True
-        wait_s = min(_BACKOFF_FIRST_S * 2 ** (len(child.crashes) - 1), _BACKOFF_MOST_S)
+        wait_s = min(_BACKOFF_FIRST_S * 2 ** (min(child.crashes.total(), 16) - 1), _BACKOFF_MOST_S)
         child.again_s = now_s + wait_s
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         self._say(f"{child.name} ended {how}: restarting in {wait_s:.1f} s")

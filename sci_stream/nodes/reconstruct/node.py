@@ -251,30 +251,31 @@ class ReconstructNode:
         self._counts["warm"] += solved.report.start == "warm"
         self._watched.figures.observe("solve_seconds", solved.report.solve_ns / 1e9)
         self._watched.figures.observe("iterations", solved.report.iterations)
-        self._link.post(
-            Reconstruction(
-                id=snapshot.id,
-                video=solved.video,
-                calibration_hash=snapshot.calibration_hash,
-                report=solved.report,
-                times=dataclasses.replace(
-                    solved.times,
-                    acquired_ns=snapshot.host_time_ns,
-                    dispatched_ns=snapshot.dispatched_ns,
-                    received_ns=doing.received_ns,
-                ),
-                node=self._hello.node,
-                device=self._hello.device,
-                bayer=snapshot.bayer,
-                counts=snapshot.counts,
-                camera_time_ns=snapshot.camera_time_ns,
-                camera_frame_id=snapshot.camera_frame_id,
-                redelivered=snapshot.redelivered,
-                dropped_before=snapshot.dropped_before,
-                chunks=snapshot.chunks,
+        reconstruction = Reconstruction(
+            id=snapshot.id,
+            video=solved.video,
+            calibration_hash=snapshot.calibration_hash,
+            report=solved.report,
+            times=dataclasses.replace(
+                solved.times,
+                acquired_ns=snapshot.host_time_ns,
+                dispatched_ns=snapshot.dispatched_ns,
+                received_ns=doing.received_ns,
             ),
-            now_s,
+            node=self._hello.node,
+            device=self._hello.device,
+            bayer=snapshot.bayer,
+            counts=snapshot.counts,
+            camera_time_ns=snapshot.camera_time_ns,
+            camera_frame_id=snapshot.camera_frame_id,
+            redelivered=snapshot.redelivered,
+            dropped_before=snapshot.dropped_before,
+            chunks=snapshot.chunks,
         )
+        try:
+            self._link.post(reconstruction, now_s)
+        except ValueError as error:  # a figure that is no number: of this snapshot, and of each node that solves it
+            self._failed(Failed(snapshot, error))
 
     def _failed(self, failed: Failed) -> None:
         self._counts["failed"] += 1

@@ -374,7 +374,12 @@ class SolverThread:
         self._iterations = report.iterations
         self._busy_s += report.solve_ns / 1e9
         watch = self._watches[done.snapshot.calibration_hash]
-        report = dataclasses.replace(report, health=watch.see(done.snapshot, video), solver=self._solver_id)
+        try:
+            health = watch.see(done.snapshot, video)
+        except Exception:  # the result is good without it
+            log.exception("the calibration cannot be checked with snapshot %d", done.snapshot.id.seq)
+            health = None
+        report = dataclasses.replace(report, health=health, solver=self._solver_id)
         self._watch_status = watch.status()
         times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())
         self._put(Solved(done.snapshot, video, report, times))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sci_stream.config import load_rig
-from sci_stream.nodes.launcher.supervisor import Supervisor
+from sci_stream.nodes.launcher.supervisor import EXIT_NODE_FAILED, Supervisor
 from sci_stream.nodes.runtime.process import StopRequest
 from tests.e2e.kit import write_rig
 
@@ -44,6 +44,33 @@ def starts_of_acquire(folder: Path, *leaves: str) -> tuple[int, str]:
     )
     assert supervisor.run() == 0
     return len((folder / "starts").read_text()), "\n".join(said)
+
+
+CRASHES = """
+import os, signal, sys, time
+if sys.argv[1] == "reconstruct":
+    os.kill(os.getpid(), signal.{signal})
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "most"), [("SIGSEGV", "_CRASHES_AT_MOST"), ("SIGKILL", "_KILLS_AT_MOST")])
+def test_node_that_only_crashes_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, most: str
+) -> None:
+    # Backoff and start together take longer than a minute for the limit: it counts crashes in a row.
+    monkeypatch.setattr(f"{Supervisor.__module__}.{most}", 3)
+    monkeypatch.setattr(f"{Supervisor.__module__}._BACKOFF_FIRST_S", 0.01)
+    path = write_rig(tmp_path)
+    program = tmp_path / "crashes.py"
+    program.write_text(CRASHES.format(signal=number))
+    said: list[str] = []
+    supervisor = Supervisor(
+        load_rig(path, overrides={}), path, StopRequest(), said.append, program=(sys.executable, str(program))
+    )
+    assert supervisor.run() == EXIT_NODE_FAILED
+    assert "reconstruct-0 crashed 4 times in a row: stopping" in said
+    assert sum("restarting" in line for line in said) == 3
 
 
 @pytest.mark.parametrize(

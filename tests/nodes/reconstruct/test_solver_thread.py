@@ -123,6 +123,26 @@ def test_a_snapshot_that_does_not_fit_fails_alone(calibration: Calibration, star
     assert "(12, 16) pixels" in str(results[2].error)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("counts", [3e38, -3e38, np.inf, np.nan])
+@pytest.mark.parametrize("pixels", [1, 12 * 16])
+def test_counts_near_the_largest_float_are_left_out(
+    calibration: Calibration, start: Callable[..., Bench], counts: float, pixels: int
+) -> None:
+    bench = start()
+    bench.solver.adopt(calibration)
+    good = _snapshot(calibration, 0)
+    spoilt = good.counts.astype(np.float32)
+    spoilt.reshape(-1)[:pixels] = counts
+    bench.solver.submit(dataclasses.replace(good, counts=spoilt))
+    assert isinstance(bench.next(), Ready)
+    solved = bench.next()
+    assert isinstance(solved, Solved), solved
+    assert np.isfinite(solved.video).all()
+    assert np.isfinite(solved.report.residual)
+    if pixels == 1:
+        np.testing.assert_allclose(solved.video.reshape(3, -1)[:, 1:], 0.1, atol=0.05)
+
+
 def test_stopping_ends_a_long_solve_within_an_iteration(calibration: Calibration) -> None:
     bench = Bench()
     bench.solver._settings = dataclasses.replace(bench.solver._settings, iterations=1_000_000)
