@@ -19,7 +19,10 @@ def unix_ns() -> int:
 
 
 def host_s() -> float:
-    """Return seconds since 1970 by the host's clock as it is set now, for times that users set, such as an expiry."""
+    """Return seconds since 1970 by the host's clock as it is set now.
+
+    For times that users set, when a process starts; afterwards `unix_ns`, which no setting of the clock moves.
+    """
     return time.time()
 
 

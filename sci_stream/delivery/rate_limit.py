@@ -25,14 +25,14 @@ class TokenBucket:
         self._tokens = burst
         self._filled_s = float("-inf")
 
-    def take(self, now_s: float) -> bool:
-        """Take a token; False if there is none."""
+    def take(self, now_s: float, tokens: float = 1) -> bool:
+        """Take a token, or several; False if there are not enough."""
         # max(): a caller may pass times slightly out of order; the bucket must not lose tokens to that.
         filled = self._tokens + max(0.0, now_s - self._filled_s) * self._per_s
         self._tokens, self._filled_s = min(self._burst, filled), now_s
-        if self._tokens < 1:
+        if self._tokens < tokens:
             return False
-        self._tokens -= 1
+        self._tokens -= tokens
         return True
 
     def has(self, now_s: float) -> bool:

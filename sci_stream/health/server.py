@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -16,7 +17,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from sci_stream.clock import host_s
+from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import TransportError
@@ -25,11 +26,12 @@ from sci_stream.security.http_access import AccessDecision, HttpAccessControl
 
 log = logging.getLogger(__name__)
 
-_REQUESTS_AT_ONCE = 8
+_REQUESTS_AT_ONCE = 32
 # Request limit per address: Prometheus, a supervisor and `sci-stream top` together send a few per second.
 _VISITS_PER_S, _VISITS_BURST = 50.0, 200
-# Timeout of a client for its request and the answer.
+# Time of a client for its request and the answer together, however slowly their parts arrive.
 _PATIENCE_S = 5.0
+_ACCEPT_AGAIN_S = 0.05
 
 
 class HealthServer:
@@ -91,7 +93,7 @@ _REFUSALS = {
 
 
 class _Server(socketserver.ThreadingMixIn, HTTPServer):
-    """Serve a few clients at once; further ones wait."""
+    """Serve clients in threads, each for a limited time; if there are too many, the oldest makes room."""
 
     daemon_threads = True
     block_on_close = False
@@ -100,7 +102,8 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._free = threading.BoundedSemaphore(_REQUESTS_AT_ONCE)
+        self._since_s: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -108,17 +111,41 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a client; without file descriptors, try again a little later."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_ACCEPT_AGAIN_S)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Wait for a free slot; each client releases its slot within the timeout."""
-        self._free.acquire()
+        """Answer a client in a thread; end the oldest if there are too many."""
+        with self._lock:
+            if len(self._since_s) >= _REQUESTS_AT_ONCE:
+                self._end(next(iter(self._since_s)))
+            self._since_s[request] = time.monotonic()
         super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End clients that take too long; called several times per second."""
+        now_s = time.monotonic()
+        with self._lock:
+            for request in [each for each, since_s in self._since_s.items() if now_s - since_s > _PATIENCE_S]:
+                self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        self._since_s.pop(request, None)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)  # its thread reads the end of the request and closes it
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one client."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            with self._lock:
+                self._since_s.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - signature of the base class
         """Ignore disconnects of clients."""
@@ -152,7 +179,7 @@ def _handler(health: Health, access: HttpAccessControl, *, needs_token: bool) ->
             word = _borne(self.headers.get("Authorization", ""))
             open_to_all = path in {"/healthz", "/readyz"} and not word
             with lock:
-                admission = None if open_to_all else access.admit(address, [word], now_s, host_s())
+                admission = None if open_to_all else access.admit(address, [word], now_s, unix_ns() / 1e9)
             known = admission is AccessDecision.OPEN or not needs_token
             if path == "/healthz":
                 hangs_s = health.hangs_for_s

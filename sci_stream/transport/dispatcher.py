@@ -17,10 +17,11 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.client_connection import UNKNOWN_PEER, answer
+from sci_stream.transport.connection_limit import ConnectionLimit, Standing
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
 from sci_stream.transport.remote_memory import export_frames, welcoming
 from sci_stream.transport.router import RouterReceiver
-from sci_stream.transport.sockets import Monitor, ReceivedMessage, bind_near, make_socket, receive, send_to
+from sci_stream.transport.sockets import Monitor, ReceivedMessage, bind_near, make_socket, readable, receive, send_to
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
@@ -105,7 +106,8 @@ class Dispatcher:
         )
         dress(self.socket)
         bind_near(self.socket, endpoint, "dispatch")
-        self.monitor = Monitor(self.socket)
+        self._connections = ConnectionLimit()
+        self.monitor = Monitor(self.socket, self._connections)
 
     @property
     def ready_nodes(self) -> int:
@@ -160,16 +162,17 @@ class Dispatcher:
         for peer in self._peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
             peer.progress_s = min(now_s, peer.progress_s + stood_still_s)
+        disconnected = self.monitor.drain().disconnected  # first: a descriptor may belong to another connection by now
         for _ in range(_MESSAGES_A_TURN):
             parcel = receive(self.socket)
             if parcel is None:
                 break
             identity = bytes(parcel.frames[0])
+            self._connections.heard(parcel.descriptor, Standing.HEARD)
             with self._reception.guard(identity, now_s):
                 settled += self._handle(identity, parcel, now_s)
-        refused_before = self.monitor.refused
-        disconnected = self.monitor.drain().disconnected
-        self._reception.strangers(self.monitor.refused - refused_before, now_s)
+        self._reception.strangers(self.monitor.take_refused(), now_s)
+        self._reception.closed(self._connections.enforce(now_s, drained=not readable(self.socket)), now_s)
         beat_due = now_s - self._said_s >= self._heartbeat_s
         if beat_due or disconnected:
             # With ROUTER_MANDATORY this is a probe: sending to a broken connection fails at once.
@@ -246,6 +249,7 @@ class Dispatcher:
         ):
             return
         self._peers[identity] = _Peer(hello, now_s, hello.reads and parcel.process != 0, progress_s=now_s)
+        self._connections.heard(parcel.descriptor, Standing.KNOWN)
         self._send(identity, encode(welcoming(self._welcome, parcel, hello)))
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)

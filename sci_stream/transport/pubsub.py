@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
@@ -12,7 +13,8 @@ import zmq
 from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, plain
-from sci_stream.transport.sockets import Monitor, bind, make_socket, receive_frames, send_frames
+from sci_stream.transport.connection_limit import ConnectionLimit, Standing
+from sci_stream.transport.sockets import Monitor, bind, make_socket, receive, receive_frames, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
 
 M = TypeVar("M", bound=Message)
@@ -44,7 +46,10 @@ class TapPublisher:
         dress(self._socket)
         bind(self._socket, endpoint, "taps")
         self._topics: set[bytes] = set()
-        self.monitor = Monitor(self._socket)
+        # Otherwise only the first subscription to a topic is reported, and its later subscribers would seem silent.
+        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._connections = ConnectionLimit()
+        self.monitor = Monitor(self._socket, self._connections)
         self.wire_errors: Counter[str] = Counter()
 
     def publish(self, message: Reconstruction | Heartbeat) -> None:
@@ -57,10 +62,13 @@ class TapPublisher:
 
     def _hear_subscribers(self) -> None:
         """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
+        self.monitor.drain()  # first: a descriptor may belong to another connection by now
         for _ in range(_SUBSCRIPTIONS_WAITING):
-            frames = receive_frames(self._socket)
-            if frames is None:
+            parcel = receive(self._socket)
+            if parcel is None:
                 break
+            frames = parcel.frames
+            self._connections.heard(parcel.descriptor, Standing.HEARD)
             request = bytes(frames[0])
             action, topic = request[:1], request[1:]
             useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
@@ -68,12 +76,13 @@ class TapPublisher:
                 self._topics.discard(topic)
             elif action == b"\x01" and useful:
                 self._topics.add(topic)
+                self._connections.heard(parcel.descriptor, Standing.KNOWN)
             else:
                 self.wire_errors["subscription"] += 1  # no message ever has this topic
-        refused = self.monitor.refused
-        self.monitor.drain()
-        if self.monitor.refused > refused:
-            self.wire_errors["handshake"] += self.monitor.refused - refused
+        if refused := self.monitor.take_refused():
+            self.wire_errors["handshake"] += refused
+        if closed := self._connections.enforce(time.monotonic()):
+            self.wire_errors["connections"] += closed
 
     def close(self) -> None:
         """Close the socket."""

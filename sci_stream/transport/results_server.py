@@ -15,6 +15,7 @@ import zmq
 from sci_stream.delivery.clock_offset import significant_ns
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.client_connection import UNKNOWN_PEER, answer
+from sci_stream.transport.connection_limit import ConnectionLimit, Standing
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
 from sci_stream.transport.remote_memory import welcoming
 from sci_stream.transport.router import MOST_PEERS, RouterReceiver
@@ -24,6 +25,7 @@ from sci_stream.transport.sockets import (
     ReceivedMessage,
     bind_near,
     make_socket,
+    readable,
     receive,
     send_to,
 )
@@ -84,17 +86,20 @@ class ResultsServer:
         )
         dress(self.socket)
         bind_near(self.socket, endpoint, "results")
-        self._monitor = Monitor(self.socket)
+        self._connections = ConnectionLimit()
+        self._monitor = Monitor(self.socket, self._connections)
 
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
         """Receive some pending messages; return (sender identity, message) for those that concern the node."""
         out: list[tuple[bytes, Message]] = []
         taken_bytes = 0
+        self._monitor.drain()  # first: a descriptor may belong to another connection by now
         for _ in range(_MESSAGES_A_TURN):
             parcel = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
             if parcel is None:
                 break
             identity = bytes(parcel.frames[0])
+            self._connections.heard(parcel.descriptor, Standing.HEARD)
             with self.guard(identity, now_s):
                 message = self._reception.read(identity, parcel, now_s, functools.partial(self.reply, identity))
                 if message is not None and self._known(identity, parcel, message, now_s):
@@ -162,6 +167,7 @@ class ResultsServer:
                 del self.peers[old]
             self._clocks.pop(hello.node, None)
         self.peers[identity] = Peer(hello, now_s, status=peer.status if peer else {})
+        self._connections.heard(parcel.descriptor, Standing.KNOWN)
         self.reply(identity, welcoming(self._welcome, parcel, hello))
 
     def _note_clock(self, peer: Peer) -> None:
@@ -182,9 +188,9 @@ class ResultsServer:
     def tick(self, now_s: float) -> list[Peer]:
         """Send heartbeats when due; return the peers that have just timed out."""
         lost = []
-        refused_before = self._monitor.refused
         self._monitor.drain()
-        self._reception.strangers(self._monitor.refused - refused_before, now_s)
+        self._reception.strangers(self._monitor.take_refused(), now_s)
+        self._reception.closed(self._connections.enforce(now_s, drained=not readable(self.socket)), now_s)
         stood_still_s = self._standstill.lasted_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)

@@ -144,6 +144,14 @@ class RouterReceiver:
                     self._what,
                 )
 
+    def closed(self, connections: int, now_s: float) -> None:
+        """Count connections closed because there were too many, or because they said nothing."""
+        if connections:
+            self.wire_errors["connections"] += connections
+            self._complain(
+                f"{connections} connections to the {self._what} address closed: too many, or no message in time", now_s
+            )
+
     def _complain(self, text: str, now_s: float) -> None:
         """Log a message unless the log's rate limit is exceeded; everything is counted anyway."""
         if not self._lines.take(now_s):

@@ -17,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from sci_stream.config.fields import tcp_address
 from sci_stream.errors import TransportError
+from sci_stream.transport.connection_limit import ConnectionLimit
 from sci_stream.transport.liveness import TcpActivity
 from sci_stream.transport.local_sockets import shortcut
 
@@ -178,6 +179,14 @@ class ReceivedMessage:
             return 0
         return int(report[1]) if report is not None else 0
 
+    @property
+    def descriptor(self) -> int:
+        """File descriptor of the connection that it came through; −1 if unknown."""
+        try:
+            return int(self._origin.get(zmq.SRCFD))
+        except zmq.ZMQError:
+            return -1
+
 
 def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
     """Receive one multipart message, or None if there is none now."""
@@ -223,9 +232,13 @@ _REFUSALS = {
 class Monitor:
     """Monitor the connections of a socket: opened, closed and refused."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], limit: ConnectionLimit | None = None) -> None:
         self._watched = socket
+        self.limit = limit
+        """Limit on the connections of a bound socket."""
         seen = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        if limit is not None:
+            seen |= zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED
         self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(functools.reduce(operator.or_, _REFUSALS, seen))
         self.refused = 0
         self.open = False
@@ -242,17 +255,28 @@ class Monitor:
             event = zmq.Event(report["event"])
             if event == zmq.EVENT_CONNECTED:
                 self.line.opened(int(report["value"]))
+            elif event == zmq.EVENT_ACCEPTED and self.limit is not None:
+                self.limit.accepted(int(report["value"]))
+            elif event == zmq.EVENT_CLOSED and self.limit is not None:
+                self.limit.disconnected(int(report["value"]))
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 connected = self.open = True
             # The order of the events matters: a reconnection within one call must end as open.
             elif event == zmq.EVENT_DISCONNECTED:
                 disconnected = True
                 self.gone()
+                if self.limit is not None:
+                    self.limit.disconnected(int(report["value"]))
             elif event in _REFUSALS:
                 refused = _REFUSALS[event]
                 self.refused += 1
                 self.gone()
         return MonitorEvents(connected, disconnected, refused)
+
+    def take_refused(self) -> int:
+        """Return the number of connections refused since the last call."""
+        refused, self.refused = self.refused, 0
+        return refused
 
     def gone(self) -> None:
         """Record that there is no connection."""

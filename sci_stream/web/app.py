@@ -248,7 +248,7 @@ async def _receive(viewer: Viewer, socket: WebSocket) -> None:
             return  # a page sends one word per image
         try:
             number = json.loads(message.get("text") or "{}")["ack"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
         if isinstance(number, int):
             viewer.acknowledge(number)

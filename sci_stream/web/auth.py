@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from sci_stream.clock import host_s
+from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.security.http_access import AccessDecision, HttpAccessControl
@@ -103,13 +103,13 @@ class AccessMiddleware:
         origin = headers.get("origin")
         # Browsers let pages of other sites open WebSockets and send forms here; the Origin header names the site.
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
-        if acts and origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if acts and origin is not None and _network_location(origin) != host.lower():
             self._access.count("origin")
             return 403, "a page of another origin may not connect"
         if scope["path"] in _OPEN_PATHS:
             return None
         words = [word for word in self._words(scope, headers) if word]
-        admission = self._access.admit(address, words, now_s, host_s())
+        admission = self._access.admit(address, words, now_s, unix_ns() / 1e9)
         if admission is AccessDecision.TOKEN:
             return _WRONG_TOKEN if words else _NO_TOKEN
         return _REFUSALS.get(admission)
@@ -134,6 +134,14 @@ def _refused(scope: Scope, status: int, why: str) -> Response:
     if asks and scope["path"] == "/" and (status, why) in _ASK_FOR_A_TOKEN:
         return token_page(why)
     return PlainTextResponse(why + "\n", status_code=status)
+
+
+def _network_location(origin: str) -> str | None:
+    """Return host and port of an origin; None if it is not one."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _host_name(host: str) -> str:

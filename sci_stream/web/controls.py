@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -73,7 +74,7 @@ async def answer(request: Request, controls: Controls) -> Response:
     """Answer ``POST /control/{name}``: ``{"ok": true, …}``, or ``{"ok": false, "error": …}`` with an HTTP status."""
     name = request.path_params["name"]
     try:
-        body = await _body(request)
+        body = await asyncio.wait_for(_body(request), _PATIENCE_S)
         report = await asyncio.wait_for(_do(name, body, controls, _who(request, body)), _PATIENCE_S)
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
@@ -141,7 +142,23 @@ def _fraction(body: JsonObject, name: str) -> float:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"The point's {name} is missing", expected="a fraction, 0 to 1", got=repr(value))
+    if not 0 <= value <= 1:
+        raise InputError(f"The point's {name} is outside the image", expected="a fraction, 0 to 1", got=f"{value:g}")
     return float(value)
+
+
+def _integer(text: str) -> int:
+    """Return an integer that is also a number to every receiver: 64 bits."""
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
+        raise ValueError("an integer is too large")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number
 
 
 async def _body(request: Request) -> JsonObject:
@@ -154,8 +171,9 @@ async def _body(request: Request) -> JsonObject:
         if len(body) > _MOST_BODY_BYTES:
             raise InputError("The request body is too long", expected=f"at most {_MOST_BODY_BYTES} bytes")
     try:
-        found = json.loads(body)
-    except ValueError as error:
+        found = json.loads(body, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
         raise InputError("Request body is not valid JSON", got=str(error)) from None
     if not isinstance(found, dict):
         raise InputError("The request body must be a JSON object", got=type(found).__name__)

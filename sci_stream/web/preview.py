@@ -16,7 +16,7 @@ from urllib.parse import quote
 import uvicorn
 from starlette.types import ASGIApp
 
-from sci_stream.clock import host_s, unix_ns
+from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.errors import InputError, TransportError
 from sci_stream.imaging.tone import ToneSettings, pick_white
@@ -25,6 +25,7 @@ from sci_stream.parameters import Changes
 from sci_stream.security.http_access import HttpAccessControl
 from sci_stream.web.app import Hub, make_app
 from sci_stream.web.auth import AccessMiddleware
+from sci_stream.web.connections import PageConnection, ViewerConnection
 from sci_stream.web.controls import OperatorControl
 from sci_stream.web.message import encode_picture
 from sci_stream.web.still import save_still
@@ -97,7 +98,7 @@ class WebPreview:
         self._access = HttpAccessControl(
             options.token or None, options.token_expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST
         )
-        self._hub.expired = lambda: self._access.expired(host_s())
+        self._hub.expired = lambda: self._access.expired(unix_ns() / 1e9)
         self._changed = threading.Condition()
         self._newest: _Published | None = None
         self._operator = operator
@@ -336,6 +337,7 @@ def _size(reconstruction: Reconstruction) -> int:
 
 # Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.
 _MOST_INCOMING_BYTES = 1 << 16
+_BACKLOG = 32
 
 
 def address(host: str, port: int, token: str | None) -> str:
@@ -380,12 +382,15 @@ def server_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        ws="websockets-sansio",
+        http=PageConnection,
+        ws=ViewerConnection,
         lifespan="off",
         log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,
+        # asyncio accepts so many connections at once, before any of them can be ended to make room.
+        backlog=_BACKLOG,
         ws_max_size=_MOST_INCOMING_BYTES,
         ws_per_message_deflate=False,  # JPEG does not compress further
         # A viewer that does not close its connection must not delay the shutdown of the rig.

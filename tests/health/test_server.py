@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +14,7 @@ import pytest
 
 from sci_stream.errors import TransportError
 from sci_stream.health import Figures, Health, HealthServer
+from sci_stream.health import server as health_server
 from sci_stream.health.report import ALIVE_WITHIN_S
 
 
@@ -154,3 +157,53 @@ def test_a_request_that_is_no_http_is_survived(node: Node) -> None:
             while connection.recv(4096):
                 pass
     assert json.loads(node.get("/status").text)["ready"] is False
+
+
+def test_clients_that_trickle_their_requests_hold_neither_answers_nor_the_end(node: Node) -> None:
+    address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
+    slow = [socket.create_connection(address) for _ in range(48)]
+    stop = threading.Event()
+
+    def trickle() -> None:
+        while not stop.wait(0.2):
+            for connection in slow:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"X")
+
+    for connection in slow:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        for _ in range(3):
+            assert node.get("/healthz").status_code == 200
+        node.server.close()
+        with pytest.raises(httpx.ConnectError):
+            node.get("/healthz")
+    finally:
+        stop.set()
+        thread.join()
+        for connection in slow:
+            connection.close()
+
+
+def is_closed_after_sending(connection: socket.socket) -> bool:
+    try:
+        connection.sendall(b"X")
+        return not connection.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_client_is_ended_after_its_time_however_slowly_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_server, "_PATIENCE_S", 0.5)
+    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0)
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
+            connection.settimeout(0.1)
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+            assert any(is_closed_after_sending(connection) for _ in range(600))
+    finally:
+        server.close()

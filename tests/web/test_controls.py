@@ -258,6 +258,7 @@ def test_unavailable_recording_is_refused() -> None:
         ("tone", [1], "object"),
         ("white", {"x": 0.5}, "y is missing"),
         ("white", {"x": True, "y": 0}, "x is missing"),
+        ("white", {"x": 1e300, "y": 0}, "x is outside"),
         ("recording", {"on": "yes"}, "on or off"),
         ("recording", {}, "on or off"),
         ("reboot", {}, "tone, white, snapshot, recording, set or do"),
@@ -289,6 +290,29 @@ def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
     assert "not valid JSON" in httpx.post(url, content=b"{", headers=json_type).json()["error"]
     assert "too long" in httpx.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
     assert httpx.get(url).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 16_000,
+        b'{"a":' * 3000,
+        b'{"exposure_ev": 1' + b"0" * 400 + b"}",
+        b'{"exposure_ev": 1e999}',
+        b'{"exposure_ev": NaN}',
+        b'{"gamma": -Infinity}',
+        b'{"demosaic": "\\ud800"}',
+        b'{"\\ud800": 1}',
+        b"\xff\xfe",
+    ],
+    ids=lambda body: ascii(body[:20]),
+)
+def test_json_that_means_nothing_here_is_refused(preview: WebPreview, body: bytes) -> None:
+    answer = httpx.post(
+        f"{preview.start()}control/tone", content=body, headers={"Content-Type": "application/json"}, timeout=30
+    )
+    assert answer.status_code == 400
+    assert "not valid JSON" in answer.json()["error"]
 
 
 def test_page_of_another_origin_can_change_nothing(preview: WebPreview, board: SwitchBoard) -> None:

@@ -20,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from sci_stream.errors import InputError, TransportError
 from sci_stream.web import app as preview_app
+from sci_stream.web import connections
 from sci_stream.web.message import split_message
 from sci_stream.web.preview import PreviewOptions, WebPreview
 
@@ -297,6 +298,9 @@ def test_expired_token_disconnects_viewers(series, monkeypatch) -> None:
             preview.publish(series.reconstruction(0))
             next_picture(viewer)
             monkeypatch.setattr(time, "time", lambda: ends_s + 1)
+            assert httpx.get(url, follow_redirects=True).status_code == 200, "the clock was set, no time has passed"
+            monotonic_ns = time.monotonic_ns
+            monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic_ns() + 3601 * 10**9)
             refused = httpx.get(url)
             assert refused.status_code == 403
             assert "has expired" in refused.text
@@ -350,3 +354,82 @@ def test_close_disconnects_viewers_and_ends_threads(preview: WebPreview, series)
         assert {thread.name for thread in threading.enumerate() if thread.name.startswith("preview")} <= before
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
+
+
+def trickle(port: int, n: int) -> list[socket.socket]:
+    """Open connections that have begun a request and do not complete it."""
+    opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(n)]
+    for connection in opened:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    return opened
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.settimeout(WAIT_S)
+    try:
+        while connection.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    port = urlsplit(preview.start()).port
+    assert port is not None
+    with watch(f"http://127.0.0.1:{port}/") as viewer:
+        slow = trickle(port, 40)
+        assert all(is_closed(each) for each in slow[:20])
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S).status_code == 200
+        next_status(viewer)
+        monkeypatch.setattr(connections, "_REQUEST_S", 0.2)
+        late = trickle(port, 1)
+        assert is_closed(late[0])
+        for each in [*slow, *late]:
+            each.close()
+
+
+def test_keep_alive_connection_that_trickles_its_second_request_is_ended(preview: WebPreview, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "_REQUEST_S", 0.3)
+    port = urlsplit(preview.start()).port
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: loc")
+        assert is_closed(connection)
+
+
+@pytest.mark.parametrize("opcode", [0x89, 0x8A, 0x00], ids=["pings", "pongs", "fragments"])
+def test_viewer_that_sends_frames_without_end_is_disconnected(preview: WebPreview, opcode: int) -> None:
+    with watch(preview.start()) as viewer:
+        raw = viewer.socket
+        payload = b"" if opcode == 0x00 else b"x" * 125
+        frame = bytes([opcode, 0x80 | len(payload)]) + b"\0\0\0\0" + payload
+        first = bytes([0x01, 0x80]) + b"\0\0\0\0" if opcode == 0x00 else b""
+        raw.sendall(first)
+        sent = 0
+        with contextlib.suppress(OSError):
+            while sent < 16 << 20:
+                raw.sendall(frame * 1000)
+                sent += 1000 * len(frame)
+        assert sent < 8 << 20
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1\r\n\r\n",
+        b"POST /control/tone HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1\r\n\r\n",
+        b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nOrigin: http://[x\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    ],
+)
+def test_invalid_origin_is_refused_as_foreign(preview: WebPreview, request_line: bytes) -> None:
+    port = urlsplit(preview.start()).port
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
+        connection.sendall(request_line)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 403")
+    assert preview.refused["origin"] == 1

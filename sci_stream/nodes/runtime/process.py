@@ -8,6 +8,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+import resource
 import secrets
 import signal
 import sys
@@ -77,6 +78,19 @@ def restart_process(reason: str, **variables: str) -> NoReturn:
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
 
 
+# Enough for every connection that is admitted; programs that loop over all descriptors stay quick.
+_MOST_DESCRIPTORS = 65_536
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit on open files as far as the system permits: the usual 1024 are soon taken by connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class StopRequest:
     """A request to drain and stop a node.
 
@@ -132,6 +146,7 @@ class StopRequest:
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the first SIGINT or SIGTERM into a stop request; the second one ends the process at once."""
+    raise_descriptor_limit()
     request = StopRequest()
 
     def handle(number: int, _frame: object) -> None:

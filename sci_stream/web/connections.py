@@ -1,0 +1,100 @@
+"""Connections to the live page: limits on their number, on slow requests and on what viewers send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from sci_stream.delivery.rate_limit import TokenBucket
+
+MOST_CONNECTIONS = 128
+"""Connections at once: a browser opens about six, and there are at most 16 viewers."""
+
+# Time for a complete request, however slowly its parts arrive.
+_REQUEST_S = 10.0
+# Time for the kernel to deliver data to a client that does not read.
+_UNREAD_MS = 30_000
+# A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it has.
+_BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
+_MOST_FRAGMENTS = 256
+
+
+class PageConnection(H11Protocol):
+    """An HTTP connection that must complete each request in time. The oldest one without a request makes room."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _since_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
+        """Admit a connection."""
+        super().connection_made(transport)
+        _limit_unread(transport)
+        self._since_s = self.loop.time()
+        self._deadline = self.loop.call_later(_REQUEST_S, transport.abort)
+        if len(self.connections) > MOST_CONNECTIONS:
+            waiting = [other for other in self.connections if isinstance(other, PageConnection) and other.waits]
+            min(waiting, key=lambda other: other._since_s, default=self).transport.abort()
+
+    @property
+    def waits(self) -> bool:
+        """Whether no complete request has arrived since the last answer."""
+        return self._deadline is not None or self.timeout_keep_alive_task is not None
+
+    def data_received(self, data: bytes) -> None:
+        """Handle a part of a request; its first one starts the time for all of them."""
+        super().data_received(data)
+        if self.transport.get_protocol() is not self or self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
+            self._disarm()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(_REQUEST_S, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._disarm()
+        super().connection_lost(exc)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class ViewerConnection(WebSocketsSansIOProtocol):
+    """A WebSocket that is aborted if its viewer sends more than acknowledgements.
+
+    uvicorn reads control frames and fragments without limit, and answers pings even if the answers are not read.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._bytes = TokenBucket(_BYTES_PER_S, _BYTES_BURST)
+        self._fragments = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Handle data within the rate limit."""
+        if not self._bytes.take(self.loop.time(), len(data)):
+            self.transport.abort()
+            return
+        super().data_received(data)
+
+    def handle_cont(self, event: Any) -> None:
+        """Handle a fragment of a message."""
+        self._fragments = 0 if event.fin else self._fragments + 1
+        if self._fragments > _MOST_FRAGMENTS:
+            self.transport.abort()
+            return
+        super().handle_cont(event)
+
+
+def _limit_unread(transport: asyncio.Transport) -> None:
+    """Have the kernel end a connection whose client has not read for a while."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)

@@ -1,0 +1,174 @@
+"""Connections of strangers are limited at every ZeroMQ address, and cost neither descriptors nor known peers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from sci_stream.delivery.dispatch_queue import DispatchQueue
+from sci_stream.nodes.runtime.process import raise_descriptor_limit
+from sci_stream.transport import connection_limit
+from sci_stream.transport.client_connection import ClientConnection
+from sci_stream.transport.connection_limit import ConnectionLimit, Standing, most_connections
+from sci_stream.transport.dispatcher import Dispatcher
+from sci_stream.transport.pubsub import TapPublisher
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.wire import Heartbeat, Limits, decode
+from tests.transport.peers import hello, until
+
+_STRANGERS = 150
+
+
+@contextlib.contextmanager
+def strangers(endpoint: str, n: int) -> Iterator[list[socket.socket]]:
+    """Open TCP connections that say nothing."""
+    host, port = endpoint.removeprefix("tcp://").split(":")
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(n)]
+
+
+def still_open(connections: list[socket.socket]) -> int:
+    """Return the number of connections that the other side has not closed."""
+    left = 0
+    for connection in connections:
+        connection.setblocking(False)
+        try:
+            while connection.recv(4096):
+                pass
+        except BlockingIOError:
+            left += 1
+        except OSError:
+            continue
+    return left
+
+
+class _Address:
+    """A server of one kind and a known peer of it."""
+
+    def __init__(self, kind: str, context: zmq.Context, endpoint: str) -> None:
+        self._server: ResultsServer | Dispatcher | None = None
+        self._taps: TapPublisher | None = None
+        if kind == "taps":
+            self._taps = TapPublisher(context, endpoint)
+            self._listener: zmq.Socket[bytes] = context.socket(zmq.SUB)
+            self._listener.subscribe(b"")
+            self._listener.connect(endpoint)
+            return
+        if kind == "results":
+            self._server = ResultsServer(
+                context, endpoint, node="sink", incarnation="s", heartbeat_s=0.5, limits=Limits()
+            )
+        else:
+            queue = DispatchQueue(4, 1)
+            self._server = Dispatcher(
+                context, endpoint, queue, node="acquire", incarnation="s", heartbeat_s=0.5, limits=Limits()
+            )
+        self._peer = ClientConnection(context, endpoint, hello(), heartbeat_s=0.5, limits=Limits())
+
+    @property
+    def wire_errors(self) -> dict[str, int]:
+        server = self._server or self._taps
+        assert server is not None
+        return server.wire_errors
+
+    def turn(self) -> None:
+        now_s = time.monotonic()
+        if self._taps is not None:
+            self._taps.publish(Heartbeat("sink", {"n": 1}))
+        elif isinstance(self._server, ResultsServer):
+            self._server.receive(now_s)
+            self._server.tick(now_s)
+        elif self._server is not None:
+            self._server.turn(now_s)
+        if self._taps is None:
+            self._peer.receive(now_s)
+            self._peer.tick(now_s)
+
+    def reaches_peer(self) -> bool:
+        if self._taps is None:
+            return self._peer.connected
+        received = False
+        while self._listener.poll(0):
+            received = isinstance(decode(self._listener.recv_multipart()), Heartbeat)
+        return received
+
+    def close(self) -> None:
+        for part in (self._server, self._taps):
+            if part is not None:
+                part.close()
+        if self._taps is None:
+            self._peer.close()
+        else:
+            self._listener.close(linger=0)
+
+
+@pytest.mark.parametrize("kind", ["results", "dispatch", "taps"])
+def test_silent_connections_are_closed_and_the_known_peer_stays(
+    kind: str, context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = free_endpoint()
+    with contextlib.closing(_Address(kind, context, endpoint)) as address:
+        until(address.reaches_peer, address.turn, 60.0)
+        with strangers(endpoint, _STRANGERS) as connections:
+            until(lambda: still_open(connections) <= 64, address.turn, 60.0)
+            assert address.wire_errors["connections"] >= _STRANGERS - 64
+            until(address.reaches_peer, address.turn, 60.0)
+            monkeypatch.setattr(connection_limit, "_PATIENCE_S", 0.5)
+            until(lambda: still_open(connections) == 0, address.turn, 60.0)
+        until(address.reaches_peer, address.turn, 60.0)
+
+
+def test_connection_limit_closes_those_that_said_least() -> None:
+    limit = ConnectionLimit(most=4)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def connect(standing: Standing) -> socket.socket:
+            mine = stack.enter_context(socket.create_connection(listener.getsockname()))
+            theirs, _ = listener.accept()
+            limit.accepted(stack.enter_context(theirs).fileno())
+            limit.heard(theirs.fileno(), standing)
+            return mine
+
+        known = [connect(Standing.KNOWN) for _ in range(3)]
+        heard = [connect(Standing.HEARD) for _ in range(2)]
+        silent = [connect(Standing.SILENT) for _ in range(2)]
+        assert limit.enforce(100.0) == 3
+        assert [still_open(group) for group in (known, heard, silent)] == [3, 1, 0]
+        later = [connect(Standing.KNOWN) for _ in range(3)]
+        assert limit.enforce(101.0) == 3
+        assert [still_open(group) for group in (known, heard, later)] == [3, 0, 1]
+        assert len(limit) == 4
+
+
+def test_connection_limit_leaves_a_reused_descriptor_alone() -> None:
+    limit = ConnectionLimit(most=0)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as mine:
+        theirs, _ = listener.accept()
+        limit.accepted(theirs.fileno())
+        number = theirs.detach()
+        with socket.create_connection(listener.getsockname()) as other:
+            os.dup2(other.fileno(), number)
+            limit.enforce(100.0)
+            other.sendall(b"still open")
+            assert mine.recv(1) == b""
+            os.close(number)
+
+
+def test_descriptor_limit_is_raised_and_leaves_descriptors_for_the_recorder() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        assert 2 * most_connections() <= 512 - 256
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65_536)
+        assert most_connections() == 512
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
