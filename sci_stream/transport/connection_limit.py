@@ -78,7 +78,7 @@ class ConnectionLimit:
 
     def heard(self, descriptor: int, standing: Standing) -> None:
         """Take note of a message, which may arrive before the monitor's report of its connection."""
-        if descriptor not in self._connections:
+        if descriptor >= 0 and descriptor not in self._connections:
             self.accepted(descriptor)
         connection = self._connections.get(descriptor)
         if connection is not None:

@@ -148,6 +148,13 @@ def test_connection_limit_closes_those_that_said_least() -> None:
         assert len(limit) == 4
 
 
+def test_message_of_unknown_connection_is_no_fault() -> None:
+    limit = ConnectionLimit()
+    limit.heard(-1, Standing.HEARD)
+    limit.disconnected(-1)
+    assert limit.enforce(100.0) == 0
+
+
 def test_connection_limit_leaves_a_reused_descriptor_alone() -> None:
     limit = ConnectionLimit(most=0)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as mine:
