@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -23,7 +23,18 @@ from sci_stream.optional import require_optional
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe
 
-LayerData = tuple[Any, dict[str, Any], str]
+
+class LayerOptions(TypedDict, total=False):
+    """Options of an image layer, under napari's names."""
+
+    name: str
+    metadata: dict[str, str]
+    rgb: bool
+    contrast_limits: tuple[float, float]
+    visible: bool
+
+
+LayerData = tuple[Any, LayerOptions, str]
 _LIVE_NAME = "sci_stream live"
 
 
@@ -49,14 +60,18 @@ def read_layers(path: str | list[str]) -> list[LayerData]:
         metadata = {"series": series.info.series, "path": str(name)}
         if len(series.video):
             colour = series.info.bayer is not None
-            video: dict[str, Any] = {"name": f"{stem} video", "metadata": metadata}
-            video |= {"rgb": True} if colour else {"contrast_limits": (0.0, 1.0)}
+            video: LayerOptions = {"name": f"{stem} video", "metadata": metadata, **_appearance(colour)}
             layers.append((series.rgb() if colour else series.video, video, "image"))
         if len(series.raw):
             top = (1 << min(series.info.bit_depth, 16)) - 1
-            raw = {"name": f"{stem} snapshots", "visible": not layers, "contrast_limits": (0, top)}
-            layers.append((series.raw, {**raw, "metadata": metadata}, "image"))
+            raw: LayerOptions = {"name": f"{stem} snapshots", "metadata": metadata, "contrast_limits": (0, top)}
+            raw["visible"] = not layers
+            layers.append((series.raw, raw, "image"))
     return layers
+
+
+def _appearance(colour: bool) -> LayerOptions:
+    return {"rgb": True} if colour else {"contrast_limits": (0.0, 1.0)}
 
 
 class LiveLayer:
@@ -79,8 +94,7 @@ class LiveLayer:
             if self.layer is not None:
                 self._viewer.layers.remove(self.layer)
             colour = pictures.ndim == 4
-            options: dict[str, Any] = {"rgb": True} if colour else {"contrast_limits": (0.0, 1.0)}
-            self.layer = self._viewer.add_image(pictures, name=_LIVE_NAME, **options)
+            self.layer = self._viewer.add_image(pictures, name=_LIVE_NAME, **_appearance(colour))
         else:
             self.layer.data = pictures
         self.layer.metadata = {"seq": reconstruction.id.seq, "series": reconstruction.id.series}

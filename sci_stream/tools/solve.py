@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import cv2
 import h5py
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from sci_stream.errors import InputError, StorageError
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, BayerPhase, SolveReport
+from sci_stream.model import Array, BayerPhase, JsonObject, SolveReport
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optional import require_optional
 from sci_stream.recon.array_interface import ArraySolver, Progress
@@ -73,7 +72,7 @@ class SolvedFile:
         scores = [report.psnr_db for report in self.reports if report.psnr_db is not None]
         return float(np.mean(scores)) if scores else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain values; infinite PSNR is null."""
         return {
             "out": None if self.out is None else str(self.out),
