@@ -6,6 +6,8 @@ from sci_stream.model import CalibrationHealth
 
 # The right masks give a match near 1; other masks, or too little light, near 0.
 _LEAST_MATCH = 0.2
+# Mean of the scene, 0–1, below which one count of an 8-bit sensor is more than half of the light.
+_DARK = 0.005
 _MOST_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
@@ -24,8 +26,8 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     if health.match is not None and health.match < _LEAST_MATCH:
         found["mask_match"] = (
-            f"the masks explain {health.match:.0%} of what they should of the picture: too little light, "
-            "or the calibration is not of these masks"
+            f"the masks explain {health.match:.0%} of what they should of the picture, and the video is not reliable: "
+            f"{_reason_for_mismatch(health)}"
         )
     if health.order not in ("forward", "unknown"):
         found["mask_order"] = (
@@ -46,3 +48,12 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: another black level"
         )
     return found
+
+
+def _reason_for_mismatch(health: CalibrationHealth) -> str:
+    """Return why the masks explain nothing, and what to do."""
+    if health.brightness is None:
+        return "no pixel is valid, as all are saturated: shorten the exposure or lower the gain"
+    if health.brightness < _DARK:
+        return f"there is hardly any light ({health.brightness:.1%} of white): check shutter, lens cap and lamp"
+    return "the calibration is not of these masks: load the right one, or calibrate again"

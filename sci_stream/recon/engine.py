@@ -455,8 +455,9 @@ def _residual(v: torch.Tensor, measurement: Measurement) -> torch.Tensor:
     """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection, ()."""
     y, part = measurement.y, measurement.r_inv > 0
     difference: torch.Tensor = torch.linalg.vector_norm((y - forward(measurement.phi, v)) * part)
-    norm: torch.Tensor = torch.linalg.vector_norm(y * part).clamp_min(_DARK * y.numel() ** 0.5)
-    return difference / norm
+    norm: torch.Tensor = torch.linalg.vector_norm(y * part)
+    dark = _DARK * y.numel() ** 0.5
+    return torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
 
 
 def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> None:

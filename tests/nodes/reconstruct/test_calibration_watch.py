@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
 __all__ = ["one_thread"]
 
-WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward")
+WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward", brightness=0.4)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,8 @@ WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward")
         ({"shift_x_px": 0.3}, "mask_shift", r"0\.30 px \(\+0\.30, -0\.02\).*correct_shift"),
         ({"shift_x_px": 0.3, "corrected": True}, "mask_shift", "moved accordingly"),
         ({"match": 0.1}, "mask_match", "not of these masks"),
+        ({"match": 0.1, "brightness": 0.001}, "mask_match", "hardly any light"),
+        ({"match": 0.0, "brightness": None}, "mask_match", "all are saturated"),
         ({"order": "reversed", "first_mask": 7}, "mask_order", "reversed order, beginning with mask 7"),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times as much as when it was calibrated"),
@@ -73,6 +75,31 @@ def test_a_shift_is_warned_of_once_and_masks_move_only_where_the_rig_allows_it(
         status = watching.status()
         assert status["mask_shift_x_px"] == pytest.approx(0.5, abs=0.06)
         assert status["masks_corrected"] == int(correct)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("other masks", "not of these masks"), ("black", "hardly any light"), ("saturated", "all are saturated")],
+)
+def test_capture_that_fits_no_mask_is_warned_of_with_its_cause(
+    fault: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random")
+    snapshot, top_dn = rig.snapshot(), 4000
+    calibration = replace(rig.calibration, saturation_dn=float(top_dn))
+    good = np.minimum(snapshot.counts, top_dn - 1)
+    black = np.full_like(good, np.mean(calibration.dark))
+    counts = {"other masks": np.roll(good, (5, 9), (0, 1)), "black": black, "saturated": np.full_like(good, top_dn)}
+    bad = replace(snapshot, counts=counts[fault], calibration_hash=calibration.hash, truth=None)
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    video, report = engine.reconstruct(bad)
+    with caplog.at_level(logging.WARNING):
+        CalibrationWatch(CalibrationSection(), engine).see(bad, video)
+    assert words in caplog.text
+    assert np.isfinite(video).all()
+    assert 0.0 <= report.residual <= 1.0
+    if fault != "other masks":
+        assert float(np.ptp(video, axis=0).max()) < 0.01, "nothing moves"
 
 
 def test_it_can_be_switched_off() -> None:
