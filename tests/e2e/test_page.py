@@ -133,6 +133,8 @@ def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig
     first = viewer.text("seq")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(first)}")
     viewer.until("document.querySelectorAll('#latency tbody tr').length >= 6")
+    viewer.until("!document.querySelector('#simulated').hidden", "no one takes this for a real camera")
+    assert viewer.text("camera").startswith("sci_stream simulated SCI camera")
     for name in ("rate-in", "fps", "total", "age", "iterations", "queue", "psnr", "saturated", "counts-given"):
         viewer.until(f"!['', '–'].includes(document.querySelector('#{name}').textContent)", f"{name} is known")
     for name in ("strip", "levels", "counts"):
@@ -177,6 +179,11 @@ def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig
     assert not page.is_visible("#coded")
     page.click("button[data-view=coded]")
     assert not page.is_visible("#video")
+    page.keyboard.press("f")
+    viewer.until("document.fullscreenElement !== null")
+    assert [page.is_visible(name) for name in ("#pause", "#state", "aside")] == [True, True, False]
+    page.keyboard.press("f")
+    viewer.until("document.fullscreenElement === null")
     page.keyboard.press("?")
     assert page.is_visible("#help")
     assert "start or stop recording" in viewer.text("shortcuts")
@@ -334,6 +341,9 @@ def test_page_shows_end_and_closed_ledger(browser, tmp_path: Path) -> None:
         viewer.until("!document.querySelector('#rec').hidden")
         os.kill(rig.process.pid, signal.SIGTERM)
         viewer.until("document.querySelector('#overlay-title').textContent === 'ENDED'")
+        brightness = viewer.brightness("video")
+        assert brightness > 20, "the last video is still there"
+        assert viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
         summary = rig.finish()
         ledger = assert_accounted_for(summary)
         assert ledger["unrecorded"] > 0
@@ -364,11 +374,17 @@ def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     before = viewer.text("series")
     viewer.page.click("#doings button[data-action=next_series]")
+    viewer.page.click("#confirm-yes")
     viewer.until(
         f"!['', 'no series yet', {json.dumps(before)}].includes(document.querySelector('#series').textContent)"
     )
     viewer.until_live()
     viewer.page.click("#doings button[data-action=stop_series]")
+    assert viewer.page.is_visible("#confirm"), "a series is not stopped by one click"
+    viewer.page.keyboard.press("Escape")
+    assert not viewer.page.is_visible("#confirm")
+    viewer.page.click("#doings button[data-action=stop_series]")
+    viewer.page.click("#confirm-yes")
     start = "#doings button[data-action=start_series]"
     viewer.until(f"document.querySelector('{start}') !== null", "it waits")
     second = viewer.text("series")

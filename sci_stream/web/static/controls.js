@@ -155,7 +155,7 @@ export function toggleLoop() { el("loop").click(); }
 
 export function toggleFull() {
   if (document.fullscreenElement) document.exitFullscreen();
-  else el("pictures").requestFullscreen?.().catch(() => toast("The browser does not allow full screen here.", true));
+  else document.documentElement.requestFullscreen?.().catch(() => toast("The browser does not allow full screen here.", true));
 }
 
 export function toggleNight() {

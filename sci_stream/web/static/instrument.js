@@ -1,6 +1,6 @@
 // What the nodes let be set and done, as they declare it: nothing here knows what there is.
 
-import { el, state, toast } from "./page.js";
+import { el, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
 import { named, words } from "./format.js";
 
@@ -107,12 +107,29 @@ async function set(target, parameter, field) {
   }
 }
 
+// What cannot be taken back, and what it does.
+const CONFIRM = {
+  stop_series: "The series ends for everybody, and its recording is closed. The camera stays open until the next series is started.",
+  next_series: "The series ends for everybody, its recording is closed, and the next one starts at once.",
+};
+
+function confirmed(title, why) {
+  const dialog = el("confirm");
+  put("confirm-title", `${title}?`);
+  put("confirm-why", why);
+  put("confirm-yes", title);
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+}
+
 function button(target, action) {
   const made = document.createElement("button");
   made.type = "button";
   made.dataset.action = action;
   made.textContent = words(action);
   made.addEventListener("click", async () => {
+    if (CONFIRM[action] && !(await confirmed(words(action), CONFIRM[action]))) return;
     made.disabled = true;
     try {
       toast((await ask("do", { node: target, action, who: WHO })).text || words(action));

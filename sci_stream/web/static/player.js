@@ -58,7 +58,8 @@ function begin(made) {
   el("scrub").max = String(made.frames.length - 1);
   ticks(made.frames.length);
   const { n_frames: n, width_px: width, height_px: height, bayer } = made.header;
-  put("video-size", `${n} frames, ${width}×${height}`);
+  const shrunk = made.frames[0].width < width ? `, shown at ${made.frames[0].width}×${made.frames[0].height}` : "";
+  put("video-size", `${n} frames, ${width}×${height}${shrunk}`);
   put("coded-size", made.coded ? `one exposure, ${width}×${height}${bayer ? `, ${bayer}` : ""}` : "not sent with the video");
   put("seq", `#${count(made.header.seq)}`);
   player.onShow(made.header);

@@ -35,8 +35,10 @@ function rows(id, entries, empty) {
 }
 
 export function showStatus() {
-  const { series, rig, policy, ledger = {}, rates = {}, latency_ms: latency = {}, latency_recent_ms: recentMs, recording, bit_depth: depth } = state.status;
+  const { series, rig, policy, camera, ledger = {}, rates = {}, latency_ms: latency = {}, latency_recent_ms: recentMs, recording, bit_depth: depth } = state.status;
   put("series", series || "no series yet");
+  put("camera", camera || "–");
+  el("simulated").hidden = !/simulated/i.test(camera ?? "");
   put("rig", [rig, policy].filter(Boolean).join(" · ") || "–");
   document.title = `${recording?.state === "recording" ? "● " : ""}${series ? `${series} · ` : ""}sci_stream`;
   put("rate-in", rate(rates.acquired_per_s));

@@ -48,6 +48,7 @@ export function judge() {
   const fresh = reachable && sincePublished <= limit;
   for (const id of ["video-figure", "coded-figure", "age-cell"]) el(id).classList.toggle("stale", !fresh);
   document.body.classList.toggle("offline", !reachable);
+  document.body.classList.toggle("ended", state.status.state === "ended" && state.header !== null);
 
   const [title, why, pill, kind] = verdict({ reachable, fresh, limit, liveMs, sincePublished, behind });
   el("overlay").classList.toggle("calm", kind !== "bad");
