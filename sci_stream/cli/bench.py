@@ -251,6 +251,7 @@ def bench_speed(
     ] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or half.")] = "auto",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations of a snapshot.")] = 8,
+    warm: Annotated[bool, typer.Option("--warm", help="Start each snapshot of a stream from the one before.")] = False,
     against: Annotated[
         Path | None,
         typer.Option(help="Published .mat file for timing the published loop and the instrument against it."),
@@ -286,7 +287,7 @@ def bench_speed(
     settings = default_settings(on, denoiser)
     progress = _progress()
     few = min(settings.min_iterations, iterations)
-    timed = dataclasses.replace(settings, iterations=iterations, min_iterations=few)
+    timed = dataclasses.replace(settings, iterations=iterations, min_iterations=few, warm_start=warm)
     speeds = solve_times.bench(
         prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds
     )
