@@ -74,7 +74,7 @@ class Method:
             along_time=False,
             correlated=0 if self.plain else base.correlated,
             local_sigma=not self.plain,
-            weigh_noise=False,
+            weigh_noise=not self.plain,
             gamma=0.01,
         )
 
