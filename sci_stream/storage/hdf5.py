@@ -175,6 +175,7 @@ def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], 
 def write_text(group: h5py.Group, name: str, text: str) -> None:
     """Write text of any length as a fixed-length UTF-8 scalar dataset, which every HDF5 tool can read."""
     data = text.encode()
+    # Fixed length: SWMR does not support variable-length data.
     group.create_dataset(name, data=data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
 
 

@@ -66,9 +66,12 @@ class Journal:
             return
         batch = ("\n".join(self._pending) + "\n").encode()
         try:
+            # An unbuffered file may write less than asked for on a full disk, without an exception.
             written = self._file.write(batch)
             if written != len(batch):
                 raise OSError(f"{written} of {len(batch)} bytes written")
+            # The recording relies on the page cache for speed; the journal is small enough to survive a power failure
+            # too.
             os.fsync(self._file.fileno())
         except OSError as error:
             raise StorageError(f"The journal {self.path} cannot be written", got=error) from error

@@ -70,6 +70,7 @@ def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | Non
         denoise(frames, 0.05)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+        # The best of three: the first call includes the set-up of libraries.
         best_s = min(best_s, time.perf_counter() - start_s)
     return best_s
 
@@ -112,6 +113,7 @@ def demo_rig(
     rate_hz = max(_RATE_LEAST_HZ, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
+    # Not the defaults: a demo must run next to a rig on the same machine.
     ports = {name: free_port() for name in ("dispatch", "results", "taps")}
     scene_file = Path(scene)
     filmed = str(scene_file.resolve()) if scene and scene_file.exists() else scene or _SCENE

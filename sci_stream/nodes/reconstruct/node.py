@@ -39,6 +39,7 @@ from sci_stream.wire import (
 log = logging.getLogger(__name__)
 
 _POLL_MS = 20
+# Finished snapshots to recognise on redelivery; several times the credit of a node.
 _REMEMBERED = 256
 
 Identity = tuple[str, int]
@@ -115,6 +116,7 @@ class ReconstructNode:
                 self._turn(time.monotonic())
                 needed = self._stop.gentle and self._dispatch.connected
                 if self._stop and leave_s is None and not needed:
+                    # Credit 0: finish what is held, receive nothing more.
                     self._dispatch.handshake(dataclasses.replace(self._hello, credit=0))
                     leave_s = time.monotonic() + self._rig.drain.timeout_s
         finally:
@@ -217,6 +219,7 @@ class ReconstructNode:
 
     def _begin(self, snapshot: Snapshot) -> None:
         identity = (snapshot.id.series, snapshot.id.seq)
+        # The sink has it, but the acquire node's copy of that news was lost: repeat it instead of solving again.
         if identity in self._done:
             self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
             return
@@ -243,6 +246,7 @@ class ReconstructNode:
     def _solved(self, solved: Solved, now_s: float) -> None:
         snapshot = solved.snapshot
         doing = self._doing.get((snapshot.id.series, snapshot.id.seq))
+        # Presumed lost meanwhile and given to another node: the sink would only count a duplicate.
         if doing is None:
             return
         self._trouble = ""

@@ -129,7 +129,7 @@ class StopRequest:
             callback()
 
     def set(self, *, gentle: bool = False) -> None:
-        """Ask."""
+        """Make the request."""
         self.gentle = gentle
         self._is_set = True
         for callback in self._on_stop:
@@ -154,6 +154,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
             request.force_stop()
             sys.stderr.write("stopped immediately\n")
             sys.stderr.flush()
+            # Without clean-up: the user wants out, and a hung library would block a regular exit.
             os._exit(EXIT_AT_ONCE)
         logging.getLogger(__name__).info("%s: draining", signal.Signals(number).name)
         request.set()
@@ -175,6 +176,7 @@ def _stop_with_parent(request: StopRequest) -> None:
 
     def watch() -> None:
         while not request:
+            # Linux gives an orphan another parent; PR_SET_PDEATHSIG would signal when the parent's *thread* ends.
             if os.getppid() != int(parent):
                 logging.getLogger(__name__).warning("supervisor has ended: draining and stopping")
                 request.set(gentle=True)

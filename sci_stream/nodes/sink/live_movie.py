@@ -74,6 +74,7 @@ class Movie:
     def publish(self, reconstruction: Reconstruction) -> None:
         """Queue a reconstruction if there is room; never blocks. Its arrays must not be changed afterwards."""
         with self._changed:
+            # The movie is a convenience: under load it skips snapshots rather than delaying the recording.
             if self._reason or self._ending or len(self._queue) >= self._options.queue:
                 self._left_out += 1
                 return
@@ -112,6 +113,7 @@ class Movie:
             return self._queue.popleft() if self._queue else None
 
     def _film(self, reconstruction: Reconstruction) -> None:
+        # Checked here, not only by the recorder: a film alone can fill a disk, and the recording has precedence.
         free, floor = free_bytes(self.path), self._options.floor_free_bytes
         if free < floor:
             raise StorageError(

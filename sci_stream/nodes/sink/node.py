@@ -47,8 +47,10 @@ log = logging.getLogger(__name__)
 _POLL_MS = 20
 _STATUS_S = 0.5
 # Messages that arrive before what they belong to is known: their senders resend those that do not fit.
+# More messages than the nodes of a rig have in flight; beyond that the senders' retransmission takes over.
 _EARLY_AT_MOST = 256
 _EARLY_BYTES = 64 << 20
+# A sender that announces ever new calibrations must not fill the memory.
 _CALIBRATIONS_KEPT, _CALIBRATION_BYTES = 4, 512 << 20
 _LAST_WORDS_S = 2.0
 
@@ -227,6 +229,7 @@ class SinkNode:
         self, name: str, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd, now_s: float
     ) -> None:
         series = self._series
+        # Retransmissions of a finished series: unacknowledged, they would be resent without end.
         if name in self._ended:
             # The series has ended already: the sender need not keep the message.
             self._acknowledge(identity, message)
@@ -251,6 +254,7 @@ class SinkNode:
 
     def _keep_calibration(self, calibration: Calibration) -> None:
         kept = self._calibrations
+        # Re-inserted at the end: the least recently announced one is evicted.
         kept.pop(calibration.hash, None)
         kept[calibration.hash] = calibration
         while len(kept) > 1 and (
@@ -271,6 +275,8 @@ class SinkNode:
         calibration = self._calibrations.get(info.calibration_hash)
         if calibration is None:
             self._starting = (identity, info)
+            # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces the same series
+            # again.
             self._server.reply(identity, CalibrationRequest(hash=info.calibration_hash))
             return
         self._starting = None
@@ -316,6 +322,7 @@ class SinkNode:
                 got=recording.incomplete_because,
                 hint="Flushed data are readable; the ledger counts the rest as not_recorded.",
             )
+        # Before the acknowledgement: the acquire node may resend series_end if the answer is lost.
         self._ended.append(series.name)
         self._last_status = series.status(time.monotonic())
         self._publish_status(time.monotonic())

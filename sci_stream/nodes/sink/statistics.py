@@ -14,6 +14,7 @@ from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.nodes.sink.control_broker import SettingChange
 
+# Percentiles of a run of days would hide what the rig does now, and grow without bound.
 _RECENT = 4096
 # An operator judges by now: the headline latency of the page is that of the last seconds only.
 _HEADLINE_S = 10.0
@@ -70,6 +71,7 @@ def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | 
         (begun_ns, clock, ahead_ns), (ended_ns, other_clock, other_ahead_ns) = earlier, later
         if clock == other_clock:
             stages[stage] = (ended_ns - begun_ns) / 1e9
+        # A difference between clocks of unknown offset is not a duration: better none than a wrong one.
         elif ahead_ns is not None and other_ahead_ns is not None:
             stages[stage] = (ended_ns + other_ahead_ns - begun_ns - ahead_ns) / 1e9
     return stages

@@ -1,4 +1,4 @@
-"""One 3×3 layer of a network, as each device does it fastest."""
+"""One 3×3 layer of a network, in the fastest implementation for each device."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 Convolve = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 """(features, kernel, bias, whether a ReLU follows) → features in the kernel's dtype, channels last."""
 
-# Channels that the matrix units of a GPU take at a time in 16 bits; other numbers go a slower way.
+# Channel count that the matrix units of a GPU need in 16 bits; other multiples use a slower path.
 _EIGHT = 8
 
-# Features on which ways are compared: eight frames of 256×256 pixels.
+# Features on which implementations are compared: eight frames of 256×256 pixels.
 _TRIAL_SHAPE = (8, 64, 128, 128)
 
-# Relative error up to which two ways of rounding sums of 576 products to 16 bits count as one and the same.
+# Relative error up to which two implementations agree, given sums of 576 products rounded to 16 bits.
 _TRIAL_TOLERANCE = 2e-2
 _TRIALS = 3
 
@@ -29,17 +29,17 @@ def convolve(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify:
 
 
 def convolve_mixed(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
-    """Convolve in the kernel's dtype, whatever the features' is."""
+    """Convolve in the kernel's dtype, for features of any dtype."""
     return convolve(h.to(kernel.dtype), kernel, bias, rectify)
 
 
 def convolve_padded(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
-    """Convolve in the kernel's dtype, features filled up to the kernel's channels; see `pad_channels`."""
+    """Convolve in the kernel's dtype, with features padded to the kernel's channels; see `pad_channels`."""
     return convolve(_prepared(h, kernel), kernel, bias, rectify)
 
 
 def convolve_fused(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
-    """Do as `convolve_padded`, with bias and ReLU in cuDNN's kernel: features pass memory once and not three times."""
+    """Like `convolve_padded` with bias and ReLU fused in cuDNN: features pass through memory once, not three times."""
     h = _prepared(h, kernel)
     if not rectify:
         return convolve(h, kernel, bias, rectify)
@@ -53,17 +53,16 @@ def _prepared(h: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
 
 
 def pad_channels(kernel: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fill a layer up with zeros until its channels, in and out, come in eights; the features added are zero."""
+    """Pad a layer with zeros to multiples of eight channels, in and out; the added features are zero."""
     more_out, more_in = -kernel.shape[0] % _EIGHT, -kernel.shape[1] % _EIGHT
     return F.pad(kernel, (0, 0, 0, 0, 0, more_in, 0, more_out)), F.pad(bias, (0, more_out))
 
 
 @torch.inference_mode()
 def fastest_on_gpu(device: torch.device, dtype: torch.dtype) -> Convolve:
-    """Try cuDNN's fused convolution on random features; return it if it is right and faster than the plain way.
+    """Test cuDNN's fused convolution on random features; return it if it is correct and faster than the plain one.
 
-    It is not part of torch's public interface: where it is missing, refuses, or gives something else, the plain way it
-    is.
+    It is not part of torch's public interface: if it is missing, fails or differs, the plain one is returned.
     """
     generator = torch.Generator().manual_seed(0)
     channels = _TRIAL_SHAPE[1]
@@ -80,11 +79,11 @@ def fastest_on_gpu(device: torch.device, dtype: torch.dtype) -> Convolve:
 
 
 def agrees_with_plain(way: Convolve, features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> bool:
-    """Return whether a way of convolving gives what the plain one gives, whatever the memory held that it writes to.
+    """Return whether an implementation agrees with the plain one, regardless of the content of its output memory.
 
-    cuDNN computes α·output + convolution with α = 0 and an output that torch leaves uninitialised. A kernel that
-    multiplies NaN by 0 would then fail on some later day. So memory of the output's size is filled with NaN and freed
-    right before each of several trials: allocators hand out again first what was freed last.
+    cuDNN computes α·output + convolution with α = 0 and an output that torch leaves uninitialised; a kernel that
+    multiplies NaN by 0 would fail only occasionally. So memory of the output's size is filled with NaN and freed right
+    before each of several trials: allocators reuse first what was freed last.
     """
     plain = convolve_padded(features, kernel, bias, True).float()
     try:

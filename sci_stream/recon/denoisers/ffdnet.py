@@ -25,14 +25,14 @@ _MOST_TRAINED = 75 / 255
 _PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.5))
 # Brightness beyond which the network's input is clipped in 16 bits.
 #
-# A pixel that hardly any mask exposes can be thrown that far by noise. The published networks' activations reach 12
-# times their input, so that float16, which ends at 65504, is safe with a wide margin.
+# Noise can take a pixel that hardly any mask exposes that far. The published networks' activations reach 12 times their
+# input, so that float16, which ends at 65504, is safe by a wide margin.
 _INPUT_LIMIT = 16.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Network:
-    """Kernels and biases on the device, layer by layer, in whatever precision each of them is to run."""
+    """Kernels and biases on the device by layer, each in its precision."""
 
     kernels: list[torch.Tensor]
     biases: list[torch.Tensor]
@@ -43,8 +43,8 @@ class _Network:
 class FfdnetDenoiser:
     """Grey FFDNet, of any number of layers and channels, on a batch of frames.
 
-    Each frame is split into four sub-pixel images of half the size, stacked with a map of σ, which may differ from
-    place to place, passed through the convolutions and put together again. 242 kFLOP a pixel for the published network
+    Each frame is split into four sub-pixel images of half the size, stacked with a map of σ, passed through the
+    convolutions and recombined. 242 kFLOP per pixel for the published network
     of 15 layers and 64 channels, 24 for ``ffdnet-lite``.
 
     Parameters
@@ -54,14 +54,13 @@ class FfdnetDenoiser:
     device
         Where to run; frames must be there.
     precision
-        What the convolutions compute in. The image itself is float32 throughout: a network that gives the noise is
-        subtracted from it in float32, and one that gives the image gives it in float32. With ``AUTO``, 16 bits are used
-        where the device has instructions for them, down to the lowest σ at which these very weights, tried on a test
-        picture, err by less than 2 % of σ.
+        Arithmetic of the convolutions; the image itself is float32 throughout. With ``AUTO``, 16 bits are used if the
+        device has instructions for them, down to the lowest σ at which the error of these weights on a test picture is
+        below 2 % of σ.
     name
-        Under which it is known.
+        Its name in reports.
     pixels_per_chunk
-        See `sci_stream.recon.backend.memory.PIXELS_PER_CHUNK`; None for what suits the device.
+        See `sci_stream.recon.backend.memory.PIXELS_PER_CHUNK`; None for the device's default.
 
     References
     ----------
@@ -94,7 +93,7 @@ class FfdnetDenoiser:
             self.half_from_sigma = self._lowest_sigma_in_half(device)
 
     def graph_key(self, sigma: float) -> str:
-        """Return in what precision the network computes at this level; see `sci_stream.ports.RecordableDenoiser`."""
+        """Return the precision of the network at this level; see `sci_stream.ports.RecordableDenoiser`."""
         return "half" if sigma >= self.half_from_sigma else "full"
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Rounding a network's weights to 16 bits so that as little as possible is lost.
+"""Round a network's weights to 16 bits with little loss.
 
-Rounded the plain way, the published FFDNet weights of one origin lose 0.1 dB in bfloat16 at σ = 6/255, those of another
-3 dB: errors of large biases, and errors that nine neighbouring taps share, add up over the layers. Both can be avoided
-at no cost when the network runs, as what follows a ReLU may be scaled freely, and smooth features see little but the
+With plain rounding, the published FFDNet weights of one origin lose 0.1 dB in bfloat16 at σ = 6/255, those of another
+3 dB: errors of large biases, and errors that the nine taps of a kernel share, add up over the layers. Both can be
+avoided at no cost at run time: the output of a ReLU may be scaled freely, and smooth features depend almost only on the
 sum of a kernel's taps.
 """
 
@@ -15,14 +15,14 @@ import torch
 
 
 class Precision(StrEnum):
-    """In what arithmetic a network computes."""
+    """Arithmetic of a network."""
 
     AUTO = "auto"
-    """16 bits where the device multiplies them faster and where it costs next to nothing, else float32."""
+    """16 bits where the device multiplies them faster and the loss is negligible, else float32."""
     FLOAT32 = "float32"
     """Always float32."""
     HALF = "half"
-    """16 bits whatever they cost in quality, also where the device only emulates them."""
+    """16 bits regardless of the loss, also if the device only emulates them."""
 
 
 def round_network(
@@ -47,9 +47,9 @@ def round_network(
 
 
 def round_kernel(kernel: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Round (C_out, C_in, 3, 3), handing every tap's error on to the next, so that the sum of each 3×3 kernel is kept.
+    """Round (C_out, C_in, 3, 3) with error diffusion between the taps, which preserves the sum of each 3×3 kernel.
 
-    Largest taps first: the last, smallest ones have the finest steps, and leave hardly any error of the sum.
+    Largest taps first: the smallest ones have the finest steps, so that the remaining error of the sum is tiny.
     """
     taps = kernel.flatten(2).double()
     order = taps.abs().argsort(-1, descending=True)
@@ -68,7 +68,7 @@ def scale_to_exact_biases(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Scale each hidden channel by the fraction of a percent that makes its bias exact in ``dtype``.
 
-    ReLU(s·h) = s·ReLU(h) for s > 0: the next layer's kernels take the factor out again, and the network stays the same.
+    ReLU(s·h) = s·ReLU(h) for s > 0: the next layer's kernels divide by the factor, and the network is unchanged.
     Returns kernel and bias of each layer, float64.
     """
     layers = []

@@ -1,4 +1,4 @@
-"""No prior at all: for measuring everything but the prior."""
+"""No prior: for measuring everything else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class IdentityDenoiser:
-    """Return a copy of what comes in, whatever σ says."""
+    """Return a copy of the input for any σ."""
 
     name = "identity"
 

@@ -1,6 +1,6 @@
-"""The priors, by name. Adding one is a file here and an entry in `DENOISERS`, or a plug-in of another package.
+"""The priors by name. To add one, write a module here and an entry in `DENOISERS`, or a plug-in in another package.
 
-Two of them joined by a plus sign are a prior too: ``tv+ffdnet`` denoises with the first while σ is high, then with the
+Two of them joined by a plus sign are also a prior: ``tv+ffdnet`` denoises with the first while σ is high, then with the
 second.
 """
 
@@ -67,16 +67,15 @@ def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
 
 @dataclass(frozen=True, slots=True)
 class DenoiserSpec:
-    """How to make a denoiser, and how GAP is best run with it.
+    """Factory of a denoiser, and the best settings of GAP with it.
 
-    ``make(device, weights, precision)`` builds it; ``takes_weights`` says whether it can be given others than those
-    that came with the product; ``sigma_first`` and ``sigma_last`` (0–1 scale) are the schedule that suits it, and
-    ``sigma_still`` where it begins if solves begin with ȳ everywhere, which is further from the truth;
-    ``iterations`` by type of device is what a snapshot is worth where time does not press, ``min_iterations`` what it
-    takes to see something; ``relaxation`` is GAP's α; ``lambda_rule`` decides how σ falls;
-    ``along_time`` whether it is put to work along time too, ``linear_start`` whether it gains by a start that costs
-    about an iteration of a small network; ``offline`` that it takes minutes a snapshot, so that a running rig does not
-    offer it.
+    ``make(device, weights, precision)`` builds it; ``takes_weights``: whether it accepts other weights than the shipped
+    ones; ``sigma_first`` and ``sigma_last`` (0–1 scale) are its schedule, and ``sigma_still`` the first level if solves
+    start from ȳ everywhere, which is further from the truth; ``iterations`` by type of device without a time limit,
+    ``min_iterations`` the least for a recognisable picture; ``relaxation`` is GAP's α; ``lambda_rule`` is the rule for
+    σ; ``along_time``: whether to denoise along time as well; ``linear_start``: whether to use the LMMSE start, which
+    costs about an iteration of a small network; ``offline``: it takes minutes per snapshot, so that a running rig does
+    not offer it.
     """
 
     make: Callable[[torch.device, Weights, Precision], Denoiser]
@@ -93,7 +92,7 @@ class DenoiserSpec:
     offline: bool = False
 
     def iterations_on(self, device: torch.device) -> int:
-        """Return what a snapshot is worth on this device."""
+        """Return the default number of iterations on this device."""
         return self.iterations.get(device.type, self.iterations["cpu"])
 
 
@@ -175,12 +174,12 @@ def chosen_denoiser(name: str, device: torch.device, *, weights: bool) -> str:
 
 
 def denoiser_spec(name: str) -> DenoiserSpec:
-    """Look a denoiser up, or work out what suits two of them in sequence.
+    """Return the specification of a denoiser, or of two in sequence.
 
     Raises
     ------
     ConfigError
-        If there is none of this name, or a plug-in cannot be imported.
+        If the name is unknown, or a plug-in cannot be imported.
     """
     parts = name.split("+")
     found = [_single_spec(part) for part in parts]
@@ -237,7 +236,7 @@ def external_spec(
 
 
 def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
-    """Return what suits two priors in sequence: σ from where the first one starts to where the second one ends."""
+    """Return the settings of two priors in sequence: σ from the start of the first to the end of the second."""
     sigma_first = max(first.sigma_first, then.sigma_last)
 
     def make(device: torch.device, weights: Weights, precision: Precision) -> Denoiser:
@@ -252,7 +251,7 @@ def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
         sigma_last=then.sigma_last,
         iterations=then.iterations,
         min_iterations=max(first.min_iterations, then.min_iterations),
-        # Both hold with as much as the more delicate of the two bears.
+        # The smaller α is stable with both.
         relaxation=min(first.relaxation, then.relaxation),
         lambda_rule=then.lambda_rule,
         along_time=then.along_time,
@@ -269,7 +268,7 @@ def _make_sequence(
     *,
     switch_sigma: float,
 ) -> Denoiser:
-    """Make two priors; a checkpoint goes to the one of whose variant it is, else to the last one that takes it."""
+    """Make two priors; a checkpoint is for the one whose variant it is, else for the last one that accepts it."""
     both = first.takes_weights and then.takes_weights
     for_first = first.takes_weights and (
         not then.takes_weights
@@ -297,18 +296,17 @@ def make_denoiser(
     device
         Where it will run.
     weights
-        Checkpoint to load, or weights that were read elsewhere, for those that take them. None for those that came with
-        the product, where they did.
+        Checkpoint to load, or weights in memory, for denoisers that accept them. None for the shipped ones.
     precision
         Arithmetic of networks; others compute in the dtype of the frames.
     switch_sigma
-        For two in sequence: σ above which the first is used, 0–1 scale. None for half way down the levels that suit
-        them. One alone does not ask.
+        For two in sequence: σ above which the first is used, 0–1 scale. None for half of the schedule. Ignored for a
+        single one.
 
     Raises
     ------
     ConfigError
-        If there is none of this name, or weights are given to one that takes none.
+        If the name is unknown, or weights are given to one that accepts none.
     WeightsError
         If the checkpoint cannot be used.
     """

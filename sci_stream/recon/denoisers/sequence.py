@@ -1,4 +1,4 @@
-"""Two priors one after the other, as the paper joins them: a fast one for the coarse, a better one for the fine."""
+"""Two priors in sequence, as in the paper: a fast one at high σ, a better one at low σ."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from sci_stream.ports import Denoiser, MemoryReducible, RecordableDenoiser, Vide
 
 
 class SequenceDenoiser:
-    """Denoise with one prior while σ is above a level, from there on with another.
+    """Denoise with one prior while σ is above a level, then with another.
 
-    The paper gives the first K₁ iterations to one denoiser and the next K₂ to another. σ falls with the progress of a
-    solve, so a level of σ is a share of its iterations, whatever their number turns out to be, and the prior depends
-    on nothing but what it is called with.
+    The paper uses one denoiser for the first K₁ iterations and another for the next K₂. σ falls with the progress of a
+    solve, so a level of σ corresponds to a share of its iterations, whatever their number, and the prior has no state.
 
     Parameters
     ----------
     first, then
         The two priors.
     switch_sigma
-        Noise level on the 0–1 scale above which the first one is used. Where the first is to have a share K₁/K of a
+        Noise level on the 0–1 scale above which the first one is used. For a share K₁/K of a
         schedule: ``schedule.sigma(K₁/K)``.
 
     References
@@ -40,11 +39,11 @@ class SequenceDenoiser:
         return self._first(x, sigma) if sigma > self._switch_sigma else self._then(x, sigma)
 
     def reduce_memory(self) -> bool:
-        """Have both take less memory; see `sci_stream.ports.MemoryReducible`."""
-        spared = False
+        """Reduce the memory of both; see `sci_stream.ports.MemoryReducible`."""
+        released = False
         for prior in (self._first, self._then):
-            spared |= isinstance(prior, MemoryReducible) and prior.reduce_memory()
-        return spared
+            released |= isinstance(prior, MemoryReducible) and prior.reduce_memory()
+        return released
 
 
 class RecordableSequence(SequenceDenoiser):
@@ -55,13 +54,13 @@ class RecordableSequence(SequenceDenoiser):
         self._keys = first.graph_key, then.graph_key
 
     def graph_key(self, sigma: float) -> Hashable:
-        """Return which of the two is used at this level, and its form."""
+        """Return which of the two is used at this level, and its key."""
         first = sigma > self._switch_sigma
         return first, self._keys[0 if first else 1](sigma)
 
 
 class VideoSequence(SequenceDenoiser):
-    """Two priors one after the other, of which at least one sees all frames of a video; see `SequenceDenoiser`.
+    """Two priors in sequence, at least one of which uses all frames of a video; see `SequenceDenoiser`.
 
     The other one denoises each frame by itself.
     """
@@ -79,7 +78,7 @@ class RecordableVideoSequence(RecordableSequence, VideoSequence):
 
 
 def in_sequence(first: Denoiser, then: Denoiser, switch_sigma: float) -> SequenceDenoiser:
-    """Return two priors one after the other, with every optional part of the port that they allow for."""
+    """Return two priors in sequence, with every optional part of the port that both support."""
     video = isinstance(first, VideoDenoiser) or isinstance(then, VideoDenoiser)
     if isinstance(first, RecordableDenoiser) and isinstance(then, RecordableDenoiser):
         return (RecordableVideoSequence if video else RecordableSequence)(first, then, switch_sigma)

@@ -1,11 +1,10 @@
-r"""A denoiser of images put to work along time: on the frequencies of a few consecutive frames instead of the frames.
+r"""Image denoisers applied along time: to the temporal frequencies of a few consecutive frames.
 
-A denoiser that sees one frame at a time takes away fine texture with the noise, in every frame alike. Over L
-consecutive frames an orthonormal cosine transform T gathers what they have in common in one image, their mean, with 1/L
-of the variance of white noise, and leaves to the other L − 1 what changes: nearly nothing where nothing moves.
-Denoised there, static content keeps its texture and what flickers goes. Where much moves it is the other way round,
-the frames are the simpler images; so the solver lets the two take turns (`cycled_denoisers`), for no more work than
-either alone::
+A denoiser of single frames removes fine texture with the noise, in every frame. An orthonormal cosine transform T over
+L consecutive frames collects their common content in one image, their mean, with 1/L of the variance of white noise;
+the other L − 1 images hold the changes: almost nothing where nothing moves. Denoised there, static content keeps its
+texture and flicker is removed. With much motion the frames are the simpler images; so the solver alternates between the
+two (`cycled_denoisers`), at the cost of either alone::
 
     v = T⁻¹ D(T x),   means at σ L^(−1/4), the other frequencies at σ
 """
@@ -23,12 +22,12 @@ from sci_stream.recon.algorithms.noise_level import scaled
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 
 GROUPS = (2, 4, 8)
-"""Frames transformed together, from one turn to the next: two for what moves fast, eight for what hardly does.
+"""Frames transformed together, in turn: two for fast motion, eight for slow motion.
 
 See research/schedule-research.md.
 """
 
-# Added to the frequencies that are no means and lie around 0: priors are made for images around the middle of 0–1.
+# Offset of the frequencies other than the mean, which lie around 0: priors expect images around the middle of 0–1.
 _MIDDLE = 0.5
 
 
@@ -46,7 +45,7 @@ class FrameDenoiser:
 
     def graph_key(self, sigma: float) -> Hashable:
         """Return the prior's key; see `sci_stream.ports.RecordableDenoiser`."""
-        return _form(self._prior, sigma)
+        return _graph_key(self._prior, sigma)
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
@@ -67,7 +66,7 @@ class WholeVideoDenoiser:
 
     def graph_key(self, sigma: float) -> Hashable:
         """Return the prior's key; see `sci_stream.ports.RecordableDenoiser`."""
-        return _form(self._prior, sigma)
+        return _graph_key(self._prior, sigma)
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
@@ -77,8 +76,8 @@ class WholeVideoDenoiser:
 class TemporalDctDenoiser:
     r"""D_σ on the temporal frequencies of groups of frames.
 
-    σ of a mean lies between σ/√L, which errors that are white would leave in it, and σ, which those that all frames
-    have in common would: L^(−1/4).
+    The level of a mean is the geometric mean, σ L^(−1/4), of σ/√L, for errors that are white in time, and σ, for errors
+    that all frames share.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ class TemporalDctDenoiser:
     n_frames
         B of the videos, ≥ 1.
     group
-        Most frames in a group, ≥ 2: B is cut into groups of nearly equal length.
+        Largest number of frames in a group, ≥ 2: B is divided into groups of nearly equal length.
     device
         Of the videos, which are float32.
     """
@@ -104,14 +103,14 @@ class TemporalDctDenoiser:
             means.setdefault(length, []).append(first)
             changes += range(first + 1, first + length)
             first += length
-        # A mean as it comes out of an orthonormal transform is √L times as bright as the frames.
+        # The mean in an orthonormal transform is √L times as bright as the frames.
         bands = [_Band(torch.tensor(rows), length**-0.5, 0.0, length**-0.25) for length, rows in means.items()]
         bands.append(_Band(torch.tensor(changes, dtype=torch.long), 1.0, _MIDDLE, 1.0))
         self._bands = [band._replace(rows=band.rows.to(device)) for band in bands if len(band.rows)]
 
     def graph_key(self, sigma: float) -> Hashable:
-        """Return the prior's forms at all the levels that it is asked for."""
-        keys = tuple(_form(self._prior, sigma * band.sigma) for band in self._bands)
+        """Return the prior's keys at all levels that are used."""
+        keys = tuple(_graph_key(self._prior, sigma * band.sigma) for band in self._bands)
         return None if None in keys else keys
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
@@ -143,7 +142,7 @@ def transformed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
 
 
 class _Band(NamedTuple):
-    """Rows of the transform whose images are treated alike: image = scale·frequency + offset, at ``sigma``·σ."""
+    """Rows of the transform with the same treatment: image = scale·frequency + offset, denoised at ``sigma``·σ."""
 
     rows: torch.Tensor
     scale: float
@@ -160,27 +159,27 @@ def cosines(length: int) -> torch.Tensor:
 
 
 IterationDenoiser = FrameDenoiser | TemporalDctDenoiser | WholeVideoDenoiser
-"""What an iteration denoises with: (…, B, H, W), σ → (…, B, H, W)."""
+"""Denoiser of an iteration: (…, B, H, W), σ → (…, B, H, W)."""
 
 
 def cycled_denoisers(
     prior: Denoiser, n_frames: int, device: torch.device, *, along_time: bool
 ) -> tuple[IterationDenoiser, ...]:
-    """Return what a solver's iterations denoise with in turn: the frames alone, or every other time along time.
+    """Return the denoisers of a solver's iterations in turn: frames only, or alternately along time.
 
     Parameters
     ----------
     prior
         The denoiser of images, on the device.
     n_frames
-        B of the videos. A single frame has no time.
+        B of the videos; a single frame has no temporal frequencies.
     device
         Of the videos.
     along_time
-        Whether to denoise along time too.
+        Whether to denoise along time as well.
     """
     if isinstance(prior, VideoDenoiser):
-        return (WholeVideoDenoiser(prior),)  # it makes use of time itself
+        return (WholeVideoDenoiser(prior),)  # it uses neighbouring frames itself
     frames = FrameDenoiser(prior)
     if not along_time or n_frames == 1:
         return (frames,)
@@ -193,16 +192,16 @@ def cycled_denoisers(
 
 
 def ending_on_frames(priors: tuple[IterationDenoiser, ...], iterations: int) -> tuple[IterationDenoiser, ...]:
-    """Return the priors that take turns, begun where it takes to end a solve of so many iterations with a full round.
+    """Rotate the cycle of priors so that a solve of this many iterations ends with its end.
 
-    The last turns are those of the longest groups and of the frames: what stands still gets its texture last, when σ is
-    low. Where a round ended otherwise it was smoothed again. Fewer iterations than a round has begin with the shortest
-    groups: there is much to move yet.
+    The cycle ends with the longest groups and the frames: static content regains its texture last, when σ is low; any
+    other end would smooth it again. With fewer iterations than the cycle, the shortest groups come first, because
+    motion is not recovered yet.
     """
     begin = -iterations % len(priors) if iterations >= len(priors) else 0
     return priors[begin:] + priors[:begin]
 
 
-def _form(prior: Denoiser, sigma: float) -> Hashable:
-    """Return a prior's form; None of one that cannot be recorded."""
+def _graph_key(prior: Denoiser, sigma: float) -> Hashable:
+    """Return a prior's key; None if it cannot be recorded."""
     return prior.graph_key(sigma) if isinstance(prior, RecordableDenoiser) else None

@@ -1,11 +1,11 @@
-"""FFDNet weights from wherever they come, brought to one form.
+"""Read FFDNet weights in several layouts.
 
 Three layouts of the same network are read, distinguished by their keys and shapes:
 
 =========  ==================  =======================  ============  ==========  ==================
 layout     file                keys                     bias          σ map       last layer gives
 =========  ==================  =======================  ============  ==========  ==================
-own        ``.safetensors``    ``conv.N.weight``        yes           last        as metadata says
+own        ``.safetensors``    ``conv.N.weight``        yes           last        given by metadata
 KAIR       ``.pth``            ``model.2N.weight``      BN merged     last        the image
 IPOL       ``.pth``            ``…_dncnn.K.weight``     BN to fold    first       the noise
 =========  ==================  =======================  ============  ==========  ==================
@@ -27,7 +27,7 @@ import torch
 from sci_stream.errors import WeightsError
 
 LAYOUT = "sci_stream.ffdnet.1"
-"""The ``layout`` entry in the metadata of own checkpoints; the number rises when readers must change."""
+"""The ``layout`` entry in the metadata of own checkpoints; the number increases with incompatible changes."""
 
 _SUBPIXELS = 4
 _BN_EPS = 1e-5  # of torch.nn.BatchNorm2d, with which the published network was trained
@@ -113,7 +113,7 @@ def _shape_metadata(weights: FfdnetWeights) -> dict[str, str]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return what an own checkpoint says about itself.
+    """Return the metadata of an own checkpoint.
 
     Raises
     ------
@@ -134,8 +134,8 @@ def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, st
 def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler raises whatever rubbish leads it to: IndexError, TypeError, …
-        # torch explains itself over many lines; the first says what is wrong.
+    except Exception as error:  # the unpickler raises anything on invalid data: IndexError, TypeError, …
+        # The first line of torch's message has the cause.
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise WeightsError(
             f"Weights file {path} cannot be read",
@@ -143,7 +143,7 @@ def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
             got=reason[0],
             hint="Only plain tensor checkpoints are read: a file that needs code to load is refused.",
         ) from error
-    # Training scripts like to wrap the tensors.
+    # Training scripts commonly wrap the tensors.
     for wrapper in ("state_dict", "params", "model_state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -172,7 +172,9 @@ def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], 
     said = {key: metadata[key] for key in ("layers", "channels") if key in metadata}
     if not said.items() <= _shape_metadata(weights).items():
         raise WeightsError(
-            f"Weights file {path} is not of the shape it says", expected=said, got=_shape_metadata(weights)
+            f"The shape of the weights file {path} contradicts its metadata",
+            expected=said,
+            got=_shape_metadata(weights),
         )
     return weights
 

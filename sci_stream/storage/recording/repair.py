@@ -81,6 +81,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
                     {"clean": True, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
                 )
             _verify(partial, old)
+            # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
             path.rename(kept)
             partial.rename(path)
         except (OSError, RuntimeError) as error:
@@ -210,6 +211,7 @@ def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, pro
                 frames = source[name].shape[1] if name == "video" else 1
                 for frame in range(frames):
                     at = (row, frame, 0, 0) if name == "video" else (row, 0, 0)
+                    # Neither decoded nor encoded, so bit-identical; `_verify` decodes both afterwards.
                     mask, chunk = source[name].id.read_direct_chunk(at)
                     out[name].id.write_direct_chunk(at, chunk, mask)
         progress(row + 1, used)

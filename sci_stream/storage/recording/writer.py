@@ -190,6 +190,7 @@ class RecordingWriter:
         status = self.path.stat()
         return status.st_dev, status.st_ino, status.st_size
 
+    # Writing continues without an error after a file was deleted or its disk unmounted: only the directory shows it.
     def displaced(self) -> str:
         """Return why the file at `path` is not the one that is being written, ``""`` if it is."""
         device, inode, size = self._identity
