@@ -75,6 +75,7 @@ def config_error(
 def _causes(error: ValidationError) -> list[ErrorDetails]:
     """Return the errors, except the consequential "too short" of a list whose entries are invalid."""
     found = error.errors(include_url=False)
+    # Pydantic drops invalid entries first and then finds the list too short: the user made one mistake, not two.
     parents = {details["loc"][:-1] for details in found if details["loc"]}
     return [details for details in found if details["type"] != "too_short" or details["loc"] not in parents]
 
@@ -111,6 +112,7 @@ def _unknown_key(location: Location, model: type[BaseModel], name: Callable[[Loc
     key = str(location[-1])
     owner = _model_at(model, location[:-1])
     fields = owner.model_fields if owner is not None else {}
+    # The most common mistake is a right key in a wrong table.
     homes = [table for section, field in model.model_fields.items() if (table := _table_of(section, field, key))]
     known = f"Known here: {', '.join(fields)}." if fields else None
     hint = f"It belongs in [{homes[0]}]." if homes else did_you_mean(key, fields) or known
@@ -140,6 +142,7 @@ def _expected(kind: str, context: Mapping[str, object], message: str) -> str:
 
 def _shown(value: object, model: type[BaseModel], location: Location) -> str:
     field = _field_at(model, location)
+    # Messages end up in logs and bug reports.
     if field is not None and is_secret(field):
         return "a secret, not shown"
     try:

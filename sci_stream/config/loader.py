@@ -22,6 +22,7 @@ from sci_stream.errors import ConfigError
 _MOST_BYTES: Final = 32 << 10
 
 _SECTION: Final = "reconstruct"
+# Rig files of earlier versions must stay readable; these keys lost their effect when noise maps replaced them.
 _REMOVED_KEYS: Final = frozenset({"momentum", "restrain"})
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ def parse_rig(
         return in_file if variable is None else f"The environment variable {variable}"
 
     try:
+        # Overrides are put into the table before validation, so that they are checked like the file.
         rig = Rig.model_validate(table, context={"folder": source.parent if source is not None else None})
     except ValidationError as error:
         raise config_error(error, Rig, name, call) from None
@@ -106,6 +108,7 @@ def _merge_expert(table: dict[str, object], name: str) -> frozenset[str]:
         )
     own = {key: value for key, value in section.items() if key != EXPERT_TABLE}
     for key in sorted(own.keys() & expert.keys()):
+        # The same value in both is what an old file looks like after its keys were copied into the new table.
         if own[key] != expert[key]:
             raise ConfigError(
                 f"{name}: [{_SECTION}] {key} and [{_SECTION}.{EXPERT_TABLE}] {key} differ",

@@ -50,6 +50,7 @@ def read_overrides(environment: Mapping[str, str]) -> list[Override]:
 
 def _read(variable: str, text: str) -> Override:
     location = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+    # RECONSTRUCT__EXPERT__KEY and RECONSTRUCT__KEY are the same key, as in the file.
     if len(location) == 3 and location[1] == EXPERT_TABLE and location[0] != "camera":
         location = (location[0], location[2])
     if location[:2] == ("camera", "options") and len(location) > 2 and all(location):

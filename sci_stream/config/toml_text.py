@@ -1,4 +1,8 @@
-"""Write values as TOML; the standard library only reads it."""
+"""Write values as TOML; the standard library only reads it.
+
+Tables, and single values on one line, as error messages and ``--set`` need them; packages that write TOML write
+documents only, with one line per entry of an array.
+"""
 
 from __future__ import annotations
 

@@ -83,6 +83,7 @@ def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEA
     codes = _OPENCV.get(method)
     if codes is not None:
         return cast(U16, np.stack([cv2.cvtColor(frame, codes[bayer]) for frame in mosaic]))
+    # Frame by frame: float intermediates of a whole video would take ten times its memory.
     interpolate = _METHODS[method]
     out = np.empty((*mosaic.shape, 3), np.uint16)
     for frame, rgb in zip(mosaic, out, strict=True):

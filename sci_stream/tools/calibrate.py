@@ -100,9 +100,11 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
             return _average(camera, plan, words, saturation_dn, progress)
 
         dark = take("dark", "No light: close the lens, or switch the light off")
+        # Checked at once: the operator may have forgotten the cap, and the patterns take minutes.
         _check_dark(dark, saturation_dn)
         white = take("white", "White: a uniform bright field, every mask element open")
         check_white(dark, white)
+        # The order of exposure is stored; reconstruction needs the masks in the order of time.
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
         report = shower.field_brightness if shower is not None else 1.0

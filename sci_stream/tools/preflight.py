@@ -72,6 +72,7 @@ def check_rig(path: Path) -> list[Finding]:
         ("addresses", lambda: _check_addresses(rig)),
         ("recording", lambda: _check_recording(rig)),
     ]
+    # In the order in which a rig needs them, and to the end: one run shows everything that has to be fixed.
     for what, try_it in checks:
         try:
             findings.append(Finding(what, try_it()))
@@ -129,6 +130,7 @@ def _check_addresses(rig: Rig) -> str:
         names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
         for name in names:
             socket = context.socket(zmq.ROUTER)
+            # Binding is the only reliable test: another program may hold the port without listening.
             bind(socket, rig.network.listening(name), name)
             socket.close(linger=0)
     if rig.preview.enabled:
@@ -144,6 +146,7 @@ def _check_recording(rig: Rig) -> str:
     folder = Path(rig.record.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # os.access() is wrong on network file systems and for root; writing is not.
         probe = folder / ".sci-stream-check"
         probe.write_bytes(b"")
         probe.unlink()

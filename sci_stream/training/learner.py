@@ -78,6 +78,7 @@ class Learner:
         self._kernels = [self._parameter(kernel) for kernel in start.kernels]
         self._biases = [self._parameter(bias) for bias in start.biases]
         self._averages = [parameter.detach().clone() for parameter in self._parameters]
+        # Muon needs equal shapes, and its authors recommend Adam for the first and the last layer.
         first, *inner, last = self._kernels
         self._muon = Muon(inner)
         self._adam = torch.optim.Adam([first, last, *self._biases])
@@ -102,6 +103,7 @@ class Learner:
             parameter.grad = None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16):
             denoised = run_network(noisy, sigma, self._kernels, self._biases, gives_noise=self._gives_noise)
+        # float32 again: the differences at low σ are below the resolution of bfloat16.
         loss = F.l1_loss(denoised.float(), clean)
         loss.backward()  # type: ignore[no-untyped-call]  # not annotated in torch
         torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_MOST)

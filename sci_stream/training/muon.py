@@ -14,6 +14,9 @@ from collections.abc import Sequence
 
 import torch
 
+# Not torch.optim.Muon: it exists since torch 2.9 only (this package supports 2.4) and refuses parameters that are not
+# matrices, as kernels are; and one batched product for all kernels of a shape is faster than one for each.
+
 # Momentum and coefficients are those of the reference implementation.
 _MOMENTUM = 0.95
 # Coefficients of an odd polynomial that maps singular values from 0.01–1 to 0.7–1.2 in five rounds.

@@ -62,6 +62,7 @@ def draw_batch(images: Sequence[Image], settings: TrainingSettings, step: int) -
 
     Image, position and orientation (one of eight) of every patch are independent.
     """
+    # Seeded by step, so that a resumed run draws the same patches as an uninterrupted one.
     rng = np.random.default_rng((settings.seed, step))
     clean = np.stack([_draw_patch(images, settings, rng) for _ in range(settings.batch)])
     sigma = rng.uniform(0.0, settings.sigma_most, settings.batch).astype(np.float32)
@@ -116,6 +117,7 @@ def add_noise(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.T
     """
     clean = batch.clean.to(device, non_blocking=True)
     sigma = batch.sigma.to(device, non_blocking=True)
+    # Drawn on the device: the noise of a batch is as large as the batch, and copying it would cost as much.
     generator = torch.Generator(device).manual_seed(batch.noise_seed)
     noise = torch.randn(clean.shape, generator=generator, device=device)
     return clean + sigma * noise, sigma, clean

@@ -103,6 +103,7 @@ class Hub:
         if not self.viewers:
             return
         now_s = time.monotonic()
+        # Not an interval between snapshots: it must not enter the estimate of the camera's pace.
         if self.latest is not None and self.latest.published_ns == picture.published_ns:
             self.latest = picture  # the same reconstruction in another tone
             return
@@ -156,6 +157,7 @@ def make_app(hub: Hub, controls: Controls, *, token: str | None, cookie: str) ->
         return FileResponse(_WEB / "index.html")
 
     async def status(_: Request) -> Response:
+        # Through text: the status may contain paths and enumerations, which JSONResponse does not accept.
         return JSONResponse(json.loads(json.dumps(hub.report(), default=str)))
 
     async def healthz(_: Request) -> Response:
@@ -192,6 +194,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
     if viewer is None:
         await socket.close(_TRY_AGAIN_LATER, "too many viewers")
         return
+    # Two tasks: acknowledgements must arrive while an image is being sent over a slow link.
     tasks = {asyncio.create_task(_send(hub, viewer, socket)), asyncio.create_task(_receive(viewer, socket))}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -218,6 +221,7 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
             last_status = hub.status
             await socket.send_text(_status_text(hub))
         picture = hub.latest
+        # Newest wins: images that a slow viewer cannot take are skipped, so that its lag stays bounded.
         if picture is not None and picture.number > viewer.sent and viewer.ready:
             viewer.note_sent(picture.number)
             await socket.send_bytes(picture.message)

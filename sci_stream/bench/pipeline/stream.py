@@ -38,7 +38,9 @@ from sci_stream.transport.local_sockets import FOLDER_VARIABLE
 BARE = ", bare ZeroMQ"
 """Suffix of the name of a part's baseline."""
 _RANKS = ("p50", "p99")
+# Slow enough that one snapshot is in flight at a time: the latency is that of the pipeline, not of a queue.
 _UNLOADED_HZ = 50.0
+# Noise costs more to make than to send; a few frames in turn keep it out of the measurement, and out of caches.
 _MADE = 16
 # Interval between polls of the number in flight: far shorter than a snapshot, and little work.
 _PATIENCE_S = 300e-6
@@ -80,6 +82,7 @@ class LoopCamera:
             time.sleep(max(0.0, min(due_s, deadline_s) - now_s))
             if due_s > deadline_s:
                 return None
+        # A window instead of a full queue: an unbounded rate would measure the drop policy.
         while not self._rate_hz and self.under_way() >= WINDOW:
             if time.monotonic() > deadline_s:
                 return None
@@ -135,6 +138,7 @@ class IdentitySolver:
         report = SolveReport(
             iterations=1, start=Start.COLD, start_reason="identity", budget_limited=False, solve_ns=0, residual=0.0
         )
+        # The same bytes as the input: the way back carries as much as the way in, without any computation.
         video = snapshot.counts.view(np.float16)[np.newaxis]
         self._results.put(Solved(snapshot, video, report, StageTimes(started_ns=now_ns, finished_ns=now_ns)))
 
@@ -196,6 +200,7 @@ def run_once(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[
     The sink's summary, the seconds from the first to the last snapshot, and processor seconds by process.
     """
     summary = path.with_suffix(".json")
+    # Not fork: ZeroMQ contexts and torch's threads do not survive it.
     spawn = multiprocessing.get_context("spawn")
     processes = [
         spawn.Process(target=_sink, args=(path, summary), daemon=True),
@@ -212,6 +217,7 @@ def run_once(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[
         node.run()
         used_s = meter.used_s()
     finally:
+        # The reconstruct node first: the sink then sees it leave instead of timing out.
         for process in reversed(processes):
             process.terminate()
             process.join(10.0)

@@ -27,6 +27,7 @@ RigTables = Mapping[str, Mapping[str, Any]]
 """Tables of a rig file by name, with their keys and values."""
 
 _LINES = 2000
+# -P: a folder of the working directory with the name of a dependency must not be imported.
 _PROGRAM = (sys.executable, "-P", "-m", "sci_stream")
 
 
@@ -102,6 +103,7 @@ def small_rig(
         "preview": {"enabled": False},
         "health": {"enabled": False},
     }
+    # Tables are merged by key, so that a benchmark states only its differences.
     rig = {**rig, **{name: {**rig.get(name, {}), **table} for name, table in tables.items()}}
     path = folder / "bench.toml"
     path.write_text("\n".join(table_text(name, table) for name, table in rig.items()))

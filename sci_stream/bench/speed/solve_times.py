@@ -179,6 +179,7 @@ def bench(
             except DeviceError as error:
                 row = SizeSpeed(str(size), skipped=str(error))
         if row.iteration_ms is not None:
+            # Time is nearly proportional to pixels beyond the smallest size, so the previous size predicts the next.
             iteration_s_per_pixel = row.iteration_ms / 1e3 / size.pixels
         rows.append(row)
         progress(f"{size}: {_summary_line(row)}")
@@ -223,9 +224,11 @@ def _time_size(
 ) -> SizeSpeed:
     on_gpu = device.type == "cuda"
     if on_gpu:
+        # The peak must be that of this size: cached blocks of a larger one would count.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     engine, snapshots = _scene(prior, settings, device, size)
+    # The difference of two solves removes the start and the copies, which do not belong to an iteration.
     few_s, many_s = (_solve_s(engine, snapshots[0], n, plan.times) for n in (plan.few, plan.many))
     iteration_s = max(many_s - few_s, 1e-9) / (plan.many - plan.few)
     snapshot_s = _stream_s(engine, snapshots, plan.snapshots)

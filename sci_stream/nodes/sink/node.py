@@ -275,8 +275,8 @@ class SinkNode:
         calibration = self._calibrations.get(info.calibration_hash)
         if calibration is None:
             self._starting = (identity, info)
-            # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces the same series
-            # again.
+            # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces the same
+            # series again.
             self._server.reply(identity, CalibrationRequest(hash=info.calibration_hash))
             return
         self._starting = None

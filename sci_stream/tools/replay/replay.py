@@ -180,6 +180,7 @@ def replay(
         out = plan.out or default_output(source)
         parent = _parent(series, calibration, solver, plan)
         done = _done_before(out, parent, plan)
+        # Not an error: a recording from before solver ids, or one whose notes were cut, is still replayed.
         if solver.unknown:
             log.warning(
                 "%s: solver settings of %d snapshots are unknown; using those of the previous snapshots",
@@ -257,6 +258,7 @@ def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
     if not plan.resume:
         raise StorageError(f"{out} exists", hint="Choose another --out, or --resume to continue it.")
     with RecordedSeries(out) as earlier:
+        # Mixing two settings in one recording would be invisible afterwards.
         if earlier.parent != parent:
             raise InputError(
                 f"{out} is not from this replay: another recording, other settings or other versions",
@@ -304,6 +306,7 @@ class _Run:
         calibration = self._calibration
         info = dataclasses.replace(self._series.info, series=out.stem, calibration_hash=calibration.hash)
         ledger = Ledger()
+        # The ledger of a resumed replay covers the whole of it, not only the part since.
         for index in range(before):
             ledger.settle(index, Outcome.RECONSTRUCTED)
         with RecordingWriter(out, info, calibration, raw=False, first_seq=seqs[0], parent=parent) as writer:
@@ -322,6 +325,7 @@ class _Run:
                     flushed_s = time.monotonic()
                 progress(before + self.done, reconstruction.report)
             if self.done < len(seqs):
+                # Marked as continued, not finished: `--resume` recognises it by that.
                 writer.close(ledger.counts().to_json(), continued="")  # when it is resumed
                 return
             ledger.end(before + self.done)
@@ -338,6 +342,7 @@ class _Run:
             return
         stored = set(self._series.raw.seqs.tolist())
         start = first
+        # Back to the last cold start, whose result does not depend on what came before.
         while start > first - _MOST_RUN_UP and start - 1 in stored and not self._recorded_cold(start):
             start -= 1
         seqs = list(range(start, first))
