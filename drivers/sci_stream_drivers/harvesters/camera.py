@@ -139,6 +139,7 @@ class HarvestersCamera:
         """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
         session = self._opened()
         assert self._capabilities is not None
+        # Against the current range: on many cameras the range of one feature depends on the value of another.
         checked = checked_changes(self.settings(), {name: value}, session.name)
         try:
             apply(session.node_map, FeatureSetting(feature=name, value=checked[name]), session.name)
@@ -297,6 +298,7 @@ class HarvestersCamera:
         frames ``discarded`` with them.
         """
         underrun = self._stream.underrun if self._stream is not None else 0
+        # The count of the producer, where it reports one; not every producer does.
         return {**self._counts, "underrun": underrun} if underrun else dict(self._counts)
 
     def stop(self) -> None:

@@ -51,6 +51,7 @@ class RestartDetector:
         self._id, self._time_ns = frame_id, camera_time_ns
         if before_ns is not None and camera_time_ns is not None and camera_time_ns < before_ns:
             return True
+        # A repeated id is no restart; the acquire node discards the duplicate.
         if before_id is None or frame_id is None or frame_id == before_id:
             return False
         return self._ids.missed(before_id, frame_id) < 0

@@ -57,6 +57,7 @@ def producer_files(given: Iterable[Path]) -> list[Path]:
             raise ConfigError(f"The folder {expanded} contains no .cti file", expected="a GenTL producer")
         found += inside
     if not found:
+        # Harvesters does not read the variable, unlike most GenICam programs.
         found = list(_from_environment())
     return list(dict.fromkeys(path.resolve() for path in found))
 
@@ -83,6 +84,7 @@ def check_producer(path: Path) -> None:
         If it cannot be loaded or lacks functions of a producer.
     """
     try:
+        # Loading runs the library's initialisers, but nothing of GenTL yet: a wrong file fails here with a reason.
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise CameraError(

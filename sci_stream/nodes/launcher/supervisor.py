@@ -41,6 +41,7 @@ _CRASHES_AT_MOST = 10
 _KILLS_AT_MOST = 100
 _SETTLED_S = 60.0
 _GRACE_S = 10.0
+# A spool on a disk would be written back and slow the camera thread; in memory it survives a crash as well.
 _MEMORY = Path("/dev/shm")
 EXIT_NODE_FAILED = 5
 
@@ -99,6 +100,7 @@ class Supervisor:
         acquire = [*command, "acquire", str(rig_path)]
         acquire += ["--snapshots", str(snapshots)] if snapshots else []
         acquire += ["--duration", str(duration_s)] if duration_s else []
+        # The lines of a node that is killed must not be lost in its buffer.
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         self._sockets = tempfile.TemporaryDirectory(prefix="sci-stream-", ignore_cleanup_errors=True)
         environment[FOLDER_VARIABLE] = self._sockets.name
@@ -139,6 +141,7 @@ class Supervisor:
 
     @property
     def _children(self) -> list[_Child]:
+        # In the order of starting: snapshots flow only once everything behind the camera is there.
         return [self._sink, *self._workers, self._acquire]
 
     def next_series(self) -> None:
@@ -189,6 +192,7 @@ class Supervisor:
         child.process = subprocess.Popen(
             child.argv,
             env=child.environment,
+            # A node that reads the terminal would be stopped by the shell's job control.
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -207,6 +211,7 @@ class Supervisor:
     def _ended(self, child: _Child, status: int, now_s: float) -> bool:
         """Handle a node that ended by itself; return whether that ends the run."""
         child.process = None
+        # The acquire node ends the run by itself; killed by a signal after its last series, it only failed to say so.
         if child is self._acquire and (status >= 0 or self._all_done):
             self._fail_with(max(0, status))
             return True
@@ -265,6 +270,8 @@ class Supervisor:
         child.environment[CLOSE_VARIABLE] = "1"
         spool = self._acquire_spool
         while time.monotonic() < deadline_s:
+            # A node that is being restarted may hold the only trace of snapshots in flight: its series has to be
+            # closed.
             if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:
                 # Down, or still loading and without a signal handler.
                 child.process = None

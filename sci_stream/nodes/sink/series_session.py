@@ -59,7 +59,7 @@ class Receipt(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What a session needs from its node.
+    """Functions that a session calls in its node.
 
     ``wake`` wakes the node's loop from the recorder's thread; ``show`` displays a reconstruction, in order;
     ``observe`` takes a latency in s and its stage; ``clock_of`` returns the sink's clock minus a node's, ns, None if
@@ -75,7 +75,7 @@ class Callbacks:
 
 @dataclass(slots=True)
 class _Pending:
-    """A message that is not safe yet: who sent it, and what to do once the recorder has written it."""
+    """A message that is not safe yet: its senders, and its completion once the recorder has written it."""
 
     senders: list[bytes]
     submit: Callable[[Recorder, OnDurable], SubmitResult]
@@ -96,11 +96,11 @@ class SeriesSession:
     info, calibration
         Of the series.
     rig
-        What to record, and where.
+        Source of the recording options.
     callbacks
-        The node's part.
+        Functions of the node.
     file
-        Where the ledger is saved, and restored from after a restart of the sink; None for nowhere.
+        File in which the ledger is saved, and from which it is restored after a restart of the sink, if any.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ class SeriesSession:
         self._callbacks = callbacks or Callbacks()
         nodes = max(1, rig.reconstruct.nodes)
         self._reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
-            window=2 * nodes * rig.reconstruct.block_snapshots, patience_s=_REORDER_PATIENCE_S
+            # Each node works on a block of its own: up to two blocks of every node may be out of order.
+            window=2 * nodes * rig.reconstruct.block_snapshots,
+            patience_s=_REORDER_PATIENCE_S,
         )
         self._raw_safe = IntervalSet()
         self._pending: dict[tuple[Acceptable, int], _Pending] = {}
@@ -154,7 +156,7 @@ class SeriesSession:
                 try:
                     self._restore_segment(recording)
                 except DAMAGE as error:
-                    # The run goes on: snapshots that are missing from the ledger at the end are named then.
+                    # The run continues: snapshots that are missing from the ledger are named at its end.
                     log.error("cannot read the earlier segment %s to its end: %s", recording.path, error)
 
     def _restore_segment(self, recording: Recording) -> None:

@@ -186,7 +186,7 @@ def test_an_own_file_must_be_of_the_shape_it_says(tmp_path: Path) -> None:
     path = tmp_path / "liar.safetensors"
     metadata = {"layout": LAYOUT, "output": "noise", "layers": "7", "channels": "32"}
     safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
-    with pytest.raises(WeightsError, match=r"not of the shape it says.*'layers': '7'.*'layers': '1'"):
+    with pytest.raises(WeightsError, match=r"contradicts its metadata.*'layers': '7'.*'layers': '1'"):
         load_ffdnet(path)
 
 
