@@ -256,7 +256,7 @@ void Camera::add_simulation() {
         .changed([this] { unplug(features_.get_number("SimUnplugTime")); });
     features_.number("SimUnplugTime", faults, "How long the camera stays away").custom().range(0, 3600e3).in("ms")
         .starts_as(500.0);
-    features_.integer("SimUnplugAfter", faults, "Pull the cable after so many frames since power came; 0: never")
+    features_.integer("SimUnplugAfter", faults, "Unplug after this number of frames since power-up; 0: never")
         .custom().range(0, 1000000000, 1);
     features_.integer("SimUnplugLimit", faults, "But only until it was pulled so often in all").custom()
         .range(0, 1000000, 1).starts_as(int64_t{1});

@@ -118,7 +118,7 @@ private:
     std::map<int32_t, std::shared_ptr<Event>> events_;
 };
 
-/// Wait on a condition as GenTL's timeouts mean it: milliseconds, the greatest number being for ever.
+/// Wait on a condition as GenTL's timeouts mean it: milliseconds, the greatest number meaning no timeout.
 template <class Predicate>
 bool wait_for(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, uint64_t timeout_ms,
               Predicate predicate) {

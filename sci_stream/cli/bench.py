@@ -399,7 +399,7 @@ def bench_faults(
     only: Annotated[list[str] | None, typer.Argument(help="Faults by name; all by default.")] = None,
     kills: Annotated[
         int | None,
-        typer.Option(min=1, help="Kill so many nodes at random times; without names of faults, do only that."),
+        typer.Option(min=1, help="Kill this number of nodes at random times; without names of faults, do only that."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random nodes and times.")] = 0,
     policy: Annotated[Policy, typer.Option(help="With kills: live or record.")] = Policy.RECORD,

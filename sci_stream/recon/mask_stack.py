@@ -53,7 +53,7 @@ class MaskStack:
         self.position = displacement.to_text
         """The displacement as reports give it."""
         if self._in_place and "linear" in self.__dict__:
-            with torch.inference_mode():  # as it was made
+            with torch.inference_mode():  # as when it was created: inference tensors can be written only in this mode
                 overwrite(self.linear, LmmseEstimator(self.phi, self.r_inv))
         else:
             self.__dict__.pop("linear", None)

@@ -80,7 +80,7 @@ class SimulatedOptions(BaseModel):
         default=1.0,
         ge=0,
         le=100,
-        description="Speed of the scene; a video advances by so many of its frames per sub-frame.",
+        description="Speed of the scene; for a video, its frames per sub-frame.",
     )
     cut_every: float = Field(
         default=10.0, gt=0, description="Scene 'cut': snapshots from cut to cut; a fraction cuts in mid-exposure."

@@ -49,7 +49,7 @@ class SceneUnavailableError(SciStreamError):
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """What is asked of a scene: ``size`` pixels square, B frames a snapshot, a mosaic or not, so many snapshots."""
+    """Requirements on a scene: ``size`` pixels square, B frames per snapshot, a mosaic or not, number of snapshots."""
 
     size: int
     n_frames: int

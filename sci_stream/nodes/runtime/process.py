@@ -47,7 +47,7 @@ def freeze_gc() -> None:
 
     A full collection visits all objects of all imported modules, 0.1 s and more with torch, and delays the snapshots in
     flight. Objects created before the loop live as long as the process anyway. Only the first call of a process
-    freezes: anything later would keep the garbage of earlier series for ever.
+    freezes: anything later would keep the garbage of earlier series permanently.
     """
     if gc.get_freeze_count():
         return  # what a later series left is garbage, which must be collected

@@ -140,7 +140,7 @@ class Budget:
             raise ValueError(f"time_s must be None or not negative, got {self.time_s}")
 
     def planned(self, iteration_s: float, min_iterations: int) -> Budget:
-        """Return as many iterations as fit into the time, where each takes so many seconds, without a limit of time.
+        """Return as many iterations as fit into the time, given the seconds of each; all of them without a time limit.
 
         >>> Budget(20, time_s=0.1).planned(0.01, min_iterations=4)
         Budget(iterations=10, time_s=None)
