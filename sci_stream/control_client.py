@@ -36,7 +36,7 @@ class RigControl:
     Parameters
     ----------
     url
-        Of its live page, as the sink prints it, with or without ``?token=``.
+        Of its live page, with or without ``?token=``.
     token
         ``[preview] token`` of the rig, if it has one.
     who

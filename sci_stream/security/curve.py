@@ -23,6 +23,7 @@ _DOMAIN = "sci-stream"
 # A refused node retries every second; its log lines are limited to a burst of this many, then one per interval.
 _QUIET_S = 10.0
 _LINES_AT_ONCE = 10
+_SETTLED_NS = 2_000_000_000
 
 
 def plain(socket: zmq.Socket[bytes]) -> None:
@@ -43,7 +44,7 @@ class AllowList:
     def __init__(self, own: KeyPair, path: Path | None) -> None:
         self._own = own.public
         self._path = path
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, ...] | None = None
         self._allowed: dict[bytes, str] = {}
         self._complaints: KeyedRateLimiter[bytes] = KeyedRateLimiter(1 / _QUIET_S, 1)
         self._lines = TokenBucket(1 / _QUIET_S, _LINES_AT_ONCE)
@@ -67,16 +68,22 @@ class AllowList:
         if self._path is None:
             return self._allowed
         try:
-            stat = self._path.stat()
-            seen = (stat.st_mtime_ns, stat.st_size)
+            found = self._path.stat()
         except OSError:
             return {}
+        # Modification time and size can be restored when the file is replaced; inode and change time cannot.
+        seen = (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         if seen != self._seen:
             try:
-                self._allowed, self._seen = read_allowed(self._path), seen
+                self._allowed = read_allowed(self._path)
             except ConfigError as error:
                 # The file may be half-written: keep the last valid list.
-                log.error("%s", error)
+                if self._lines.take(time.monotonic()):
+                    log.error("%s", error)
+                return self._allowed
+            # File systems have coarse clocks: one that has just changed may change again under the same time.
+            settled = abs(time.time_ns() - found.st_ctime_ns) > _SETTLED_NS
+            self._seen = seen if settled else None
         return self._allowed
 
 

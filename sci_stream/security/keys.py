@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from sci_stream.errors import ConfigError, StorageError
 
 # Permission bits of group and others, as ssh checks them.
 _OTHERS = 0o077
+_WRITABLE_BY_OTHERS = 0o022
+_LONGEST_LIST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -92,15 +95,20 @@ def read_allowed(path: Path) -> dict[bytes, str]:
     Raises
     ------
     ConfigError
-        If a line is not a key.
+        If a line is not a key, or if other users can write the file: they could allow themselves.
     """
     allowed: dict[bytes, str] = {}
     try:
-        lines = path.read_text().splitlines()
+        # Not waiting for a writer, should it be a pipe.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
+            _require_own(path, os.fstat(file.fileno()))
+            lines = file.read(_LONGEST_LIST).splitlines()
     except FileNotFoundError:
         return allowed
     except OSError as error:
         raise ConfigError(f"The list of allowed keys {path} cannot be read", got=error.strerror) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The list of allowed keys {path} is not text") from None
     for number, line in enumerate(lines, 1):
         # Only whole lines are comments: # is a letter of the keys.
         if not line.strip() or line.startswith("# "):
@@ -114,6 +122,24 @@ def read_allowed(path: Path) -> dict[bytes, str]:
             )
         allowed[key.encode()] = name.strip()
     return allowed
+
+
+def _require_own(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"The list of allowed keys {path} is not a regular file")
+    if found.st_uid not in {os.geteuid(), 0}:
+        raise ConfigError(
+            f"The list of allowed keys {path} belongs to another user",
+            expected="this user or root",
+            got=f"user {found.st_uid}",
+        )
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        raise ConfigError(
+            f"The list of allowed keys {path} is writable by others",
+            expected="a file that only its owner can write",
+            got=f"mode {found.st_mode & 0o777:o}",
+            hint=f"Check its lines, then: chmod go-w {path}",
+        )
 
 
 def allow_key(path: Path, key: str, name: str) -> bool:
@@ -134,7 +160,9 @@ def allow_key(path: Path, key: str, name: str) -> bool:
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with path.open("a") as file:
+        # Not writable by the group, whatever the umask: such a list is refused.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        with os.fdopen(descriptor, "a") as file:
             file.write(f"{key} {name}".rstrip() + "\n")
     except OSError as error:
         raise StorageError(f"The list of allowed keys {path} cannot be written", got=error.strerror) from None

@@ -23,6 +23,7 @@ from sci_stream.nodes.sink.options import movie_options, preview_options
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import projection_fault
 from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.security.keys import read_allowed, read_key_pair
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import free_bytes
 from sci_stream.transport.sockets import bind
@@ -69,6 +70,7 @@ def check_rig(path: Path) -> list[Finding]:
         ("calibration", calibration),
         ("device", devices),
         ("denoiser", denoiser),
+        ("encryption", lambda: _check_encryption(rig)),
         ("addresses", lambda: _check_addresses(rig)),
         ("recording", lambda: _check_recording(rig)),
     ]
@@ -123,6 +125,13 @@ def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | 
     blind = int((calibration.gram_diag == 0).sum())
     words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
     return f"{words}; {blind} pixels that no mask opens" if blind else words
+
+
+def _check_encryption(rig: Rig) -> str:
+    if not rig.encrypted:
+        return "off: only for addresses of this machine or a trusted network"
+    own = read_key_pair(rig.security.key)
+    return f"key {own.public.decode()}, {len(read_allowed(rig.security.allowed))} other hosts allowed"
 
 
 def _check_addresses(rig: Rig) -> str:

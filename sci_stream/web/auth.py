@@ -27,8 +27,8 @@ _POLICY_VIOLATION = 1008
 _OPEN_PATHS = frozenset({"/healthz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOO_OFTEN = (429, "too many requests from this address: wait a moment")
-_NO_TOKEN = (403, "a token is required: open the page with ?token=…, as printed by the sink node")
-_WRONG_TOKEN = (403, "the token is wrong: take it from the address printed by the sink node")
+_NO_TOKEN = (403, "a token is required: open the page with ?token=…, the [preview] token of the rig")
+_WRONG_TOKEN = (403, "the token is wrong: it is the [preview] token of the rig")
 _EXPIRED = (403, "the token of this page has expired: the rig needs a new one ([preview] token_expires)")
 _ASK_FOR_A_TOKEN = frozenset({_NO_TOKEN, _WRONG_TOKEN, _EXPIRED})
 _REFUSALS = {

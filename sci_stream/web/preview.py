@@ -113,6 +113,8 @@ class WebPreview:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
         self._threads: list[threading.Thread] = []
+        self.url = ""
+        """Address of the page without its token, once started."""
 
     def start(self) -> str:
         """Start the server; return the address to open, including the token.
@@ -144,6 +146,7 @@ class WebPreview:
             thread.start()
         # The address is returned only once the event loop exists, so that publish() and close() can reach it.
         ready.wait()
+        self.url = address(self.options.host, port, None)
         return address(self.options.host, port, token)
 
     @property

@@ -263,7 +263,7 @@ def test_check_of_valid_rig_passes(tmp_path: Path) -> None:
     ended = sci_stream("check", write_rig(tmp_path, {"preview": {"enabled": True}}), cwd=tmp_path)
     assert ended.status == 0, ended.output
     lines = ended.output.splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     assert all(line.startswith("ok ") for line in lines), ended.output
 
 

@@ -14,7 +14,7 @@ from sci_stream.security.curve import present
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.transport.sockets import make_socket
-from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
+from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream, write_rig
 from tests.hostile_messages import hostile_messages
 
 
@@ -77,6 +77,21 @@ def test_missing_key_names_command_to_create_it(tmp_path: Path) -> None:
         assert rig.wait() == 2
         assert "sci-stream keys new" in rig.output
         assert "Traceback" not in rig.output
+
+
+def test_check_names_missing_key_and_list_that_others_can_write(tmp_path: Path) -> None:
+    security = keys(tmp_path)
+    path = write_rig(tmp_path, {"security": {**security, "key": str(tmp_path / "elsewhere")}})
+    without_key = sci_stream("check", path, cwd=tmp_path)
+    assert without_key.status == 2
+    assert "sci-stream keys new" in without_key.output
+    path = write_rig(tmp_path, {"security": security})
+    allowed = tmp_path / "allowed_keys"
+    allowed.touch()
+    allowed.chmod(0o666)
+    open_list = sci_stream("check", path, cwd=tmp_path)
+    assert open_list.status == 2
+    assert "chmod go-w" in open_list.output
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "sink", "reconstruct", "check"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from sci_stream.security.curve import CurveServer, SocketConfig, plain, present
+from sci_stream.security.curve import AllowList, CurveServer, SocketConfig, plain, present
 from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
@@ -125,3 +126,30 @@ def test_server_with_an_unexpected_key_is_refused(lab: Lab, caplog: pytest.LogCa
     assert "expects another key here" in caplog.text
     assert not lab.server.peers
     dealer.close()
+
+
+def test_key_revoked_by_a_list_of_same_size_and_time_is_refused(tmp_path: Path) -> None:
+    own = make_key_pair(tmp_path / "own")
+    first, second = (make_key_pair(tmp_path / name) for name in ("first", "second"))
+    path = tmp_path / "allowed_keys"
+    path.write_text(f"{first} bench\n")
+    os.utime(path, ns=(10**18, 10**18))
+    allowed = AllowList(read_key_pair(tmp_path / "own"), path)
+    assert allowed.callback("", first.encode())
+    path.write_text(f"{second} bench\n")
+    os.utime(path, ns=(10**18, 10**18))
+    assert not allowed.callback("", first.encode())
+    assert allowed.callback("", second.encode())
+    assert allowed.callback("", own.encode())
+
+
+def test_list_that_others_can_write_allows_nobody_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_key_pair(tmp_path / "own")
+    path = tmp_path / "allowed_keys"
+    path.write_text(f"{make_key_pair(tmp_path / 'other')} bench\n")
+    path.chmod(0o666)
+    allowed = AllowList(read_key_pair(tmp_path / "own"), path)
+    assert not allowed.callback("", (tmp_path / "other.pub").read_text().strip().encode())
+    assert "writable by others" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,20 @@ def test_invalid_line_is_named(tmp_path: Path) -> None:
         read_allowed(path)
     with pytest.raises(ConfigError, match="nvalid public key"):
         allow_key(tmp_path / "other", "short", "x")
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o602])
+def test_list_of_keys_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "allowed_keys"
+    allow_key(path, make_key_pair(tmp_path / "key"), "bench")
+    assert path.stat().st_mode & 0o022 == 0, "as created by keys allow"
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        read_allowed(path)
+
+
+def test_list_of_keys_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "allowed_keys"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="regular file"):
+        read_allowed(path)

@@ -118,6 +118,7 @@ class AcquireNode:
         self._watched = HealthReporter(rig, "acquire", "acquire")
         self._phase = AcquirePhase.OPENING
         self._info: SeriesInfo | None = None
+        self._is_announced = False
         self._since_s = self._started_s = time.monotonic()
         self._progress_s = self._since_s
         self._deadline_s = float("inf")
@@ -306,6 +307,7 @@ class AcquireNode:
         self._link.dealer.try_send(encode(self._calibration))
         self._link.outbox.confirm(("series_start", self._series, 0), now_s)
         self._link.post_first(self._info, now_s)
+        self._is_announced = True
 
     def _wait_for_nodes(self, now_s: float) -> None:
         """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
@@ -318,8 +320,10 @@ class AcquireNode:
         patient = waited_s < self._rig.policy.wait_for_nodes_s
         if self._stop or self._pump.finished or self._reason:
             self._pump.stop()
-            # A series that was never announced to the sink needs no end.
-            self._enter(AcquirePhase.DRAINING if series_known or left is not None else AcquirePhase.ENDED, now_s)
+            # A series that was never announced to the sink needs no end. One whose confirmation is on its way does.
+            on_its_way = self._is_announced and self._link.dealer.connected
+            begun = series_known or left is not None or on_its_way
+            self._enter(AcquirePhase.DRAINING if begun else AcquirePhase.ENDED, now_s)
         elif (series_known or left is not None) and (nodes_there or not patient):
             if not nodes_there:
                 log.warning(

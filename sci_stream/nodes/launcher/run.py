@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import tempfile
 import threading
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -21,7 +23,7 @@ from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.connection_security import reach_taps
-from sci_stream.nodes.runtime.logs import as_line, set_up_logging
+from sci_stream.nodes.runtime.logs import LossyOutput, as_line, set_up_logging
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Heartbeat
@@ -32,7 +34,8 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     set_up_logging("run", verbose=verbose)
     rig = load_rig(path)
     make_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
-    console = Console(stderr=True)
+    # Like the nodes it must not wait for a reader: it restarts them.
+    console = Console(file=cast(TextIO, LossyOutput(sys.stderr)), stderr=True)
     with stop_on_signals() as stop, tempfile.TemporaryDirectory(prefix="sci-stream-") as scratch:
         account = _writable(summary) if summary is not None else Path(scratch) / "summary.json"
         supervisor = Supervisor(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
+import select
+import stat
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TextIO
 
+from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import ConfigError
 from sci_stream.model import JsonObject
 
@@ -17,6 +24,9 @@ FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
 """``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
 
 _FORMATS = ("people", "json")
+_LINES_PER_S, _LINES_BURST = 1.0, 30
+# Time for the reader of a full pipe; once it was too short, nothing waits until the reader is back.
+_READER_MS = 200
 _KEYS = ("series", "seq")
 _current = {"series": ""}
 
@@ -33,9 +43,116 @@ def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] =
     if wanted not in _FORMATS:
         raise ConfigError(f"Unknown log format in {FORMAT_VARIABLE}", expected=" or ".join(_FORMATS), got=repr(wanted))
     for_people = logging.Formatter(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(LossyOutput(sys.stderr))
+    handler.addFilter(RepeatLimit())
     handler.setFormatter(JsonLines(node) if wanted == "json" else for_people)
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
+
+
+class RepeatLimit(logging.Filter):
+    """Limit the lines from each place in the code, so that neither strangers nor viewers can flood the log.
+
+    The next line that passes gives the number of those that did not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        self._suppressed: Counter[tuple[str, int]] = Counter()
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is to be logged."""
+        place = (record.pathname, record.lineno)
+        with self._lock:
+            bucket = self._buckets.get(place)
+            if bucket is None:
+                bucket = self._buckets[place] = TokenBucket(_LINES_PER_S, _LINES_BURST)
+            if not bucket.take(time.monotonic()):
+                self._suppressed[place] += 1
+                return False
+            suppressed = self._suppressed.pop(place, 0)
+        if suppressed:
+            record.msg, record.args = f"{record.getMessage()} (and {suppressed} more like this before)", None
+        return True
+
+
+class LossyOutput(io.TextIOBase):
+    """A text stream that never waits for its reader: what a full pipe or a paused terminal does not take is dropped.
+
+    A node whose output nothing reads must continue. The next text that is written gives the number of lost ones.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._descriptor = self._open()
+        self._stuck = False
+        self._lost = 0
+
+    def _open(self) -> int | None:
+        """Return a descriptor of its own that does not block; None for files, and where there is none."""
+        try:
+            descriptor = self._stream.fileno()
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISFIFO(mode) and not stat.S_ISCHR(mode):
+                return None
+            # Reopened, because the flag of an inherited descriptor would change for all processes that share it.
+            return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except (OSError, ValueError):
+            return None
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop the rest of it."""
+        if self._descriptor is None:
+            return self._stream.write(text)
+        with self._lock:
+            lost = f"({self._lost} texts lost: the output was not read)\n" if self._lost else ""
+            if self._write(self._descriptor, (lost + text).encode(errors="replace")):
+                self._lost = 0
+            else:
+                self._lost += 1
+        return len(text)
+
+    def _write(self, descriptor: int, data: bytes) -> bool:
+        """Return whether all data were written."""
+        poller = select.poll()
+        poller.register(descriptor, select.POLLOUT)
+        while data:
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:
+                if not poller.poll(0 if self._stuck else _READER_MS):
+                    self._stuck = True
+                    return False
+            except OSError:  # nothing reads any more
+                return False
+        self._stuck = False
+        return True
+
+    def flush(self) -> None:
+        """Flush the stream; without one of its own everything is written at once."""
+        if self._descriptor is None and not self._stream.closed:
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the own descriptor; the stream stays open."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        super().close()
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream."""
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
 
 
 def logs_json() -> bool:

@@ -147,7 +147,9 @@ class SinkNode:
             If a recording is incomplete.
         """
         if self._preview is not None:
-            self._preview_url = self._preview.start()
+            self._preview.start()
+            # Without the token: log, taps and health status have other readers than the page.
+            self._preview_url = self._preview.url
             log.info("live page at %s", self._preview_url)
         freeze_gc()
         poller = zmq.Poller()

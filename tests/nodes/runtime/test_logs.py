@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from sci_stream.errors import ConfigError
 from sci_stream.nodes.runtime import logs
 from sci_stream.nodes.runtime.logs import JsonLines, as_line, log_for_series, set_up_logging
-from tests.e2e.kit import sci_stream, write_rig
+from tests.e2e.kit import environment, sci_stream, write_rig
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +74,67 @@ def test_a_node_says_only_objects_and_why_it_ended(tmp_path: Path) -> None:
     (report,) = [json.loads(line) for line in ended.output.splitlines()]
     assert (report["level"], report["node"]) == ("error", "acquire")
     assert "nowhere.h5" in report["message"]
+
+
+def test_repeated_lines_are_limited_and_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now_s)
+    set_up_logging("sink", verbose=False, environment={})
+    log = logging.getLogger("uvicorn.error")
+
+    def say(n: int) -> None:
+        try:
+            raise ValueError(n)
+        except ValueError:
+            log.exception("a viewer failed: %d", n)
+
+    for n in range(1000):
+        say(n)
+    log.warning("something else")
+    flooded = capsys.readouterr().err
+    assert flooded.count("a viewer failed") == 30
+    assert "something else" in flooded
+    now_s += 1.0
+    say(1000)
+    assert "a viewer failed: 1000 (and 970 more like this before)" in capsys.readouterr().err
+
+
+_UNREAD = """
+import logging, sys, time
+from sci_stream.nodes.runtime import logs
+logs._LINES_PER_S = logs._LINES_BURST = 1e9
+logs.set_up_logging("sink", verbose=False)
+for n in range(3000):
+    logging.warning("line %d %s", n, "x" * 200)
+print("done", flush=True)
+sys.stdin.readline()
+logging.warning("read again")
+print("ended", flush=True)
+"""
+
+
+def test_output_that_nobody_reads_does_not_stop_a_process() -> None:
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _UNREAD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=write_end,
+        env=environment(),
+        text=True,
+    )
+    os.close(write_end)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    with os.fdopen(read_end) as unread, process:
+        assert process.stdout.readline() == "done\n"
+        text = os.read(unread.fileno(), 1 << 20).decode()
+        assert "line 0 " in text
+        assert "line 2999 " not in text
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ended\n"
+        assert "texts lost: the output was not read)" in unread.read()
+    assert process.returncode == 0

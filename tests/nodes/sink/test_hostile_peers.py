@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -20,6 +23,7 @@ from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node
 from sci_stream.storage.recording import Recording
 from sci_stream.transport.client_connection import identity_of
+from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd, decode, encode
 from tests.e2e.kit import PATIENCE_S, free_ports
 from tests.hostile_messages import with_header
@@ -31,14 +35,15 @@ _ACQUIRE = Hello("acquire", "acquire", "a")
 class Sink:
     """A sink node in a thread, and a peer that says what it likes."""
 
-    def __init__(self, folder: Path) -> None:
-        results, taps = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    def __init__(self, folder: Path, changes: dict[str, dict[str, object]] | None = None) -> None:
+        results, self.taps = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
         rig = Rig.model_validate(
             {
-                "network": {"results": results, "taps": taps, "heartbeat_s": 60.0},
+                "network": {"results": results, "taps": self.taps, "heartbeat_s": 60.0},
                 "record": {"folder": str(folder), "min_free_mib": 0, "warn_free_mib": 0},
                 "preview": {"enabled": False},
                 "health": {"enabled": False},
+                **(changes or {}),
             }
         )
         self.stop = StopRequest()
@@ -250,3 +255,27 @@ def test_early_reconstructions_of_unknown_series_take_bounded_memory(
     sink.record(series, 0)  # a duplicate, answered after everything before it was read
     assert psutil.Process().memory_info().rss < before + (500 << 20)
     assert_intact(sink, series, tmp_path)
+
+
+def test_token_of_the_page_is_neither_on_taps_nor_in_health_nor_in_the_log(
+    tmp_path: Path, series: Series, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    page, health = free_ports(2)
+    changes: dict[str, dict[str, object]] = {
+        "preview": {"enabled": True, "port": page, "token": "the-secret-token"},
+        "health": {"enabled": True, "sink_port": health},
+    }
+    with contextlib.closing(Sink(tmp_path, changes)) as sink:
+        sink.begin(series)
+        (status,) = itertools.islice(subscribe_status(sink.taps, timeout_s=PATIENCE_S), 1)
+        assert status.status["preview"] == f"http://127.0.0.1:{page}/"
+        document = httpx.get(f"http://127.0.0.1:{health}/status").text
+        assert f"http://127.0.0.1:{page}/" in document
+        assert httpx.get(f"http://127.0.0.1:{page}/?token=the-secret-token").status_code == 303
+        assert httpx.get(f"http://127.0.0.1:{page}/?token=wrong").status_code == 403
+        sink.end(series, 0)
+    log = "\n".join(record.getMessage() for record in caplog.records if not record.name.startswith("http"))
+    assert "live page at" in log
+    for text in (str(status), document, log, (tmp_path / "summary.json").read_text()):
+        assert "the-secret-token" not in text

@@ -1,0 +1,53 @@
+"""The acquire node against a sink that is driven by the test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import zmq
+
+from sci_stream.config import load_rig
+from sci_stream.model import SeriesInfo
+from sci_stream.nodes.acquire.node import AcquireNode
+from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.nodes.runtime.process import StopRequest
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.wire import Accepted, Limits, SeriesEnd
+from tests.e2e.kit import PATIENCE_S, write_rig
+
+
+def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -> None:
+    rig = load_rig(write_rig(tmp_path, {"reconstruct": {"nodes": 1}}))
+    stop = StopRequest()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    server = ResultsServer(
+        context, rig.network.results, node="sink", incarnation="s", heartbeat_s=rig.network.heartbeat_s, limits=Limits()
+    )
+    node = AcquireNode(rig, make_camera(rig), None, stop)
+    thread = threading.Thread(target=node.run, daemon=True)
+    thread.start()
+    ends: list[SeriesEnd] = []
+    deadline_s = time.monotonic() + PATIENCE_S
+    try:
+        while thread.is_alive() and time.monotonic() < deadline_s:
+            now_s = time.monotonic()
+            for identity, message in server.receive(now_s):
+                if isinstance(message, SeriesInfo):
+                    stop.set()  # the confirmation is still on its way
+                    if ends:
+                        server.reply(identity, Accepted(message.series, 0, "series_start"))
+                elif isinstance(message, SeriesEnd):
+                    ends.append(message)
+                    server.reply(identity, Accepted(message.series, 0, "series_start"))
+                    server.reply(identity, Accepted(message.series, 0, "series_end"))
+            server.tick(now_s)
+            time.sleep(0.005)
+    finally:
+        stop.set()
+        thread.join(PATIENCE_S)
+        server.close()
+        context.term()
+    assert not thread.is_alive()
+    assert [end.acquired for end in ends] == [0]
