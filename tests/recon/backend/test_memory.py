@@ -19,8 +19,9 @@ from sci_stream.recon.algorithms.schedule import LambdaRule
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks, solve_bytes
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.variants import NetworkShape
-from sci_stream.recon.engine import Budget, Engine, SolverSettings
+from sci_stream.recon.denoisers.variants import NetworkShape, shipped_weights
+from sci_stream.recon.denoisers.weights import load_ffdnet
+from sci_stream.recon.engine import Budget, Engine, SolverSettings, default_settings
 from sci_stream.training.learner import initial_weights
 
 
@@ -89,6 +90,27 @@ def test_a_solve_takes_the_memory_that_is_planned_for_it(
         engine.reconstruct(snapshot)
     planned = solve_bytes(12, 64, 48, pixels_per_chunk=chunk)
     assert 0.5 * planned < tracker.peak <= planned
+
+
+@pytest.mark.parametrize("bayer", [None, BayerPhase.GBRG])
+def test_solve_in_chunks_gives_what_it_gives_in_one_piece(bayer: BayerPhase | None) -> None:
+    phi = (np.random.default_rng(0).random((12, 64, 48)) < 0.5).astype(np.float32)
+    calibration = Calibration(phi=phi, bayer=bayer)
+    snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer)
+    weights, settings = (
+        load_ffdnet(shipped_weights("ffdnet-lite")),
+        default_settings(torch.device("cpu"), "ffdnet-lite"),
+    )
+    small, whole = (
+        Engine(
+            calibration,
+            FfdnetDenoiser(weights, torch.device("cpu"), pixels_per_chunk=chunk),
+            torch.device("cpu"),
+            settings,
+        ).reconstruct(snapshot, Budget(6))[0]
+        for chunk in (1, 10**9)
+    )
+    np.testing.assert_allclose(small, whole, atol=1e-5)
 
 
 def test_the_largest_published_measurement_fits_into_24_gigabytes() -> None:
