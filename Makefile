@@ -26,8 +26,9 @@ test-long: install  ## The long tests: about an hour
 test-lowest:  ## Files, configuration and commands with the oldest versions that pyproject.toml allows (PYTHON=python3.11)
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt \
-		--editable '.[video,export]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
-	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/storage tests/wire tests/test_config.py tests/cli
+		--editable '.[video,export,batch,epics]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
+	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/storage tests/wire tests/test_config.py tests/cli \
+		tests/tools/test_batch.py tests/bridges/test_epics.py
 
 check: lint types imports  ## Everything that reads the code without running it
 

@@ -23,7 +23,9 @@ _DOMAIN = "sci-stream"
 # A refused node retries every second; its log lines are limited to a burst of this many, then one per interval.
 _QUIET_S = 10.0
 _LINES_AT_ONCE = 10
-_SETTLED_NS = 2_000_000_000
+# File systems have coarse clocks: a file that has just changed may change again under the same time. Its contents are
+# read until it has looked the same for this long.
+_SETTLED_S = 2.0
 
 
 def plain(socket: zmq.Socket[bytes]) -> None:
@@ -45,6 +47,7 @@ class AllowList:
         self._own = own.public
         self._path = path
         self._seen: tuple[int, ...] | None = None
+        self._seen_since_s = 0.0
         self._allowed: dict[bytes, str] = {}
         self._complaints: KeyedRateLimiter[bytes] = KeyedRateLimiter(1 / _QUIET_S, 1)
         self._lines = TokenBucket(1 / _QUIET_S, _LINES_AT_ONCE)
@@ -73,17 +76,17 @@ class AllowList:
             return {}
         # Modification time and size can be restored when the file is replaced; inode and change time cannot.
         seen = (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        if seen != self._seen:
+        now_s = time.monotonic()
+        if seen != self._seen or now_s - self._seen_since_s < _SETTLED_S:
             try:
                 self._allowed = read_allowed(self._path)
             except ConfigError as error:
                 # The file may be half-written: keep the last valid list.
-                if self._lines.take(time.monotonic()):
+                if self._lines.take(now_s):
                     log.error("%s", error)
                 return self._allowed
-            # File systems have coarse clocks: one that has just changed may change again under the same time.
-            settled = abs(time.time_ns() - found.st_ctime_ns) > _SETTLED_NS
-            self._seen = seen if settled else None
+            if seen != self._seen:
+                self._seen, self._seen_since_s = seen, now_s
         return self._allowed
 
 
