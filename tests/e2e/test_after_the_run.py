@@ -35,7 +35,7 @@ def run(tmp_path_factory) -> Path:
 def test_replay_equals_live_result(run: Path) -> None:
     said = sci_stream("replay", "run.h5", cwd=run)
     assert said.status == 0, said.output
-    assert "16 of 16 snapshots in run_replay.h5" in said.output
+    assert "done: 16 snapshots in run_replay.h5" in said.output
     found = compare_recordings(run / "run.h5", run / "run_replay.h5")
     assert [one.seq for one in found.snapshots] == list(range(16))
     assert max(one.most_difference for one in found.snapshots) <= 2**-10
