@@ -1,4 +1,4 @@
-"""Libraries that not everybody needs: imported when they are asked for, and their absence said in words."""
+"""Import optional libraries on demand, with a clear error if one is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require_optional(module: str, extra: str, what: str) -> ModuleType:
     extra
         The extra of this package that installs it.
     what
-        What it is needed for, to begin the message with.
+        What needs it: the beginning of the message.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Fixtures that any test may ask for; others are in `tests/series_fixtures.py` and `tests/gentl_fixtures.py`."""
+"""Fixtures for all tests; others are in `tests/series_fixtures.py` and `tests/gentl_fixtures.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.gentl_fixtures", "tests.series_fixtures"]
 
-# Deterministic, and without a deadline: a machine shared with other work is slow at times, which is no failure.
+# Deterministic, and without a deadline: a shared machine is slow at times, which is not a failure.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("default")
 

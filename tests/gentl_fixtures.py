@@ -1,4 +1,4 @@
-"""The simulated camera that any GenICam program opens, built once, for any test that asks for it."""
+"""Fixtures that build the simulated GenTL camera once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that no node may die of: one corpus, for the codec and for every socket that takes messages.
+"""Hostile messages that must not crash a node: one corpus for the codec and for every socket that receives messages.
 
 Each case is a name, the frames, and the reason under which it must be refused. Most are a good message of
 `wire_samples` with one thing broken.
@@ -146,7 +146,7 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
         empty = field == "shows" and not value
         return field in texts or empty or (field == "reason" and kind in {"series_end", "done"})
     if field in numbers:
-        return True  # which of the numbers fit is the field's own affair, tested beside the checks
+        return True  # the valid range of each field is tested with the validators
     return (field in {"ok", "budget_limited", "reads"} and value is True) or (
         field in {"versions", "status", "parameters", "values", "chunks"} and value == {}
     )

@@ -25,7 +25,7 @@ B, H, W = 3, 16, 24
 
 @dataclass(frozen=True)
 class Series:
-    """Makes reproducible content for each seq, so that a test can say what must come back."""
+    """Makes reproducible content for each seq, so that a test knows what to expect."""
 
     info: SeriesInfo
     calibration: Calibration

@@ -1,4 +1,4 @@
-"""research/gpu_day.sh: what runs once on a GPU, as far as it can be tried without one."""
+"""research/gpu_day.sh as far as it can be tested without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conventions of the source that no linter of ours can hold: unique class names, small folders, typed middles."""
+"""Conventions of the source that no linter checks: unique class names, small folders, few untyped dictionaries."""
 
 from __future__ import annotations
 

@@ -19,20 +19,20 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     found = {}
     shift = health.shift_px
     if shift is not None and shift > warn_shift_px:
-        what = "they are being moved accordingly" if health.corrected else "calibrate again, or set correct_shift"
+        what = "they are shifted in reconstruction" if health.corrected else "calibrate again, or set correct_shift"
         found["mask_shift"] = (
-            f"the masks stand {shift:.2f} px ({health.shift_x_px:+.2f}, {health.shift_y_px:+.2f}) from where they were "
-            f"calibrated: {what}"
+            f"the masks have moved by {shift:.2f} px ({health.shift_x_px:+.2f}, {health.shift_y_px:+.2f}) since the "
+            f"calibration: {what}"
         )
     if health.match is not None and health.match < _LEAST_MATCH:
         found["mask_match"] = (
-            f"the masks explain {health.match:.0%} of what they should of the picture, and the video is not reliable: "
+            f"the masks explain {health.match:.0%} of the variation that they should, so the video is unreliable: "
             f"{_reason_for_mismatch(health)}"
         )
     if health.order not in ("forward", "unknown"):
         found["mask_order"] = (
             f"the masks are shown in {health.order} order, beginning with mask {health.first_mask}, not in the "
-            "calibrated one: the frames of each snapshot come out in the wrong order"
+            "calibrated one: the frames of each snapshot are in the wrong order"
         )
     if health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
         found["mask_contrast"] = (
@@ -40,8 +40,8 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     if health.gain is not None and not _GAIN[0] <= health.gain <= _GAIN[1]:
         found["camera_gain"] = (
-            f"the camera exposes and amplifies {health.gain:.2f} times as much as when it was calibrated: the video is "
-            "brighter or darker by that; set ExposureTime and Gain back, or calibrate again"
+            f"exposure time times gain is {health.gain:.2f} times the calibrated value: the video is brighter or "
+            "darker by that factor; set ExposureTime and Gain back, or calibrate again"
         )
     if health.below_black_fraction > _MOST_BELOW_BLACK:
         found["below_black"] = (

@@ -102,7 +102,7 @@ def bench_paper(
     data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched recursively.")],
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Begin of a method's name (DeSCI, PnP-FFDNet, …); repeatable. Default: all."),
+        typer.Option(help="Prefix of a method's name (DeSCI, PnP-FFDNet, …); repeatable. Default: all."),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint; the shipped one by default.")] = None,
     shots: Annotated[int | None, typer.Option(min=1, help="Shots of each set; all by default.")] = None,
@@ -110,7 +110,7 @@ def bench_paper(
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot quality over time to this file.")] = None,
 ) -> None:
-    """Measure the paper's methods on published sets, next to what the paper prints. WNNM takes minutes a shot."""
+    """Measure the paper's methods on published sets, next to what the paper prints. WNNM takes minutes per shot."""
     from sci_stream.bench import datasets
     from sci_stream.bench.quality import paper_table
     from sci_stream.bench.result import require_matplotlib
@@ -156,7 +156,7 @@ def bench_reality(
     plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write all tables to this Markdown file.")] = None,
 ) -> None:
-    """Measure how much is lost when the masks are not quite those of the calibration, on scenes with truth."""
+    """Measure the loss from errors of the calibrated masks, on scenes with ground truth."""
     from sci_stream.bench.reality import compare, rigs
     from sci_stream.bench.reality.perturbations import PERTURBATIONS
     from sci_stream.bench.reality.scenes import Half

@@ -63,7 +63,7 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps what is done."""
+    """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps finished work."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.tools.replay.many import JobState, ReplayJob, plan_jobs, run_jobs
@@ -129,7 +129,7 @@ def batch(
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Replay many recordings on the workers of a Dask cluster; run it again to do what is missing."""
+    """Replay many recordings on the workers of a Dask cluster; run it again to replay the missing ones."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.tools.batch import ClusterOptions, connect, run_batch
     from sci_stream.tools.replay.many import JobResult, JobState, plan_jobs, read_manifest
@@ -171,19 +171,21 @@ def batch(
 def export(
     file: RecordingPath,
     out: Annotated[Path, typer.Argument(help=".mp4, .mkv, .tif, .zarr, or a folder.", show_default=False)],
-    form: Annotated[str, typer.Option("--as", help="mp4, mkv, ffv1, tiff, zarr, png; by the name's ending.")] = "",
+    form: Annotated[
+        str, typer.Option("--as", help="mp4, mkv, ffv1, tiff, zarr, png; by default from the suffix.")
+    ] = "",
     coded: Annotated[bool, typer.Option("--coded", help="The coded snapshots instead of the video.")] = False,
     pictures: Annotated[bool, typer.Option("--pictures", help="TIFF, Zarr: 8-bit pictures, not the values.")] = False,
     first: First = None,
     last: Last = None,
-    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Frames a second of a film.")] = 25.0,
+    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")] = 25.0,
     gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 2.2,
     exposure: Annotated[float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")] = 0.0,
     black: Annotated[float, typer.Option(min=0, max=0.95, help="Of pictures: light that is shown as black.")] = 0.0,
     grey_world: Annotated[bool, typer.Option("--grey-world", help="Balance colours to a grey mean.")] = False,
     demosaic: Annotated[str, typer.Option(help="bilinear, edge_aware, malvar or directional.")] = "directional",
     false_colour: Annotated[str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")] = "none",
-    force: Annotated[bool, typer.Option(help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
 ) -> None:
     """Write a recording as MP4, Matroska (H.264 or lossless FFV1), OME-TIFF, OME-Zarr or PNG pictures."""
     from sci_stream.imaging.tone import ToneSettings
@@ -213,13 +215,13 @@ def export(
     )
     with progress_bar("export") as report:
         done = export_recording(file, out, options, report)
-    left_out = f"; {done.left_out} in between are not in the recording" if done.left_out else ""
+    left_out = f"; {done.left_out} in between are missing from the recording" if done.left_out else ""
     say(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
 
 
 @app.command()
 def repair(file: RecordingPath) -> None:
-    """Make clean files of the segments that a crash left; the old ones are kept."""
+    """Write clean copies of the segments left by a crash; the originals are kept."""
     from sci_stream.storage.recording.repair import repair_recording
     from sci_stream.storage.recording.segments import existing_segments
     from sci_stream.storage.recording.virtual_dataset import write_virtual_recording

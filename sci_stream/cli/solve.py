@@ -38,14 +38,14 @@ def solve(
         float | None, typer.Option(min=0, help="Noise of MEAS, standard deviation in its unit; 0: none; estimated.")
     ] = None,
     white: Annotated[
-        float | None, typer.Option(help="What a white frame adds through an open mask; found from MEAS.")
+        float | None, typer.Option(help="Value of a white frame through an open mask; estimated from MEAS.")
     ] = None,
     bayer: Annotated[str, typer.Option(help="Phase of the colour filters: RGGB, GRBG, GBRG, BGGR.")] = "",
     first: Annotated[int, typer.Option(min=0, help="First snapshot, from 0.")] = 0,
     last: Annotated[int | None, typer.Option(min=0, help="Last snapshot.")] = None,
-    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Frames a second of a film.")] = 25.0,
+    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")] = 25.0,
     gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 1.0,
-    force: Annotated[bool, typer.Option(help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     device: Device = "auto",
 ) -> None:

@@ -1,4 +1,4 @@
-"""``sci-stream train`` and ``sci-stream weights …``: denoisers of our own, and published ones brought in."""
+"""``sci-stream train`` and ``sci-stream weights …``: train denoisers, export and import weights."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ app.add_typer(weights_app, name="weights")
 def train(
     data: Annotated[Path, typer.Argument(help="Folder of photographs.", show_default=False)],
     run: Annotated[Path, typer.Argument(help="Folder of the training run: checkpoint and curve.", show_default=False)],
-    steps: Annotated[int | None, typer.Option(help="Steps in all.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time of this session; alone, it fixes the steps.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    steps: Annotated[int | None, typer.Option(help="Total number of steps.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes of this session; without --steps they set the steps.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     start_from: Annotated[Path | None, typer.Option(help="Weights that a new run starts from.")] = None,
     variant: Annotated[str, typer.Option(help="ffdnet or ffdnet-lite.")] = "ffdnet-lite",
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
-    batch: Annotated[int, typer.Option(help="Patches a step.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    batch: Annotated[int, typer.Option(help="Patches per step.")] = 16,
     patch: Annotated[int, typer.Option(help="Height and width of a patch in pixels, even.")] = 64,
-    learning_rate: Annotated[float | None, typer.Option(help="Adam's; the variant's own if not given.")] = None,
-    kernel_rate: Annotated[float, typer.Option(help="Muon's, of the inner kernels.")] = 0.01,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam; by variant if unset.")] = None,
+    kernel_rate: Annotated[float, typer.Option(help="Learning rate of Muon, for the inner kernels.")] = 0.01,
     decay: Annotated[float, typer.Option(help="Share of the steps over which the rates fall.")] = 0.3,
     validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,
-    held_out: Annotated[int, typer.Option(help="Photographs kept from training to validate with.")] = 8,
-    memory_mib: Annotated[int, typer.Option(min=1, help="What decoded photographs may take.")] = 4096,
+    held_out: Annotated[int, typer.Option(help="Photographs held out for validation.")] = 8,
+    memory_mib: Annotated[int, typer.Option(min=1, help="Memory limit for decoded photographs, MiB.")] = 4096,
     device: Device = "auto",
 ) -> None:
-    """Train a denoiser on a folder of photographs; Ctrl-C keeps a checkpoint to go on from."""
+    """Train a denoiser on a folder of photographs; Ctrl-C keeps a checkpoint to resume from."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.recon.backend.device import pick_device
@@ -71,21 +73,21 @@ def train(
             console=console,
         )
     passed_over = f"; {n} images passed over" if (n := result.unreadable + result.too_small) else ""
-    next_step = "sci-stream weights export" if result.finished else "go on with --resume"
+    next_step = "sci-stream weights export" if result.finished else "continue with --resume"
     console.print(f"{result.step} steps{passed_over}; next: {next_step}", highlight=False)
 
 
 @weights_app.command("export")
 def weights_export(
     run: Annotated[Path, typer.Argument(help="Folder of the training run.", show_default=False)],
-    path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Where to.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Output file.", show_default=False)],
     photographs: Annotated[list[str], typer.Option(help="Source and licence of the photographs; repeatable.")] = [],  # noqa: B006  # typer copies it
-    licence: Annotated[str, typer.Option(help="Of the weights.")] = "not stated",
+    licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "not stated",
     test_on: Annotated[list[Path], typer.Option(help="Folder of test images for the card; repeatable.")] = [],  # noqa: B006  # typer copies it
     beside: Annotated[list[Path], typer.Option(help="Checkpoint to compare with on the card; repeatable.")] = [],  # noqa: B006  # typer copies it
     device: Device = "auto",
 ) -> None:
-    """Write a run's weights as safetensors, with their model card beside them."""
+    """Write a run's weights as safetensors, with their model card next to them."""
     from sci_stream.recon.backend.device import pick_device
     from sci_stream.training.export import TestPlan, export_weights
 
@@ -97,19 +99,19 @@ def weights_export(
 @weights_app.command("import")
 def weights_import(
     source: Annotated[Path, typer.Argument(help="KAIR or IPOL .pth, MatConvNet .mat.", show_default=False)],
-    path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Where to.", show_default=False)],
-    licence: Annotated[str, typer.Option(help="Of the weights; kept in the file.")] = "not stated",
+    path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Output file.", show_default=False)],
+    licence: Annotated[str, typer.Option(help="Licence of the weights, stored in the file.")] = "not stated",
     force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
 ) -> None:
-    """Bring a published checkpoint into the own form, verified, normalisation folded, without running code of it."""
+    """Convert a published checkpoint to safetensors: verified, normalisation folded, without running its code."""
     from sci_stream.training.convert import import_weights
 
     _print_weights(import_weights(source, path, licence=licence, force=force).rows())
 
 
 @weights_app.command("show")
-def weights_show(path: Annotated[Path, typer.Argument(help="A checkpoint of any layout.", show_default=False)]) -> None:
-    """Say what a checkpoint is."""
+def weights_show(path: Annotated[Path, typer.Argument(help="Checkpoint of any layout.", show_default=False)]) -> None:
+    """Describe a checkpoint."""
     from sci_stream.training.convert import describe_weights
 
     _print_weights(describe_weights(path).rows())

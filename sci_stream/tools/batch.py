@@ -137,7 +137,7 @@ def run_batch(
 def _lost(job: ReplayJob, error: BaseException) -> JobResult:
     """Return the result of a job that ended its worker each time, or raised a programming error."""
     name = type(error).__name__
-    text = "worker after worker died at it, killed or out of memory" if name == _KILLED else f"{name}: {error}"
+    text = "every worker that ran it died: killed, or out of memory" if name == _KILLED else f"{name}: {error}"
     return JobResult(str(job.source), str(job.out), JobState.FAILED, error=text)
 
 

@@ -87,7 +87,7 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
         if n_frames is None:
             raise ConfigError(
                 f"The camera {capabilities.model} does not report the number of patterns of its modulator",
-                hint="Give it with --masks B.",
+                hint="Set it with --masks B.",
             )
         saturation_dn = float((1 << capabilities.bit_depth) - 1)
         shower = camera if plan.automatic and isinstance(camera, PatternCamera) else None

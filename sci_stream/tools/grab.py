@@ -153,7 +153,7 @@ def _check_memory(capabilities: CameraCapabilities, count: int) -> None:
             "Too many frames to keep in memory",
             expected=f"at most {_MOST_BYTES >> 30} GiB",
             got=f"{needed / 2**30:.1f} GiB",
-            hint="Grab fewer, or record a series: sci-stream run.",
+            hint="Grab fewer frames, or record a series: sci-stream run.",
         )
 
 

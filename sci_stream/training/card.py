@@ -127,7 +127,7 @@ class ModelCard:
             + (" --start-from BEGUN_WITH.safetensors" if self.begun_with else "")
         )
         return (
-            "## Make it again, or better\n\n"
+            "## Reproduce or improve it\n\n"
             f"    sci-stream train FOLDER RUN {options}\n"
             f"    sci-stream train FOLDER RUN --variant {self.variant} --minutes 60 "
             f"--start-from {self.variant}.safetensors"

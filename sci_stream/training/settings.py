@@ -117,7 +117,7 @@ class Until:
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
-            raise ConfigError("The training has no end", expected="--steps, --minutes or both", got="neither")
+            raise ConfigError("No end of the training is given", expected="--steps, --minutes or both", got="neither")
         if self.steps is not None and self.steps < 1:
             raise ConfigError("The training's steps are out of range", expected="at least 1", got=self.steps)
         if self.minutes is not None and not (self.minutes > 0 and math.isfinite(self.minutes)):

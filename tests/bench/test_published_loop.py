@@ -1,4 +1,4 @@
-"""The published loop, as plain as it is published."""
+"""The published loop, which is the baseline of the benchmarks."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_count_reads_snapshots_that_were_acquired_after_each_trigger(series, tap
     assert events[1]["camera-series"] == series.info.series
 
 
-def test_trigger_without_a_rig_fails_in_words(taps: str) -> None:
+def test_trigger_without_a_rig_is_one_clear_error(taps: str) -> None:
     async def trigger() -> None:
         camera = bridge.SciStreamDetector(taps, timeout_s=0.2, name="camera")
         await camera.connect()

@@ -95,14 +95,14 @@ def test_hot_dead_and_noisy_pixels_are_flagged_and_no_others() -> None:
     np.testing.assert_array_equal(calibration.bad_pixels, expected > 0)  # type: ignore[attr-defined]
 
 
-def test_a_white_field_that_saturates_is_refused() -> None:
+def test_white_field_that_saturates_is_refused() -> None:
     bench = Bench()
     bench.sensitivity *= 3
     with pytest.raises(CalibrationError, match=r"saturates the sensor.*Dim the light"):
         bench.measure(4)
 
 
-def test_a_white_field_that_is_dark_is_refused() -> None:
+def test_white_field_that_is_dark_is_refused() -> None:
     bench = Bench()
     bench.sensitivity *= 0.001
     with pytest.raises(CalibrationError, match="hardly brighter than the dark frame"):

@@ -73,7 +73,7 @@ def test_masks_in_place_are_not_corrected() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # 400 reconstructions
 @pytest.mark.parametrize("scene", ["fast", "slow"])
-def test_a_drift_of_half_a_pixel_over_200_snapshots_costs_less_than_half_a_decibel(scene: str) -> None:
+def test_drift_of_half_a_pixel_over_200_snapshots_costs_less_than_half_a_decibel(scene: str) -> None:
     still, _ = run(small(scene=scene), 200, correct=False, every=20)
     drifting, looks = run(small(scene=scene, mask_drift_px_per_snapshot=(0.0025, 0.0)), 200, correct=True, every=20)
     assert np.mean(still) - np.mean(drifting) < 0.5
@@ -82,12 +82,12 @@ def test_a_drift_of_half_a_pixel_over_200_snapshots_costs_less_than_half_a_decib
     assert shift_px == pytest.approx(0.5, abs=0.06)
 
 
-def test_a_reversed_mask_order_is_recognised() -> None:
+def test_reversed_mask_order_is_recognised() -> None:
     rig = small()
     backward = replace(rig.calibration, phi=rig.calibration.phi[::-1])
     _, looks = run(rig, 6, correct=False, every=1, calibration=backward)
     assert (looks[-1].order, looks[-1].first_mask) == ("reversed", 7)
-    # Within a snapshot nothing is amiss: the masks themselves are right.
+    # A single snapshot shows no fault: the masks themselves are right.
     assert looks[-1].match is not None
     assert looks[-1].match > 0.8
 

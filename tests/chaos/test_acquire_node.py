@@ -28,7 +28,7 @@ def test_stop_while_acquire_is_down_closes_series(tmp_path: Path) -> None:
     with RunningRig(tmp_path, RECORD) as rig:
         series = rig.wait_for_count("reconstructed", 3)["series"]
         rig.kill("acquire")
-        wait_for(lambda: "acquire ended by SIGKILL" in rig.output, "the supervisor notices")
+        wait_for(lambda: "acquire ended by SIGKILL" in rig.output, "the supervisor detects the crash")
         rig.process.send_signal(signal.SIGTERM)
         summary = rig.finish()
         assert summary["series"] == series
@@ -36,7 +36,7 @@ def test_stop_while_acquire_is_down_closes_series(tmp_path: Path) -> None:
         ledger = assert_accounted_for(summary)
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == list(range(ledger["acquired"]))
-        assert len(rig.segments()) == 1, "no other series was begun"
+        assert len(rig.segments()) == 1, "no other series was started"
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
         with rig.recordings() as recordings:
             raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
             videos = sorted(seq for recording in recordings for seq in recording.video_seqs)
-        assert raws == list(range(n)), "each once"
+        assert raws == list(range(n)), "each snapshot once"
         assert len(videos) == len(set(videos)) == ledger["reconstructed"]
 
 

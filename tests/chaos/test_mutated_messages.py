@@ -107,7 +107,7 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: SocketConf
         sender.send_multipart(encode(Ping(sent_ns=n)))
         answered = False
         while not answered:
-            assert sender.poll(60_000), "the last word is answered"
+            assert sender.poll(60_000), "the last message is answered"
             answered = isinstance(decode(sender.recv_multipart()), Pong)
     finally:
         sender.close(linger=0)
@@ -166,7 +166,7 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
         # Only a peer with an allowed key gets this far.
         dress = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
     with RunningRig(tmp_path, changes) as rig:
-        wait_for(lambda: reconstructed(sink) >= 10, "every node has grown to its size")
+        wait_for(lambda: reconstructed(sink) >= 10, "every node has reached its working size")
         network = rig.rig.network
         before = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
         for port in (acquire, sink, reconstruct, page):
@@ -181,8 +181,8 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
                 for _, frames in zip(range(n), mutated(5), strict=False):
                     with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
                         sender.send_multipart(frames or [b""], zmq.NOBLOCK)
-                wait_for(lambda: counted(sink).get("handshake"), "the strangers are noticed")
-                assert not listener.poll(0), "the taps sent a stranger nothing"
+                wait_for(lambda: counted(sink).get("handshake"), "the unknown peers are refused")
+                assert not listener.poll(0), "the taps sent nothing to an unknown peer"
         wait_until_counted(rig, acquire, besieged)
         assert without_strangers(counted(acquire)) == besieged
         after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}

@@ -20,7 +20,7 @@ def assert_all_there(outcome: KillsOutcome, kills: int) -> None:
     assert outcome.wrong == "", outcome
     assert outcome.ledger.closed
     if outcome.policy == "record":
-        assert outcome.ledger.dropped == {}, "nothing that was acquired is lost"
+        assert outcome.ledger.dropped == {}, "no acquired snapshot is lost"
 
 
 def test_few_random_kills_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_few_random_kills_lose_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert_all_there(result.kills, 3)
     assert result.kills.restarts >= 3
     assert result.wrong == {}
-    assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
+    assert list(tmp_path.iterdir()) == [], "temporary recordings are deleted"
     shown = io.StringIO()
     print_result(result, Console(file=shown, width=160))
     assert "3 nodes killed at random moments" in shown.getvalue()

@@ -28,7 +28,7 @@ def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
         assert set(ledger["dropped"]) == {"ring_full"}
         with rig.recordings() as recordings:
             raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
-        assert len(raws) == len(set(raws)) == 500 - ledger["dropped"]["ring_full"], "all that there was memory for"
+        assert len(raws) == len(set(raws)) == 500 - ledger["dropped"]["ring_full"], "all that fit into memory"
 
 
 @pytest.mark.slow
@@ -56,5 +56,5 @@ def test_faulty_camera_while_nodes_are_killed(tmp_path: Path) -> None:
         assert ledger["acquired"] == ledger["reconstructed"] + ledger["raw_only"] == 50
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == list(range(50))
-            assert ledger["camera_missed"] == recording.rows["dropped_before"].sum(), "over both lives of the node"
+            assert ledger["camera_missed"] == recording.rows["dropped_before"].sum(), "over both processes of the node"
             assert sorted(set(recording.rows["epoch"].tolist())) == list(range(recording.rows["epoch"].max() + 1))

@@ -1,4 +1,4 @@
-"""``sci-stream cameras``, as a user starts it, on the producer that the genicam wheel carries."""
+"""``sci-stream cameras`` on the producer in the genicam wheel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def producer() -> Path:
 
 @pytest.fixture
 def cameras(tmp_path: Path) -> Cameras:
-    """Return a function that runs the command in a folder of its own, without any producer in the environment."""
+    """Return a function that runs the command in a separate folder, without any producer in the environment."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         clean = {name: value for name, value in os.environ.items() if name != "GENICAM_GENTL64_PATH"}
@@ -54,7 +54,7 @@ def cameras(tmp_path: Path) -> Cameras:
 
 @pytest.fixture
 def log_as_it_was() -> Iterator[None]:
-    """Put back what a command that runs in this process changes about logging."""
+    """Restore the logging configuration after a command in this process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -62,14 +62,14 @@ def log_as_it_was() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_without_a_word_more_it_lists_what_the_environment_leads_to(cameras: Cameras, producer: Path) -> None:
+def test_cameras_without_arguments_uses_the_environment(cameras: Cameras, producer: Path) -> None:
     done = cameras(GENICAM_GENTL64_PATH=str(producer.parent))
     assert done.returncode == 0, done.stderr
     for words in ("VikyTL_DEV_red", "VikyTL_DEV_blue", "3 cameras", "free"):
         assert words in done.stdout
 
 
-def test_a_list_for_programs_has_producers_interfaces_and_cameras(cameras: Cameras, producer: Path) -> None:
+def test_cameras_json_has_producers_interfaces_and_cameras(cameras: Cameras, producer: Path) -> None:
     done = cameras("list", "--json", "--cti", producer)
     (found,) = json.loads(done.stdout)
     assert found["driver"] == "harvesters"
@@ -78,7 +78,7 @@ def test_a_list_for_programs_has_producers_interfaces_and_cameras(cameras: Camer
     assert [camera["serial"] for camera in interface["cameras"]] == ["0", "1", "2"]
 
 
-def test_nowhere_to_look_is_said_with_where_one_could(cameras: Cameras) -> None:
+def test_cameras_without_producer_names_where_to_set_one(cameras: Cameras) -> None:
     pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
     done = cameras()
     assert done.returncode == 2
@@ -86,7 +86,7 @@ def test_nowhere_to_look_is_said_with_where_one_could(cameras: Cameras) -> None:
     assert "GENICAM_GENTL64_PATH" in done.stderr
 
 
-def test_a_broken_producer_is_listed_beside_the_others(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
+def test_broken_producer_is_listed_with_the_others(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.cti").write_text("no library")
     done = cameras("list", "--json", "--cti", tmp_path, "--cti", producer)
     assert done.returncode == 0
@@ -95,9 +95,7 @@ def test_a_broken_producer_is_listed_beside_the_others(cameras: Cameras, produce
     assert good["interfaces"]
 
 
-def test_features_are_shown_and_saved_as_part_of_a_rig_that_loads(
-    cameras: Cameras, producer: Path, tmp_path: Path
-) -> None:
+def test_features_are_shown_and_saved_as_part_of_a_rig(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
     done = cameras("features", "1", "--cti", producer, "--save", "camera.toml")
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if " AcquisitionFrameRate " in line)
@@ -108,7 +106,7 @@ def test_features_are_shown_and_saved_as_part_of_a_rig_that_loads(
     make_camera(rig)
 
 
-def test_frames_are_grabbed_judged_and_written(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
+def test_grab_writes_frames_and_reports_timing(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
     (tmp_path / "rig.toml").write_text(RIG.format(producer=producer))
     done = cameras("grab", "--rig", "rig.toml", "-n", "20", "--out", "frames", "--json")
     assert done.returncode == 0, done.stderr
@@ -120,10 +118,10 @@ def test_frames_are_grabbed_judged_and_written(cameras: Cameras, producer: Path,
     assert np.load(written[0]).shape == (120, 160)
     header, *rows = (tmp_path / "frames" / "frames.csv").read_text().splitlines()
     assert header.endswith("host_time_ns,NrBounces")
-    assert all(row.rsplit(",", 1)[1].isdigit() for row in rows), "each frame brings its chunk data"
+    assert all(row.rsplit(",", 1)[1].isdigit() for row in rows), "each frame has its chunk data"
 
 
-def test_any_rig_s_camera_can_be_grabbed_from(cameras: Cameras, tmp_path: Path) -> None:
+def test_grab_uses_the_camera_of_a_rig(cameras: Cameras, tmp_path: Path) -> None:
     (tmp_path / "rig.toml").write_text("[camera.options]\nwidth_px = 32\nheight_px = 32\nsnapshots = 3\n")
     done = cameras("grab", "--rig", "rig.toml", "-n", "5")
     assert done.returncode == 0, done.stderr
@@ -144,7 +142,7 @@ def test_any_rig_s_camera_can_be_grabbed_from(cameras: Cameras, tmp_path: Path) 
         (["--json", "list"], 2, "Put the options after list"),
     ],
 )
-def test_what_cannot_be_done_is_one_error(
+def test_invalid_request_is_one_error(
     log_as_it_was: None, producer: Path, arguments: list[str], status: int, words: str
 ) -> None:
     given = [str(producer) if each == "PRODUCER" else each for each in arguments]

@@ -1,4 +1,4 @@
-"""What commands say of themselves comes out as it was written."""
+"""Help texts are printed as they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands for after the run say what they did, and one message and a status where they cannot."""
+"""The commands for recordings: output, and one error message with an exit status."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recorded(tmp_path: Path, series) -> Path:
     return tmp_path / "run.h5"
 
 
-def test_inspect_prints_words_and_json(command, recorded: Path) -> None:
+def test_inspect_prints_text_and_json(command, recorded: Path) -> None:
     status, words, _ = command("inspect", recorded)
     assert status == 0
     assert "5 acquired = 3 reconstructed + 0 raw only + 2 dropped (queue_full): closes" in words
@@ -62,13 +62,13 @@ def test_compare_prints_a_table_and_json(command, recorded: Path, tmp_path: Path
     assert (figures["snapshots"], figures["equal"], figures["only_first"]) == (2, 1, 1)
     mean_square = float(((series.video(0).astype(float) * 0.5) ** 2).mean())
     assert figures["psnr_db"]["min"] == pytest.approx(-10 * math.log10(mean_square), abs=0.05)
-    assert figures["per_snapshot"][1]["psnr_db"] is None, "infinite has no JSON"
+    assert figures["per_snapshot"][1]["psnr_db"] is None, "JSON has no infinity"
 
 
-def test_export_says_what_it_wrote_and_what_was_not_there(command, recorded: Path, tmp_path: Path) -> None:
+def test_export_reports_written_and_missing_snapshots(command, recorded: Path, tmp_path: Path) -> None:
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 0
-    assert "3 snapshots, 9 frames, png; 2 in between are not in the recording" in said
+    assert "3 snapshots, 9 frames, png; 2 in between are missing from the recording" in said
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 3
     assert "pictures exists. Choose another name, or --force to replace it." in said
@@ -77,7 +77,7 @@ def test_export_says_what_it_wrote_and_what_was_not_there(command, recorded: Pat
     assert "--as jpeg2000 is not known; expected one of mp4, mkv, ffv1, tiff, zarr, png." in said
 
 
-def test_repair_says_when_there_is_nothing_to_do(command, recorded: Path) -> None:
+def test_repair_of_clean_recording_reports_nothing_to_do(command, recorded: Path) -> None:
     status, _, said = command("repair", recorded)
     assert status == 0
     assert "nothing to repair" in said
@@ -85,7 +85,7 @@ def test_repair_says_when_there_is_nothing_to_do(command, recorded: Path) -> Non
 
 @pytest.mark.parametrize("name", ["inspect", "export", "repair", "compare"])
 @pytest.mark.parametrize("content", [b"no HDF5 at all", b""])
-def test_what_is_no_recording_gets_one_message(command, tmp_path: Path, name: str, content: bytes) -> None:
+def test_file_that_is_no_recording_is_one_error(command, tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / "foreign.h5"
     path.write_bytes(content)
     more = {"export": [tmp_path / "out.mp4"], "compare": [path]}.get(name, [])
@@ -96,7 +96,7 @@ def test_what_is_no_recording_gets_one_message(command, tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["inspect", "export", "repair", "compare"])
-def test_a_file_that_is_not_there_is_named(command, tmp_path: Path, name: str) -> None:
+def test_missing_file_is_named(command, tmp_path: Path, name: str) -> None:
     path = tmp_path / "nothing.h5"
     more = {"export": [tmp_path / "out.mp4"], "compare": [path]}.get(name, [])
     status, _, said = command(name, path, *more)

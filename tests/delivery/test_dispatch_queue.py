@@ -1,4 +1,4 @@
-"""Credit, blocks, redelivery and giving way."""
+"""The dispatch queue: credit, blocks, redelivery and drops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def drain(queue: DispatchQueue[str]) -> list[tuple[str, int]]:
     return out
 
 
-def test_no_node_ever_holds_more_than_its_credit() -> None:
+def test_node_never_holds_more_than_its_credit() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=10, block=4)
     queue.join("a", 2)
     for seq in range(5):
@@ -25,14 +25,14 @@ def test_no_node_ever_holds_more_than_its_credit() -> None:
     assert drain(queue) == [("a", 2)]
 
 
-def test_the_oldest_waiting_snapshot_gives_way_when_the_queue_is_full() -> None:
+def test_full_queue_drops_oldest_snapshot() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=1)
     assert queue.offer(0, "s") == []
     assert queue.offer(1, "s") == []
     assert [entry.seq for entry in queue.offer(2, "s")] == [0]
 
 
-def test_one_that_was_promised_gives_way_to_none_and_counts_as_redelivered() -> None:
+def test_promised_snapshot_is_never_dropped_and_counts_as_redelivered() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=1)
     assert queue.offer(0, "s", promised=True) == []
     assert queue.offer(1, "s") == []
@@ -44,7 +44,7 @@ def test_one_that_was_promised_gives_way_to_none_and_counts_as_redelivered() -> 
     assert (assigned[1].seq, assigned[1].attempts) == (0, 2)
 
 
-def test_a_block_stays_with_its_node_while_that_node_keeps_up() -> None:
+def test_block_stays_with_its_node() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=10, block=4)
     queue.join("a", 2)
     queue.join("b", 2)
@@ -59,7 +59,7 @@ def test_a_block_stays_with_its_node_while_that_node_keeps_up() -> None:
     assert len(set(owners[4:])) == 1
 
 
-def test_two_busy_nodes_work_on_two_blocks_at_once() -> None:
+def test_two_nodes_work_on_different_blocks() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=20, block=4)
     queue.join("a", 2)
     queue.join("b", 2)
@@ -68,7 +68,7 @@ def test_two_busy_nodes_work_on_two_blocks_at_once() -> None:
     assert sorted(drain(queue)) == [("a", 0), ("a", 1), ("b", 4), ("b", 5)]
 
 
-def test_an_idle_node_takes_over_the_rest_of_a_block_that_waits() -> None:
+def test_idle_node_takes_over_waiting_block() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=20, block=8)
     queue.join("a", 1)
     queue.join("b", 1)
@@ -77,7 +77,7 @@ def test_an_idle_node_takes_over_the_rest_of_a_block_that_waits() -> None:
     assert drain(queue) == [("a", 0), ("b", 1)]
 
 
-def test_what_a_lost_node_held_goes_first_to_another() -> None:
+def test_snapshots_of_lost_node_are_redelivered_first() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=2)
     queue.join("a", 2)
     for seq in range(2):
@@ -91,7 +91,7 @@ def test_what_a_lost_node_held_goes_first_to_another() -> None:
     assert drain(queue) == [("b", 0), ("b", 1)]
 
 
-def test_a_redelivered_snapshot_does_not_give_way_to_new_ones() -> None:
+def test_redelivered_snapshot_is_not_dropped_for_new_ones() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=1, block=1)
     queue.join("a", 1)
     queue.offer(0, "s")
@@ -100,7 +100,7 @@ def test_a_redelivered_snapshot_does_not_give_way_to_new_ones() -> None:
     assert [entry.seq for entry in queue.offer(1, "s")] == [1]
 
 
-def test_a_snapshot_that_keeps_killing_nodes_is_given_up() -> None:
+def test_snapshot_that_kills_several_nodes_is_given_up() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=4, block=1)
     queue.offer(0, "s")
     for attempt in range(MAX_ATTEMPTS):
@@ -111,7 +111,7 @@ def test_a_snapshot_that_keeps_killing_nodes_is_given_up() -> None:
     assert queue.waiting == 0
 
 
-def test_what_is_recalled_from_a_node_is_not_held_against_the_snapshot() -> None:
+def test_recalled_snapshot_does_not_count_an_attempt() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=4, block=1)
     queue.join("a", 1)
     queue.offer(0, "s")
@@ -121,7 +121,7 @@ def test_what_is_recalled_from_a_node_is_not_held_against_the_snapshot() -> None
     assert queue.waiting == 1
 
 
-def test_a_late_result_of_a_lost_node_settles_the_redelivered_copy() -> None:
+def test_late_result_of_lost_node_settles_redelivered_copy() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=4, block=1)
     queue.join("a", 1)
     queue.offer(0, "s")
@@ -140,7 +140,7 @@ def test_a_late_result_of_a_lost_node_settles_the_redelivered_copy() -> None:
         max_size=120,
     )
 )
-def test_nothing_is_ever_lost_or_in_two_places(actions: list[tuple[str, int]]) -> None:
+def test_snapshot_is_always_in_exactly_one_place(actions: list[tuple[str, int]]) -> None:
     queue: DispatchQueue[int] = DispatchQueue(capacity=5, block=3)
     next_seq = 0
     held: dict[str, set[int]] = {}

@@ -1,4 +1,4 @@
-"""Sequence sets, the ledger, the outbox and the reorder buffer."""
+"""Interval sets, the ledger, the outbox and the reorder buffer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sci_stream.errors import LedgerError
 
 
 @given(st.lists(st.integers(0, 40)))
-def test_a_seqset_is_a_set(seqs: list[int]) -> None:
+def test_interval_set_equals_set(seqs: list[int]) -> None:
     ours, reference = IntervalSet(), set[int]()
     for seq in seqs:
         assert ours.add(seq) == (seq not in reference)
@@ -23,7 +23,7 @@ def test_a_seqset_is_a_set(seqs: list[int]) -> None:
     assert ours.missing(41, most=99) == [seq for seq in range(41) if seq not in reference]
 
 
-def test_a_ledger_closes_when_every_acquired_snapshot_has_one_outcome() -> None:
+def test_ledger_closes_when_every_snapshot_has_an_outcome() -> None:
     ledger = Ledger()
     ledger.settle(1, Outcome.DROPPED, "queue_full")
     ledger.settle(0, Outcome.RECONSTRUCTED)
@@ -38,7 +38,7 @@ def test_a_ledger_closes_when_every_acquired_snapshot_has_one_outcome() -> None:
     assert counts.acquired == counts.reconstructed + counts.raw_only + sum(counts.dropped.values())
 
 
-def test_a_second_outcome_is_a_duplicate_and_changes_nothing() -> None:
+def test_second_outcome_counts_as_duplicate_only() -> None:
     ledger = Ledger()
     assert ledger.settle(0, Outcome.RECONSTRUCTED)
     assert not ledger.settle(0, Outcome.DROPPED, "queue_full")
@@ -47,7 +47,7 @@ def test_a_second_outcome_is_a_duplicate_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("total", [None, 1, 4])
-def test_a_ledger_that_does_not_add_up_says_which_snapshots_are_missing(total: int | None) -> None:
+def test_open_ledger_error_names_missing_snapshots(total: int | None) -> None:
     ledger = Ledger()
     for seq in (0, 2):
         ledger.settle(seq, Outcome.RECONSTRUCTED)
@@ -57,12 +57,12 @@ def test_a_ledger_that_does_not_add_up_says_which_snapshots_are_missing(total: i
         ledger.check()
 
 
-def test_a_drop_without_a_reason_is_a_programming_error() -> None:
+def test_drop_without_reason_raises_value_error() -> None:
     with pytest.raises(ValueError, match="reason"):
         Ledger().settle(0, Outcome.DROPPED)
 
 
-def test_an_outbox_keeps_until_confirmed_and_sends_again_in_doubt() -> None:
+def test_outbox_keeps_and_resends_until_acknowledged() -> None:
     outbox: Outbox[int] = Outbox(patience_s=5.0)
     for key in range(3):
         outbox.put(key, [b"frame"], now_s=0.0)
@@ -76,7 +76,7 @@ def test_an_outbox_keeps_until_confirmed_and_sends_again_in_doubt() -> None:
     assert outbox.nbytes == 10
 
 
-def test_an_outbox_stalls_only_while_something_sent_waits() -> None:
+def test_outbox_stalls_only_with_unacknowledged_messages() -> None:
     outbox: Outbox[int] = Outbox(patience_s=5.0)
     assert not outbox.stalled(100.0)
     outbox.put(0, [b"x"], now_s=100.0)
@@ -87,7 +87,7 @@ def test_an_outbox_stalls_only_while_something_sent_waits() -> None:
 
 
 @given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
-def test_reordering_releases_everything_in_order_when_the_window_suffices(order: list[int], skip: set[int]) -> None:
+def test_reorder_buffer_with_sufficient_window_restores_order(order: list[int], skip: set[int]) -> None:
     buffer: ReorderBuffer[int] = ReorderBuffer(window=12, patience_s=1e9)
     out: list[int] = []
     for seq in order:
@@ -96,7 +96,7 @@ def test_reordering_releases_everything_in_order_when_the_window_suffices(order:
 
 
 @given(st.permutations(range(20)), st.integers(1, 6))
-def test_reordering_is_bounded_and_never_goes_backwards(order: list[int], window: int) -> None:
+def test_reorder_buffer_is_bounded_and_monotone(order: list[int], window: int) -> None:
     buffer: ReorderBuffer[int] = ReorderBuffer(window=window, patience_s=1e9)
     out: list[int] = []
     for pushed, seq in enumerate(order, 1):
@@ -107,7 +107,7 @@ def test_reordering_is_bounded_and_never_goes_backwards(order: list[int], window
     assert len(out) + buffer.late == 20
 
 
-def test_reordering_waits_no_longer_than_its_patience() -> None:
+def test_reorder_buffer_releases_after_its_patience() -> None:
     buffer: ReorderBuffer[str] = ReorderBuffer(window=10, patience_s=1.0)
     assert buffer.push(1, "b", now_s=0.0) == []
     assert buffer.expire(0.9) == []

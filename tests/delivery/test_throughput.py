@@ -1,4 +1,4 @@
-"""A rate is true of what comes often and of what comes rarely, and does not look alive once nothing comes."""
+"""The throughput meter: frequent and rare steps, and zero once no step comes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from sci_stream.delivery.throughput import ThroughputMeter
 
 
-def test_a_rate_is_over_the_last_seconds_and_falls_to_zero() -> None:
+def test_rate_covers_last_seconds_and_falls_to_zero() -> None:
     rate = ThroughputMeter(window_s=5.0)
     for second in range(11):
         rate.update(float(second), 3 * second)
@@ -15,7 +15,7 @@ def test_a_rate_is_over_the_last_seconds_and_falls_to_zero() -> None:
     assert rate.per_s(100.0) == 0.0
 
 
-def test_what_comes_more_rarely_than_the_window_has_a_rate_between_two_of_it() -> None:
+def test_rare_steps_have_rate_between_two_of_them() -> None:
     rate = ThroughputMeter(window_s=5.0)
     rate.update(0.0, 0)
     for second in range(8, 81, 8):
@@ -23,10 +23,10 @@ def test_what_comes_more_rarely_than_the_window_has_a_rate_between_two_of_it() -
         for later_s in range(8):
             assert rate.per_s(second + later_s) == pytest.approx(1e6)
     assert rate.per_s(80 + 23) == pytest.approx(1e6)
-    assert rate.per_s(80 + 25) == 0.0, "late by three times what is usual"
+    assert rate.per_s(80 + 25) == 0.0, "no step for three times the usual interval"
 
 
-def test_the_first_step_is_a_rate_already() -> None:
+def test_first_step_has_a_rate() -> None:
     rate = ThroughputMeter()
     assert rate.per_s(0.0) == 0.0
     rate.update(0.0, 0)

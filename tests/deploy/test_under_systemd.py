@@ -41,7 +41,7 @@ def of_a_user(unit: Path, program: str, folder: Path, rig: Path) -> str:
         text = text.replace("WatchdogSec=60", "WatchdogSec=15")
     inherited = environment()
     kept = "".join(f"Environment={name}={inherited[name]}\n" for name in ("PYTHONPATH", "OMP_NUM_THREADS"))
-    # What became of a unit is forgotten with it: it is written down when it ends.
+    # systemd forgets the result of a unit with the unit: it is recorded when the unit ends.
     last = f"ExecStopPost=/bin/sh -c 'echo %n $$SERVICE_RESULT $$EXIT_STATUS >> {folder}/ended'\n"
     return text.replace("[Service]\n", f"[Service]\n{kept}{last}") + "\n"
 
@@ -92,4 +92,4 @@ def test_rig_under_systemd_starts_restarts_and_stops(tmp_path: Path) -> None:
         assert ledger["closed"]
         assert ledger["dropped"] == {}
         assert recording.raw_seqs == list(range(ledger["acquired"]))
-        assert ledger["redelivered"] >= 1, "what the node held that hung"
+        assert ledger["redelivered"] >= 1, "the snapshots of the node that hung"

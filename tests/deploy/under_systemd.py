@@ -1,4 +1,4 @@
-"""Run commands under a systemd user manager of their own, in name spaces of their own.
+"""Run commands under a separate systemd user manager in separate namespaces.
 
 ``unshare --mount --pid --fork --mount-proc python under_systemd.py FOLDER COMMAND…`` starts the manager with the units
 of FOLDER/systemd/user, then the command, ends all, and exits with the command's status.

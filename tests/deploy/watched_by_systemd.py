@@ -49,7 +49,7 @@ def main() -> None:
     reconstruct = _UNITS[2]
     os.kill(int(seen[reconstruct]["MainPID"]), signal.SIGKILL)
     seen["killed"] = wait_until(reconstruct, ActiveState="active", NRestarts="1", StatusText="ready")
-    # It stands still with work in hand, and cannot even end: only its watchdog can have it killed and started again.
+    # It hangs with work pending and cannot end by itself: only the watchdog gets it killed and restarted.
     os.kill(int(seen["killed"]["MainPID"]), signal.SIGSTOP)
     seen["hung"] = wait_until(reconstruct, ActiveState="active", NRestarts="2", StatusText="ready")
     # All of them in one go, in their order.

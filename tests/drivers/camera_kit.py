@@ -1,4 +1,4 @@
-"""Small cameras, and small files for them to play."""
+"""Small cameras and small files for the replay camera."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small cameras of every kind, and files for them to play."""
+"""Fixtures: small cameras of every driver, and files for the replay camera."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_looped_recording_omits_timestamps(recording: Callable[..., Path]) -> No
     assert {frame.camera_time_ns for frame in received} == {None}
 
 
-def test_a_recording_without_raw_snapshots_is_refused(recording: Callable[..., Path]) -> None:
+def test_recording_without_raw_snapshots_is_refused(recording: Callable[..., Path]) -> None:
     with pytest.raises(FileFormatError, match="no raw snapshots"):
         replay(recording(seqs=())).open()
 
@@ -208,7 +208,7 @@ def test_unknown_options_are_refused(mat: Path) -> None:
         replay(mat, speed=3)
 
 
-def test_the_published_real_capture_fills_the_range(data_dir: Path) -> None:
+def test_published_real_capture_fills_the_range(data_dir: Path) -> None:
     camera = replay(data_dir / "real" / "4fan14_cacti.mat")
     capabilities = camera.open()
     assert (capabilities.n_frames, capabilities.has_truth) == (14, False)
@@ -219,7 +219,7 @@ def test_the_published_real_capture_fills_the_range(data_dir: Path) -> None:
     assert 0.7 < np.percentile(brightness, 99) <= 1.0
 
 
-def test_the_published_traffic_set_plays_its_six_shots(data_dir: Path) -> None:
+def test_published_traffic_set_plays_its_six_shots(data_dir: Path) -> None:
     camera = replay(data_dir / "benchmark" / "traffic48_cacti.mat")
     received = frames(camera, 6)
     assert len(received) == 6

@@ -24,7 +24,7 @@ def change(of: Scene, t: float, dt: float = 1.0) -> float:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_an_image_is_linear_light_in_colour(name: str) -> None:
+def test_image_is_linear_light_in_colour(name: str) -> None:
     rgb = image(scene(name), 13.5)
     assert rgb.shape == (64, 96, 3)
     assert rgb.dtype == np.float32

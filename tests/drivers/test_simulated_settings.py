@@ -25,7 +25,9 @@ def test_double_exposure_doubles_the_light(loop_snapshots: int) -> None:
     before = mean_light(camera)
     camera.set("exposure", 0.8)
     assert mean_light(camera) == pytest.approx(2 * before, rel=0.01)
-    assert camera.calibration().hash == calibration.hash, "as on a real bench: it is that of the light before"
+    assert camera.calibration().hash == calibration.hash, (
+        "as on a real bench, the calibration is that of the previous exposure"
+    )
 
 
 def test_changed_rate_is_reported_and_kept() -> None:

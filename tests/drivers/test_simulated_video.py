@@ -62,7 +62,7 @@ def test_glob_selects_images(folder: Path) -> None:
     np.testing.assert_allclose(colour(scene, 0), light(100, 20, 10))
 
 
-def test_a_video_file_plays(tmp_path: Path) -> None:
+def test_video_file_plays(tmp_path: Path) -> None:
     path = tmp_path / "clip.avi"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25, (48, 32))
     for i in range(3):

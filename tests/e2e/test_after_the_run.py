@@ -1,4 +1,4 @@
-"""The commands for after the run, applied to a rig's recording, each as a process of its own."""
+"""The commands for after the run, applied to a rig's recording, each as a separate process."""
 
 from __future__ import annotations
 

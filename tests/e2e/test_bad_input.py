@@ -195,7 +195,7 @@ def assert_said_well(output: str, words: tuple[str, ...]) -> None:
     assert "Traceback" not in output, output
     telling = [line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)]
     assert telling, f"no line says {words}:\n{output}"
-    assert len(telling) == 1, f"said more than once:\n{output}"
+    assert len(telling) == 1, f"reported more than once:\n{output}"
 
 
 @pytest.mark.parametrize(

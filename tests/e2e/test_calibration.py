@@ -76,7 +76,9 @@ def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
         for _ in range(int(PATIENCE_S / 10)):
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(AssertionError):
-                wait_for(lambda: b"stopped" in (tmp_path / "said.txt").read_bytes(), "the word that it stopped", 10.0)
+                wait_for(
+                    lambda: b"stopped" in (tmp_path / "said.txt").read_bytes(), "the message that it stopped", 10.0
+                )
                 break
         assert process.wait(PATIENCE_S) == 130
     output = (tmp_path / "said.txt").read_text()
@@ -110,7 +112,7 @@ def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
         assert offline.table["masks_at"].tolist() == live.table["masks_at"].tolist()
     found = compare_recordings(recorded, again)
     assert len(found.snapshots) == 10
-    assert max(one.most_difference for one in found.snapshots) <= 2**-10, "live equals offline, with the masks moved"
+    assert max(one.most_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
 
 
 def test_calibration_of_other_camera_is_rejected(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_control_set_iterations_takes_effect(rig: RunningRig) -> None:
 def test_control_set_denoiser_sets_default_iterations(rig: RunningRig) -> None:
     running = client(rig)
     assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {"reconstruct-0": {"denoiser": "ffdnet-lite"}}
-    wait_for(lambda: parameter(running, "reconstruct-0", "iterations") == 20, "what suits the denoiser is declared")
+    wait_for(
+        lambda: parameter(running, "reconstruct-0", "iterations") == 20, "the defaults of the denoiser are declared"
+    )
     running.set("reconstruct", denoiser="tv", iterations=5)
     solved_with(rig, 5)
 
@@ -113,7 +115,7 @@ def test_camera_settings_survive_node_restart(rig: RunningRig) -> None:
     rig.kill("acquire")
     wait_for(lambda: "camera settings restored: snapshot_rate_hz = 15.0" in rig.output, "the node is restarted")
     rig.wait_for_count("acquired", acquired + 5)
-    wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares what may be set")
+    wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares its parameters")
     assert parameter(running, "acquire", "snapshot_rate_hz") == 15.0
 
 
@@ -125,11 +127,11 @@ def test_series_control_and_changes_are_recorded(rig: RunningRig) -> None:
     first = running.status()["series"]
     assert command(rig, "do", "acquire", "next_series")[0] == 0
     second = another_series(rig, first)
-    wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares what may be set")
-    assert parameter(running, "acquire", "snapshot_rate_hz") == 25.0, "what was set on the camera stays"
+    wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares its parameters")
+    assert parameter(running, "acquire", "snapshot_rate_hz") == 25.0, "the camera settings are kept"
     running.do("acquire", "stop_series")
-    wait_for(lambda: "start_series" in actions(running, "acquire"), "it stands by")
-    assert rig.process.poll() is None, "the rig goes on"
+    wait_for(lambda: "start_series" in actions(running, "acquire"), "the node waits for a request")
+    assert rig.process.poll() is None, "the rig keeps running"
     running.do("acquire", "start_series")
     another_series(rig, first, second)
     rig.process.send_signal(signal.SIGTERM)
@@ -152,10 +154,10 @@ def test_series_control_and_changes_are_recorded(rig: RunningRig) -> None:
         plain = [{key: value for key, value in line.items() if key != "event"} for line in journal]
         assert changes[-1] in plain
     with package.open(one) as opened:
-        assert set(opened.table["iterations"]) > {7}, "those before, and those that were set"
+        assert set(opened.table["iterations"]) > {7}, "the initial settings, and the changed ones"
         names = {name.decode() for name in opened.table["solver"].tolist()} - {""}
         assert len(names) >= 2
-        assert names <= set(opened.notes["solvers"]), "what each was solved with is there in full"
+        assert names <= set(opened.notes["solvers"]), "the complete settings are recorded"
 
 
 def another_series(rig: RunningRig, *before: str) -> str:

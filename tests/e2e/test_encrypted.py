@@ -63,10 +63,10 @@ def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path) -> None:
                 with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
                     sender.send_multipart(case.frames or [b""], zmq.NOBLOCK)
             summary = rig.finish()
-            assert not listener.poll(0), "the taps sent a stranger nothing"
+            assert not listener.poll(0), "the taps sent nothing to an unknown peer"
     ledger = assert_accounted_for(summary)
     assert ledger["reconstructed"] == 30
-    assert set(summary["wire_errors"]) <= {"handshake"}, "a stranger's message came through"
+    assert set(summary["wire_errors"]) <= {"handshake"}, "a message of an unknown peer was accepted"
     assert security["acquire_key"] in (tmp_path / "rig.toml").read_text()
     assert read_key_pair(tmp_path / "key").secret.decode() not in rig.output
 

@@ -38,7 +38,7 @@ def test_reconnected_gentl_camera_starts_new_epoch(tmp_path: Path, gentl_produce
             assert recording.raw_seqs == list(range(30))
             ids = [recording.camera_frame_id(seq) for seq in recording.raw_seqs]
             assert ids == [*range(15), *range(15)], "frame ids restart in each epoch"
-            assert set(recording.rows["chunk_ExposureTime"]) == {100.0}, "what the camera says of each frame"
+            assert set(recording.rows["chunk_ExposureTime"]) == {100.0}, "chunk data of each frame"
             assert set(recording.rows["chunk_Gain"]) == {0.0}
             for seq in recording.raw_seqs:
                 np.testing.assert_array_equal(recording.raw(seq), ramp(seq % 15, "Mono12p", SIZE))

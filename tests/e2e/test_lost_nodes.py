@@ -20,7 +20,7 @@ RESUMED = re.compile(r"resuming series \S+ at snapshot (\d+)")
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_killed_reconstruct_node_loses_nothing(tmp_path: Path, policy: str) -> None:
-    # A heartbeat so slow that no peer times out: only the death of a node takes its snapshots away.
+    # A heartbeat so slow that no peer times out: only the end of a node's process gets its snapshots redelivered.
     changes = {**RUNS_ON, "policy": {"mode": policy}, "network": {"heartbeat_s": 6.0}}
     with RunningRig(tmp_path, changes) as rig:
         begun = rig.wait_for_count("reconstructed", 4)["ledger.acquired"]
@@ -31,7 +31,7 @@ def test_killed_reconstruct_node_loses_nothing(tmp_path: Path, policy: str) -> N
         section = rig.rig.reconstruct
         rig.wait_for_count("acquired", begun + 2 * (section.credit + section.block_snapshots))
         killed.kill()
-        wait_for(lambda: rig.nodes().get("reconstruct-0", killed) != killed, "it is started again")
+        wait_for(lambda: rig.nodes().get("reconstruct-0", killed) != killed, "it is restarted")
         other.resume()
         rig.wait_for_count("redelivered", 1)
         rig.process.send_signal(signal.SIGTERM)
@@ -65,7 +65,7 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
         hung = rig.nodes()["reconstruct-1"]
         hung.suspend()
         # Detected: the snapshots that it held go to the other node first.
-        wait_for(lambda: "lost: heartbeat timeout" in rig.output, "it is found")
+        wait_for(lambda: "lost: heartbeat timeout" in rig.output, "the loss is detected")
         rig.wait_for_count("redelivered", 1)
         before = rig.wait_until("a report", bool)["ledger.duplicates"]
         # On its return it finishes them too and sends results that the ledger already has.
@@ -137,7 +137,7 @@ def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None
             epochs = recording.rows["epoch"].tolist()
         assert epochs == sorted(epochs)
         assert set(epochs) == {0, 1}
-        assert list(place.glob("*")) == [], "nothing of a series that is over is left"
+        assert list(place.glob("*")) == [], "the finished series leaves no file"
 
 
 def assert_each_once(parts: list[list[int]], acquired: int) -> None:

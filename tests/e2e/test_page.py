@@ -133,7 +133,7 @@ def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig
     first = viewer.text("seq")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(first)}")
     viewer.until("document.querySelectorAll('#latency tbody tr').length >= 6")
-    viewer.until("!document.querySelector('#simulated').hidden", "no one takes this for a real camera")
+    viewer.until("!document.querySelector('#simulated').hidden", "the simulated camera is marked as such")
     assert viewer.text("camera").startswith("sci_stream simulated SCI camera")
     for name in ("rate-in", "fps", "total", "age", "iterations", "queue", "psnr", "saturated", "counts-given"):
         viewer.until(f"!['', '–'].includes(document.querySelector('#{name}').textContent)", f"{name} is known")
@@ -164,7 +164,7 @@ def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig
     page.keyboard.press("End")
     assert viewer.text("frame") == "4/4"
     shown = status(rig)["preview"]["encoded"]
-    wait_for(lambda: status(rig)["preview"]["encoded"] >= shown + 3, "newer pictures come")
+    wait_for(lambda: status(rig)["preview"]["encoded"] >= shown + 3, "newer images arrive")
     assert viewer.text("seq") == snapshot, "a paused page keeps its snapshot"
     page.click("#pause")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(snapshot)}")
@@ -257,8 +257,8 @@ def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     other.until("document.querySelector('#gains input:last-child').value === '2.50'")
     one.page.locator("#gains input").first.fill("99")
     one.page.locator("#gains input").first.press("Tab")
-    one.until("document.querySelector('#toast').textContent.includes('gains')", "refused in words")
-    one.until("document.querySelector('#gains input').value === '1.00'", "it shows what is in force")
+    one.until("document.querySelector('#toast').textContent.includes('gains')", "refused with a reason")
+    one.until("document.querySelector('#gains input').value === '1.00'", "it shows the current value")
     one.page.click("#white-none")
     other.until("document.querySelector('#gains').hidden")
     one.page.click("#white-pick")
@@ -280,19 +280,19 @@ def test_slow_viewer_affects_no_other(open_viewer, rig: RunningRig) -> None:
         seen.add(quick.text("seq"))
         return len(seen) >= 8
 
-    wait_for(quick_sees_on, "the quick viewer is shown what comes")
+    wait_for(quick_sees_on, "the fast viewer receives new images")
     # The status arrives twice a second, pictures as they are encoded.
     came = before["ledger"]["reconstructed"] + 7
-    wait_for(lambda: status(rig)["ledger"]["reconstructed"] >= came, "the pipeline goes on")
+    wait_for(lambda: status(rig)["ledger"]["reconstructed"] >= came, "the pipeline keeps running")
     assert status(rig)["preview"]["viewers"] >= 2, "no viewer was disconnected"
-    wait_for(lambda: slow.text("state") != "live", "the slow one knows that it is not live")
+    wait_for(lambda: slow.text("state") != "live", "the slow viewer shows that it is not live")
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1440, 900)])
 def test_page_fits_phone_and_desktop(open_viewer, width: int, height: int) -> None:
     viewer = open_viewer(has_touch=True)
     viewer.page.set_viewport_size({"width": width, "height": height})
-    assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+    assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls horizontally"
     record = viewer.page.locator("#record").bounding_box()
     assert record["x"] >= 0
     assert record["x"] + record["width"] <= width
@@ -316,7 +316,7 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     viewer.until(named)
     viewer.until("/a node is lost$|^no data$|^camera stopped$/.test(document.querySelector('#state').textContent)")
     rig.kill("reconstruct-0")
-    viewer.until(f"!{named}", "another one is there")
+    viewer.until(f"!{named}", "it is replaced")
     viewer.until_live()
 
     sink = rig.nodes()["sink"]
@@ -358,12 +358,12 @@ def test_page_sets_node_parameters(open_viewer, rig: RunningRig) -> None:
         viewer.until(f"{field} !== null && {field}.value === '6'", "it is declared")
     one.page.fill("#set-reconstruct-iterations", "3")
     one.page.press("#set-reconstruct-iterations", "Enter")
-    one.until("document.querySelector('#iterations').textContent === '3'", "video is made with them")
+    one.until("document.querySelector('#iterations').textContent === '3'", "video is made with the new value")
     other.until(f"{field}.value === '3'", "the other viewer sees it")
     one.page.fill("#set-reconstruct-iterations", "0")
     one.page.press("#set-reconstruct-iterations", "Tab")
     one.until("document.querySelector('#toast').textContent.includes('from 1 to 10000')", "refused with the range")
-    one.until(f"{field}.value === '3'", "it shows what is in force")
+    one.until(f"{field}.value === '3'", "it shows the current value")
     one.page.fill("#set-reconstruct-iterations", "6")
     one.page.press("#set-reconstruct-iterations", "Enter")
     other.until(f"{field}.value === '6'")

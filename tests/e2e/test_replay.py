@@ -28,7 +28,7 @@ def test_replay_camera_reproduces_counts(tmp_path: Path) -> None:
     with RunningRig(second, changes) as rig:
         summary = rig.finish()
         assert assert_accounted_for(summary)["reconstructed"] == 6
-        assert summary["psnr_db"] is None, "a recording does not know the truth"
+        assert summary["psnr_db"] is None, "a recording has no ground truth"
         (copy,) = rig.segments()
     with Recording(original) as then, Recording(copy) as now:
         assert now.info.calibration_hash == then.info.calibration_hash

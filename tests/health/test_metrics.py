@@ -1,4 +1,4 @@
-"""Figures are published as Prometheus reads them, and only those that the catalogue names."""
+"""Metrics are published in Prometheus format, and only those of the catalogue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def families(figures: Figures) -> dict[str, dict[tuple[tuple[str, str], ...], fl
     return out
 
 
-def test_a_number_a_number_by_label_and_a_histogram_come_out_as_they_were_told() -> None:
+def test_reported_figures_are_published() -> None:
     figures = Figures("sink", "sink", {"sci-stream": "1.2.3"})
     figures.report({"ready": 1.0, "snapshots": {"reconstructed": 5, "dropped: queue_full": 2}})
     for seconds in (0.003, 0.3):
@@ -35,36 +35,36 @@ def test_a_number_a_number_by_label_and_a_histogram_come_out_as_they_were_told()
     assert found["sci_stream_latency_seconds_bucket"][(("le", "0.005"), ("stage", "total"))] == 1.0
 
 
-def test_what_is_told_later_replaces_what_was_told_before() -> None:
+def test_later_report_replaces_earlier_one() -> None:
     figures = Figures("acquire", "acquire")
     figures.report({"held": 7})
     figures.report({"acquired": 3})
     assert "sci_stream_held" not in families(figures)
 
 
-def test_the_process_itself_is_described_too() -> None:
+def test_process_metrics_are_published() -> None:
     assert families(Figures("sink", "sink"))["process_resident_memory_bytes"][()] > 1e6
 
 
 @pytest.mark.parametrize("name", ["no_such_figure", "latency_seconds"])
-def test_a_figure_that_is_not_in_the_catalogue_or_a_histogram_cannot_be_told(name: str) -> None:
+def test_unknown_figure_or_histogram_is_refused_by_report(name: str) -> None:
     with pytest.raises(KeyError, match=name):
         Figures("sink", "sink").report({name: 1.0})
 
 
 @pytest.mark.parametrize("name", ["no_such_figure", "held"])
-def test_only_a_histogram_is_observed(name: str) -> None:
+def test_observe_refuses_other_than_histograms(name: str) -> None:
     with pytest.raises(KeyError, match=name):
         Figures("sink", "sink").observe(name, 1.0)
 
 
-def test_every_histogram_has_buckets_and_every_figure_says_what_it_is() -> None:
+def test_catalogue_has_buckets_and_help_texts() -> None:
     for name, figure in CATALOGUE.items():
         assert figure.help.endswith("."), name
         assert bool(figure.buckets) == (figure.kind is MetricKind.HISTOGRAM), name
 
 
-def test_the_manual_lists_every_figure_as_it_is_published() -> None:
+def test_manual_lists_every_published_figure() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "operation.md").read_text()
     for name, figure in CATALOGUE.items():
         published = f"sci_stream_{name}" + ("_total" if figure.kind is MetricKind.COUNTER else "")

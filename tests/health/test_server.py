@@ -45,7 +45,7 @@ def node() -> Iterator[Node]:
     server.close()
 
 
-def test_a_node_is_alive_while_its_loop_turns_and_ready_when_it_says_so(node: Node) -> None:
+def test_node_is_live_while_loop_runs_and_ready_when_reported(node: Node) -> None:
     assert node.get("/healthz").status_code == 200
     starting = node.get("/readyz")
     assert (starting.status_code, starting.text) == (503, "starting\n")
@@ -57,7 +57,7 @@ def test_a_node_is_alive_while_its_loop_turns_and_ready_when_it_says_so(node: No
     assert node.get("/readyz").text == "the disk is full\n"
 
 
-def test_a_node_whose_loop_hangs_is_neither_alive_nor_ready(node: Node) -> None:
+def test_node_with_hanging_loop_is_neither_live_nor_ready(node: Node) -> None:
     node.health.report("", {}, {})
     node.clock.now_s += ALIVE_WITHIN_S + 2
     for path in ("/healthz", "/readyz"):
@@ -68,20 +68,20 @@ def test_a_node_whose_loop_hangs_is_neither_alive_nor_ready(node: Node) -> None:
     assert node.get("/healthz").status_code == 200
 
 
-def test_any_other_address_says_what_there_is(node: Node) -> None:
+def test_unknown_path_lists_available_ones(node: Node) -> None:
     answer = node.get("/metrics/../../etc/passwd")
     assert answer.status_code == 404
     assert "/metrics" in answer.text
 
 
-def test_a_web_page_whose_name_resolves_to_this_machine_reads_nothing(node: Node) -> None:
+def test_rebound_host_name_is_refused(node: Node) -> None:
     assert node.get("/status", Host="evil.example:5712").status_code == 403
     assert node.get("/status", Host="localhost:1").status_code == 200
     assert node.get("/status", Host="[::1]:1").status_code == 200
 
 
-def test_with_a_token_the_figures_are_for_those_who_know_it_and_the_reason_too() -> None:
-    health = Health(Figures("sink", "sink"), Clock())  # its loop is not what is asked about
+def test_token_protects_figures_and_reason() -> None:
+    health = Health(Figures("sink", "sink"), Clock())  # the loop is not under test
     health.report("the camera of bench 4 is lost", {}, {})
     server = HealthServer(health, "127.0.0.1", 0, token="hush")
     try:
@@ -98,7 +98,7 @@ def test_with_a_token_the_figures_are_for_those_who_know_it_and_the_reason_too()
         server.close()
 
 
-def test_an_expired_token_is_named_as_such_to_who_knows_it_and_to_nobody_else() -> None:
+def test_expired_token_is_named_only_to_its_holder() -> None:
     server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush", expires_s=1_000_000.0)
     try:
         late = httpx.get(server.url + "/status", headers={"Authorization": "Bearer hush"})
@@ -112,22 +112,22 @@ def test_an_expired_token_is_named_as_such_to_who_knows_it_and_to_nobody_else() 
         server.close()
 
 
-def test_who_guesses_is_soon_not_even_compared_and_who_asks_without_end_not_answered(node: Node) -> None:
-    # By a clock of its own: a busy machine may take longer over the guesses than a loop may stand still.
+def test_guesses_and_floods_are_limited_per_address(node: Node) -> None:
+    # With a fake clock: a busy machine may take longer for the guesses than a loop may hang.
     server = HealthServer(Health(Figures("sink", "sink"), Clock()), "127.0.0.1", 0, token="hush")
     try:
         with httpx.Client(base_url=server.url) as client:
             guesses = [client.get("/status", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(40)]
             assert 401 in guesses
             assert 429 in guesses
-            assert client.get("/healthz").status_code == 200, "a supervisor on the same host still learns that it lives"
+            assert client.get("/healthz").status_code == 200, "a supervisor on the same host still gets its liveness"
     finally:
         server.close()
     answers = [node.get("/healthz").status_code for _ in range(3)]
-    assert answers == [200, 200, 200], "another node's address knows nothing of it"
+    assert answers == [200, 200, 200], "another node's address is not affected"
 
 
-def test_a_client_that_says_nothing_keeps_nobody_from_being_answered(node: Node) -> None:
+def test_silent_client_does_not_block_others(node: Node) -> None:
     address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
     silent = [socket.create_connection(address) for _ in range(4)]
     try:
@@ -137,14 +137,14 @@ def test_a_client_that_says_nothing_keeps_nobody_from_being_answered(node: Node)
             connection.close()
 
 
-def test_an_address_in_use_is_said_with_what_to_do(node: Node) -> None:
+def test_address_in_use_error_names_the_remedy(node: Node) -> None:
     port = int(node.server.url.rpartition(":")[2])
     with pytest.raises(TransportError, match=r"\[health\]") as refused:
         HealthServer(node.health, "127.0.0.1", port)
     assert str(port) in str(refused.value)
 
 
-def test_a_request_that_is_no_http_is_survived(node: Node) -> None:
+def test_malformed_request_is_survived(node: Node) -> None:
     address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
     for garbage in (
         b"\0" * 4096 + b"\r\n\r\n",
@@ -159,7 +159,7 @@ def test_a_request_that_is_no_http_is_survived(node: Node) -> None:
     assert json.loads(node.get("/status").text)["ready"] is False
 
 
-def test_clients_that_trickle_their_requests_hold_neither_answers_nor_the_end(node: Node) -> None:
+def test_trickling_clients_block_neither_answers_nor_close(node: Node) -> None:
     address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
     slow = [socket.create_connection(address) for _ in range(48)]
     stop = threading.Event()
@@ -197,7 +197,7 @@ def is_closed_after_sending(connection: socket.socket) -> bool:
         return True
 
 
-def test_client_is_ended_after_its_time_however_slowly_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_client_is_ended_after_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_server, "_PATIENCE_S", 0.5)
     server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0)
     try:

@@ -21,7 +21,7 @@ def test_uniform_colour_is_exact_up_to_the_edge(phase: BayerPhase, method: Demos
     rgb = np.broadcast_to(np.array([50_000, 20_000, 7_000], np.uint16), (2, 12, 16, 3))
     found = demosaic(mosaic_of(rgb, phase).astype(np.uint16), phase, method)
     assert found.dtype == np.uint16
-    # OpenCV's edge-aware method copies the rim from beside it, which is the same here; rounding is all that differs.
+    # OpenCV's edge-aware method copies the rim from its neighbours, which are equal here; only rounding differs.
     assert np.abs(found.astype(int) - rgb).max() <= 1
 
 
@@ -59,7 +59,7 @@ def test_clipped_light_does_not_wrap() -> None:
         assert found[:, :, 11:].min() == 65535
 
 
-def test_the_better_methods_are_better_on_photographs(data_dir: Path) -> None:
+def test_better_methods_are_better_on_photographs(data_dir: Path) -> None:
     psnr_db = defaultdict(list)
     for name in ("1.png", "8.png", "19.png"):
         path = data_dir / "test" / "kodak24" / name

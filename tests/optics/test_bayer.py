@@ -43,7 +43,7 @@ def test_planes_are_named_by_the_cell_of_their_phase(phase: BayerPhase) -> None:
     assert names.index("G1") // 2 == names.index("R") // 2
 
 
-def test_a_plane_holds_every_second_pixel_of_every_second_row() -> None:
+def test_plane_holds_every_second_pixel_of_every_second_row() -> None:
     image = np.array([[0, 1, 0, 1], [2, 3, 2, 3]])
     assert split(image).tolist() == [[[0, 0]], [[1, 1]], [[2, 2]], [[3, 3]]]
 

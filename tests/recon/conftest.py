@@ -1,4 +1,4 @@
-"""Small optics that several reconstruction tests share."""
+"""Small calibrations and scenes that several reconstruction tests share."""
 
 from __future__ import annotations
 

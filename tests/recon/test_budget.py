@@ -1,4 +1,4 @@
-"""The budget controller: coarser before anything is dropped, and back again."""
+"""The budget controller: fewer iterations under load, all of them again afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = SolverSettings(iterations=40, min_iterations=4)
 MS = 1_000_000
 
 
-def test_without_pressure_every_snapshot_is_given_all_iterations() -> None:
+def test_snapshot_without_load_gets_all_iterations() -> None:
     controller = BudgetController(SETTINGS)
     controller.record(iterations=40, solve_ns=1000 * MS)
     assert controller.next_budget(period_ns=0, backlog=50).iterations == 40
@@ -29,22 +29,22 @@ def test_iterations_fit_into_the_period_with_headroom() -> None:
     assert budget.time_s == pytest.approx(0.2)
 
 
-def test_a_long_period_gives_no_more_than_asked_for() -> None:
+def test_long_period_gives_no_more_than_configured() -> None:
     assert BudgetController(SETTINGS, 0.001).next_budget(period_ns=1000 * MS, backlog=0).iterations == 40
 
 
-def test_a_short_period_gives_the_minimum_all_the_same() -> None:
+def test_short_period_gives_the_minimum() -> None:
     assert BudgetController(SETTINGS, 1.0).next_budget(period_ns=10 * MS, backlog=0).iterations == 4
 
 
-def test_before_the_first_measurement_pressure_means_the_minimum() -> None:
+def test_load_before_first_measurement_gives_the_minimum() -> None:
     controller = BudgetController(SETTINGS)
     assert controller.next_budget(period_ns=100 * MS, backlog=0).iterations == 4
     controller.record(iterations=4, solve_ns=4 * MS)
     assert controller.next_budget(period_ns=100 * MS, backlog=0).iterations == 40
 
 
-def test_a_backlog_shrinks_the_budget_to_the_minimum() -> None:
+def test_backlog_reduces_budget_to_the_minimum() -> None:
     controller = BudgetController(SETTINGS, iteration_s=0.001)
     spent = [controller.next_budget(period_ns=100 * MS, backlog=9).iterations for _ in range(8)]
     assert spent == sorted(spent, reverse=True)
@@ -52,12 +52,12 @@ def test_a_backlog_shrinks_the_budget_to_the_minimum() -> None:
     assert spent[-1] == 4
 
 
-def test_one_snapshot_waiting_is_no_pressure() -> None:
+def test_single_queued_snapshot_is_no_load() -> None:
     controller = BudgetController(SETTINGS, iteration_s=0.001)
     assert controller.next_budget(period_ns=100 * MS, backlog=1).iterations == 40
 
 
-def test_when_the_backlog_is_gone_the_budget_recovers_smoothly() -> None:
+def test_budget_recovers_smoothly_after_backlog() -> None:
     controller = BudgetController(SETTINGS, iteration_s=0.001)
     for _ in range(8):
         controller.next_budget(period_ns=100 * MS, backlog=9)
@@ -73,7 +73,7 @@ def test_measurements_are_smoothed() -> None:
     assert controller.iteration_s == pytest.approx(0.015)
 
 
-def test_a_solve_without_iterations_teaches_nothing() -> None:
+def test_solve_without_iterations_is_not_measured() -> None:
     controller = BudgetController(SETTINGS)
     controller.record(iterations=0, solve_ns=5 * MS)
     assert controller.iteration_s is None
@@ -93,7 +93,7 @@ def test_budgets_stay_between_minimum_and_full(events: list[tuple[int, int, int,
 
 
 @given(iteration_ms=st.floats(1.0, 20.0), fixed_ms=st.floats(0.0, 20.0))
-def test_a_queue_that_minimum_iterations_can_drain_is_drained(iteration_ms: float, fixed_ms: float) -> None:
+def test_queue_drains_if_minimum_iterations_suffice(iteration_ms: float, fixed_ms: float) -> None:
     # A camera every 120 ms, and 20 snapshots waiting to begin with.
     controller = BudgetController(SETTINGS)
     waiting_ms = 20 * 120.0

@@ -1,4 +1,4 @@
-"""The engine: a snapshot in, a video and an honest report out."""
+"""The engine: a snapshot in, a video and its report out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _engine(calibration: Calibration, settings: SolverSettings = TV, denoiser: D
 
 
 @pytest.mark.parametrize("shape", [(4, 32, 40), (1, 24, 24), (3, 31, 45), (8, 17, 64)])
-def test_a_moving_scene_is_recovered(
+def test_moving_scene_is_recovered(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, shape: tuple[int, int, int]
 ) -> None:
     calibration = make_calibration(*shape)
@@ -54,9 +54,7 @@ def test_a_moving_scene_is_recovered(
     assert report.psnr_db > 22.0
 
 
-def test_the_report_says_what_was_done(
-    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
-) -> None:
+def test_report_describes_the_solve(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
     calibration = make_calibration()
     snapshot = expose(calibration, make_video())
     video, report = _engine(calibration).reconstruct(snapshot)
@@ -73,7 +71,7 @@ def test_the_report_says_what_was_done(
     assert report.psnr_db == pytest.approx(float((-10 * np.log10(mse)).mean()), abs=1e-3)
 
 
-def test_the_same_snapshot_gives_the_same_video(
+def test_same_snapshot_gives_same_video(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -85,7 +83,7 @@ def test_the_same_snapshot_gives_the_same_video(
     np.testing.assert_array_equal(first, again)
 
 
-def test_without_truth_no_psnr_is_claimed(
+def test_report_without_truth_has_no_psnr(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -93,7 +91,7 @@ def test_without_truth_no_psnr_is_claimed(
     assert _engine(calibration).reconstruct(snapshot)[1].psnr_db is None
 
 
-def test_truth_in_bytes_is_truth_in_fractions(
+def test_truth_in_bytes_equals_truth_in_fractions(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration, truth = make_calibration(), make_video()
@@ -105,7 +103,7 @@ def test_truth_in_bytes_is_truth_in_fractions(
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
-def test_counts_of_every_kind_are_taken(
+def test_counts_of_every_type_are_accepted(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, dtype: type[np.generic]
 ) -> None:
     calibration = dataclasses.replace(make_calibration(), full_scale_dn=45.0, dark=np.full((), 8.0, np.float32))
@@ -116,7 +114,7 @@ def test_counts_of_every_kind_are_taken(
     assert report.psnr_db > 24.0
 
 
-def test_pixels_that_no_mask_exposes_are_filled_in(
+def test_unexposed_pixels_are_filled_in(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     phi = make_calibration().phi.copy()
@@ -127,7 +125,7 @@ def test_pixels_that_no_mask_exposes_are_filled_in(
     assert report.saturated_fraction == 0.0
 
 
-def test_bad_pixels_have_no_say(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_bad_pixels_have_no_influence(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
     bad = np.zeros((32, 40), bool)
     bad[5, 6] = bad[20, 20:24] = True
     calibration, truth = make_calibration(bad_pixels=bad), make_video()
@@ -141,7 +139,7 @@ def test_bad_pixels_have_no_say(make_video: MakeVideo, make_calibration: MakeCal
     assert hot_report.residual == report.residual
 
 
-def test_counts_that_are_not_numbers_have_no_say(
+def test_non_finite_counts_have_no_influence(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -155,7 +153,7 @@ def test_counts_that_are_not_numbers_have_no_say(
     assert report.psnr_db > 24.0
 
 
-def test_saturated_pixels_leave_the_projection_and_are_counted(
+def test_saturated_pixels_are_excluded_and_counted(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     truth = make_video()
@@ -174,7 +172,7 @@ def test_saturated_pixels_leave_the_projection_and_are_counted(
     assert scores[0] > scores[1]
 
 
-def test_an_all_saturated_snapshot_is_still_a_finite_video(
+def test_fully_saturated_snapshot_gives_finite_video(
     make_calibration: MakeCalibration, make_video: MakeVideo, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -185,7 +183,7 @@ def test_an_all_saturated_snapshot_is_still_a_finite_video(
     assert report.residual == 0.0
 
 
-def test_a_dark_snapshot_gives_a_dark_video(make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_dark_snapshot_gives_dark_video(make_calibration: MakeCalibration, expose: Expose) -> None:
     calibration = make_calibration()
     black = np.zeros((4, 32, 40), np.float32)
     video, report = _engine(calibration).reconstruct(expose(calibration, black))
@@ -193,7 +191,7 @@ def test_a_dark_snapshot_gives_a_dark_video(make_calibration: MakeCalibration, e
     assert np.isfinite(report.residual)
 
 
-def test_a_mosaic_is_four_measurements_solved_alike(
+def test_mosaic_equals_four_measurements(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration, truth = make_calibration(bayer=BayerPhase.RGGB), make_video()
@@ -210,7 +208,7 @@ def test_a_mosaic_is_four_measurements_solved_alike(
     assert report.psnr_db is not None
 
 
-def test_all_planes_of_a_mosaic_are_denoised_as_one_batch(
+def test_planes_of_a_mosaic_are_denoised_in_one_batch(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     class Counting(IdentityDenoiser):
@@ -226,7 +224,7 @@ def test_all_planes_of_a_mosaic_are_denoised_as_one_batch(
     assert Counting.shapes == [(16, 16, 20)] * 3
 
 
-def test_without_a_prior_the_estimate_explains_the_measurement(
+def test_identity_prior_fits_the_measurement(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -235,7 +233,7 @@ def test_without_a_prior_the_estimate_explains_the_measurement(
     assert report.residual < 1e-6
 
 
-def test_a_smaller_budget_is_kept_and_said(
+def test_smaller_budget_is_kept_and_reported(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -244,7 +242,7 @@ def test_a_smaller_budget_is_kept_and_said(
     assert report.budget_limited
 
 
-def test_no_time_at_all_gives_the_minimum_of_iterations(
+def test_zero_time_gives_minimum_iterations(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -255,7 +253,7 @@ def test_no_time_at_all_gives_the_minimum_of_iterations(
 
 
 class Noting(IdentityDenoiser):
-    """Changes nothing, and notes the σ that it was asked for."""
+    """Changes nothing and records each σ."""
 
     def __init__(self) -> None:
         self.sigmas: list[float] = []
@@ -269,7 +267,7 @@ class Noting(IdentityDenoiser):
     ("budget", "higher"),
     [(Budget(16), 1.0), (Budget(40, time_s=0.0), 1.0), (Budget(7), (16 / 7) ** 0.5), (Budget(1), 4.0)],
 )
-def test_sigma_ends_at_its_lowest_and_higher_where_iterations_are_few(
+def test_sigma_ends_at_lowest_or_higher_with_few_iterations(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, budget: Budget, higher: float
 ) -> None:
     calibration, noting = make_calibration(), Noting()
@@ -278,7 +276,7 @@ def test_sigma_ends_at_its_lowest_and_higher_where_iterations_are_few(
     assert noting.sigmas[-1] == pytest.approx(higher * settings.sigma_last)
 
 
-def test_from_a_still_image_sigma_ends_at_its_lowest_however_few_iterations(
+def test_sigma_from_still_image_always_ends_at_lowest(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     """As in the paper."""
@@ -288,7 +286,7 @@ def test_from_a_still_image_sigma_ends_at_its_lowest_however_few_iterations(
     assert noting.sigmas[-1] == TV.sigma_last
 
 
-def test_a_denoiser_that_breaks_gives_the_still_image_and_says_so(
+def test_diverged_solve_returns_still_image_and_reports_it(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     class Broken(IdentityDenoiser):
@@ -315,9 +313,7 @@ def test_plain_and_accelerated_iterations_differ(
     assert scores[0] != scores[1]
 
 
-def test_the_video_belongs_to_the_caller(
-    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
-) -> None:
+def test_video_is_owned_by_the_caller(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
     calibration = make_calibration()
     engine, snapshot = _engine(calibration), expose(calibration, make_video())
     first, _ = engine.reconstruct(snapshot)
@@ -326,11 +322,11 @@ def test_the_video_belongs_to_the_caller(
     np.testing.assert_array_equal(engine.reconstruct(snapshot)[0], copy)
 
 
-def test_warming_up_tells_what_an_iteration_takes(make_calibration: MakeCalibration) -> None:
+def test_warm_up_returns_iteration_time(make_calibration: MakeCalibration) -> None:
     assert 0.0 < _engine(make_calibration()).warm_up() < 10.0
 
 
-def test_a_controller_and_an_engine_work_together(
+def test_budget_controller_works_with_engine(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
@@ -352,7 +348,7 @@ def test_a_controller_and_an_engine_work_together(
         ({"truth": np.zeros((3, 32, 40))}, r"truth of snapshot 7.*\(4, 32, 40\).*\(3, 32, 40\)"),
     ],
 )
-def test_a_snapshot_of_another_calibration_is_refused(
+def test_snapshot_of_other_calibration_is_refused(
     make_video: MakeVideo,
     make_calibration: MakeCalibration,
     expose: Expose,
@@ -366,7 +362,7 @@ def test_a_snapshot_of_another_calibration_is_refused(
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GRBG])
-def test_who_watches_sees_the_video_after_every_iteration(
+def test_watch_receives_video_of_every_iteration(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, bayer: BayerPhase | None
 ) -> None:
     calibration = make_calibration(bayer=bayer)
@@ -377,12 +373,12 @@ def test_who_watches_sees_the_video_after_every_iteration(
     assert not torch.equal(seen[0], seen[-1])
 
 
-def test_an_unknown_solver_is_named(make_calibration: MakeCalibration) -> None:
+def test_unknown_solver_is_named(make_calibration: MakeCalibration) -> None:
     with pytest.raises(ConfigError, match=r"one of gap, admm.*'ista'"):
         _engine(make_calibration(), dataclasses.replace(TV, solver="ista"))
 
 
-def test_running_out_of_device_memory_is_a_fault_of_the_device(
+def test_out_of_device_memory_is_a_device_memory_error(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     def greedy(frames: torch.Tensor, sigma: float) -> torch.Tensor:
@@ -395,7 +391,7 @@ def test_running_out_of_device_memory_is_a_fault_of_the_device(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_the_gpu_agrees_with_the_cpu(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_gpu_agrees_with_cpu(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
     calibration = make_calibration()
     snapshot = expose(calibration, make_video())
     on_cpu, _ = _engine(calibration).reconstruct(snapshot)
@@ -405,7 +401,7 @@ def test_the_gpu_agrees_with_the_cpu(make_video: MakeVideo, make_calibration: Ma
 
 @pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=_GPU)])
 @pytest.mark.parametrize("time_s", [None, 100.0])
-def test_solves_begun_one_ahead_come_out_as_if_alone(
+def test_overlapping_solves_equal_single_ones(
     make_video: MakeVideo,
     make_calibration: MakeCalibration,
     expose: Expose,
@@ -432,7 +428,7 @@ def test_solves_begun_one_ahead_come_out_as_if_alone(
     assert engines[1].fault == ""
 
 
-def test_what_is_raised_between_iterations_ends_the_solve(
+def test_exception_between_iterations_ends_the_solve(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     class Unwanted(Exception):  # noqa: N818 - not an error
@@ -455,7 +451,7 @@ def test_what_is_raised_between_iterations_ends_the_solve(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("bayer", [None, BayerPhase.BGGR])
-def test_the_gpu_in_16_bits_agrees_with_the_cpu_in_float32(
+def test_gpu_in_16_bits_agrees_with_cpu_in_float32(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, bayer: BayerPhase | None
 ) -> None:
     calibration = make_calibration(8, 64, 96, bayer=bayer)
@@ -470,7 +466,7 @@ def test_the_gpu_in_16_bits_agrees_with_the_cpu_in_float32(
     assert report.psnr_db is not None
 
 
-def test_masks_that_are_displaced_during_a_solve_move_with_the_next(
+def test_masks_shifted_during_a_solve_apply_to_the_next(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()

@@ -1,4 +1,4 @@
-"""Measurements at the edge of what makes sense: each is solved, and solved rightly.
+"""Extreme measurements: each is solved correctly.
 
 The reference is the algorithm written a second time, frame by frame and in float64, with none of the engine's code.
 """
@@ -124,7 +124,7 @@ EDGES: dict[str, tuple[tuple[int, int, int], str, dict[str, object]]] = {
     [(Precision.FLOAT32, 5e-5, 2e-4), (Precision.HALF, 5e-3, 4e-2)],
     ids=["float32", "half"],
 )
-def test_the_result_is_that_of_the_algorithm_in_double_precision(  # noqa: PLR0917 - cases and fixtures
+def test_result_equals_double_precision_reference(  # noqa: PLR0917 - cases and fixtures
     edge: str,
     precision: Precision,
     rms: float,
@@ -144,7 +144,7 @@ def test_the_result_is_that_of_the_algorithm_in_double_precision(  # noqa: PLR09
     assert report.start_reason == "no_warm_start"
     reference = _reference(calibration, snapshot.counts)
     if edge == "a single pixel" and precision is Precision.HALF:
-        rms *= 5  # all that the network sees around it is padding: what it rounds is not evened out by neighbours
+        rms *= 5  # the network sees only padding around it, so that neighbours do not average out rounding
     assert float(np.sqrt(np.mean((video - reference) ** 2))) < rms
     np.testing.assert_allclose(video, reference, rtol=0, atol=most)
     assert (report.saturated_fraction > 0) == ("saturation_dn" in options)
@@ -157,7 +157,7 @@ def test_the_result_is_that_of_the_algorithm_in_double_precision(  # noqa: PLR09
     w=st.integers(1, 9),
     relaxation=st.sampled_from([0.0, 1.0, 1.5]),
 )
-def test_every_projection_explains_a_grey_measurement_to_float_precision(
+def test_projection_fits_grey_measurement_to_float_precision(
     seed: int, b: int, h: int, w: int, relaxation: float
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -175,7 +175,7 @@ def test_every_projection_explains_a_grey_measurement_to_float_precision(
     y_acc = y
     start = cold_start(y, phi, r_inv)
     for d in gap(start, y, phi, r_inv, denoise=blur, sigmas=[0.5, 0.3, 0.2], relaxation=relaxation):
-        # Accelerated, it is the accumulated measurement that is explained.
+        # With acceleration the accumulated measurement is fitted.
         y_acc = y_acc + relaxation * missing
         torch.testing.assert_close(explained[-1][r_inv > 0], y_acc[r_inv > 0], rtol=1e-5, atol=1e-5)
         missing = y - forward(phi, d)

@@ -1,4 +1,4 @@
-"""Settings become an algorithm and a λ rule; a rig can name each of them."""
+"""Algorithms and λ rules made from settings and from a rig."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_gap_receives_relaxation_and_admm_gamma() -> None:
         (LambdaRule.RESIDUAL, ResidualRule),
     ],
 )
-def test_each_rule_is_made_by_its_name_and_told_what_it_looks_at(name: LambdaRule, kind: type) -> None:
+def test_each_rule_is_made_by_name_with_its_observer(name: LambdaRule, kind: type) -> None:
     rule, observe = make_rule(SolverSettings(lambda_rule=name), Y, PHI, R_INV)
     assert type(rule) is kind
     assert (observe is None) is (name is LambdaRule.MONOTONE)
 
 
-def test_a_rig_can_name_every_solver() -> None:
+def test_rig_accepts_every_solver() -> None:
     annotation = ReconstructSection.model_fields["solver"].annotation
     assert annotation is not None
     literal, none = get_args(annotation)
@@ -66,7 +66,7 @@ def test_a_rig_can_name_every_solver() -> None:
     assert none is type(None)
 
 
-def test_what_a_rig_says_of_the_solver_arrives_and_the_rest_suits_the_denoiser() -> None:
+def test_rig_settings_override_denoiser_defaults() -> None:
     rig = parse_rig(
         """
         [reconstruct]
@@ -101,7 +101,7 @@ def test_auto_denoiser_on_a_large_gpu_is_the_full_network(
     assert denoiser.name == name
 
 
-def test_settings_that_were_recorded_are_read_back_as_they_were() -> None:
+def test_recorded_settings_round_trip() -> None:
     section = ReconstructSection(lambda_rule=LambdaRule.ADAPTIVE, sigma_shape=Shape.STEPWISE, solver="admm", gamma=0.5)
     _, settings = make_prior(section, torch.device("cpu"))
     report = json.loads(json.dumps(describe_solver(section, "tv", settings)))

@@ -12,12 +12,12 @@ from scipy.ndimage import gaussian_filter
 from sci_stream.recon.metrics import psnr, psnr_per_frame, ssim, ssim_per_frame, unsupported_texture
 
 
-def test_a_tenth_of_the_peak_everywhere_is_twenty_decibels() -> None:
+def test_error_of_a_tenth_of_peak_is_twenty_decibels() -> None:
     truth = torch.zeros(3, 5, 7)
     assert psnr(truth + 0.1, truth) == pytest.approx(20.0, abs=1e-5)
 
 
-def test_the_mean_is_of_decibels_not_of_errors() -> None:
+def test_mean_is_of_decibels_not_of_errors() -> None:
     truth = torch.zeros(2, 4, 4)
     x = torch.stack([torch.full((4, 4), 0.1), torch.full((4, 4), 0.01)])
     assert psnr_per_frame(x, truth).tolist() == pytest.approx([20.0, 40.0], abs=1e-4)
@@ -30,7 +30,7 @@ def test_equal_frames_have_infinite_psnr_and_ssim_one() -> None:
     assert ssim(x, x) == pytest.approx(1.0)
 
 
-def test_ssim_agrees_with_its_definition_computed_another_way() -> None:
+def test_ssim_equals_independent_computation() -> None:
     random = np.random.default_rng(0)
     truth = random.random((24, 30))
     x = np.clip(truth + 0.1 * random.standard_normal(truth.shape), 0, 1)
@@ -53,12 +53,12 @@ def test_ssim_keeps_batch_dimensions() -> None:
     assert psnr_per_frame(x, x + 0.1).shape == (2, 3)
 
 
-def test_shapes_must_agree() -> None:
+def test_different_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="one shape"):
         psnr(torch.zeros(2, 4, 4), torch.zeros(1, 4, 4))
 
 
-def test_ssim_needs_room_for_its_window() -> None:
+def test_frame_smaller_than_ssim_window_is_refused() -> None:
     with pytest.raises(ValueError, match="11×11"):
         ssim(torch.zeros(1, 10, 40), torch.zeros(1, 10, 40))
 

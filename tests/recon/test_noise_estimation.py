@@ -16,7 +16,7 @@ def masks(seed: int = 0) -> torch.Tensor:
 
 
 def smooth_scene() -> torch.Tensor:
-    """Return frames (P, B, H, W) with a gradient of brightness, all alike."""
+    """Return frames (P, B, H, W) with a gradient of brightness, all equal."""
     ramp = torch.linspace(0.1, 0.9, W).expand(P, B, H, W)
     return ramp.contiguous()
 

@@ -1,4 +1,4 @@
-"""Quality on the published benchmark: real high-speed video, simulated measurements, the truth known."""
+"""Quality on the published benchmark sets, which have ground truth."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def _weights(data_dir: Path) -> Path:
     return data_dir / "weights" / "ipol_net_gray.pth"
 
 
-def test_gap_tv_is_as_good_as_published_on_traffic(data_dir: Path) -> None:
+def test_gap_tv_reaches_published_psnr_on_traffic(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "traffic48_cacti.mat")
     reports = _solve(benchmark, "tv", None, 24, list(range(6)), along_time=False, linear_start=False)
     assert _mean_db(reports) == pytest.approx(20.89, abs=0.35)
     assert max(report.residual for report in reports) < 0.1
 
 
-def test_gap_tv_is_as_good_as_published_on_crash(data_dir: Path) -> None:
+def test_gap_tv_reaches_published_psnr_on_crash(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat")
     assert _mean_db(_solve(benchmark, "tv", None, 24, list(range(4)), along_time=False)) > 24.5
 
 
-def test_a_dozen_iterations_with_ffdnet_on_a_crop_already_beat_gap_tv(data_dir: Path) -> None:
+def test_twelve_ffdnet_iterations_on_crop_beat_gap_tv(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "traffic48_cacti.mat", crop=128)
     (learnt,) = _solve(benchmark, "ffdnet", _weights(data_dir), 10, [1])
     (classical,) = _solve(benchmark, "tv", None, 24, [1], along_time=False)
@@ -79,7 +79,7 @@ def test_a_dozen_iterations_with_ffdnet_on_a_crop_already_beat_gap_tv(data_dir: 
     assert learnt.psnr_db > classical.psnr_db + 0.5
 
 
-def test_following_the_residual_keeps_fine_detail_that_the_schedule_smooths_away(data_dir: Path) -> None:
+def test_residual_rule_keeps_fine_detail(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=64)
     plain = {"along_time": False, "linear_start": False, "sigma_first": 50 / 255}
     by_rule = {
@@ -89,7 +89,7 @@ def test_following_the_residual_keeps_fine_detail_that_the_schedule_smooths_away
     assert by_rule[LambdaRule.RESIDUAL] > by_rule[LambdaRule.MONOTONE] + 1.0
 
 
-def test_denoising_along_time_in_turn_gains_on_real_video(data_dir: Path) -> None:
+def test_denoising_along_time_gains_on_real_video(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=64)
     cycle_denoisers, frames = (
         _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], along_time=on)) for on in (True, False)
@@ -99,6 +99,6 @@ def test_denoising_along_time_in_turn_gains_on_real_video(data_dir: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # 160 s on two idle cores
-def test_gap_ffdnet_is_as_good_as_published_on_traffic(data_dir: Path) -> None:
+def test_gap_ffdnet_reaches_published_psnr_on_traffic(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "traffic48_cacti.mat")
     assert _mean_db(_solve(benchmark, "ffdnet", _weights(data_dir), 40, list(range(6)))) > 23.5

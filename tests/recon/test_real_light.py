@@ -1,4 +1,4 @@
-"""Behind masks that are not quite those of the calibration, what moves is free of false texture."""
+"""Slightly wrong masks cause no false texture where something moves."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def test_every_denoiser_has_defaults_on_every_device(denoiser: str, device: str)
     assert settings.schedule.ladder(settings.iterations)[-1] == settings.sigma_last
 
 
-def test_a_slow_device_is_given_fewer_iterations_of_a_slow_prior() -> None:
+def test_slow_prior_has_fewer_iterations_on_slow_device() -> None:
     cpu, cuda = (default_settings(torch.device(name), "ffdnet") for name in ("cpu", "cuda"))
     assert cpu.iterations < cuda.iterations
 
@@ -33,12 +33,12 @@ def test_denoisers_of_single_frames_are_applied_along_time_by_default() -> None:
     assert along_time == {"ffdnet", "ffdnet-lite", "tv"}  # wnnm and vbm4d see the whole video, identity does nothing
 
 
-def test_the_second_of_two_priors_takes_over_at_its_share_of_the_levels() -> None:
+def test_switch_sigma_follows_share_of_levels() -> None:
     settings = SolverSettings(sigma_first=0.4, sigma_last=0.1, switch_at=0.5)
     assert settings.switch_sigma == pytest.approx(0.2)
 
 
-def test_defaults_of_an_unknown_denoiser_name_the_known_ones() -> None:
+def test_unknown_denoiser_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite, identity, tv.*'bm3d'"):
         default_settings(torch.device("cpu"), "bm3d")
 
@@ -61,6 +61,6 @@ def test_defaults_of_an_unknown_denoiser_name_the_known_ones() -> None:
         ({"switch_at": 1.5}, "switch_at = 1.5"),
     ],
 )
-def test_a_value_out_of_its_range_is_named(wrong: dict[str, float], said: str) -> None:
+def test_value_out_of_range_is_named(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         SolverSettings(**wrong)  # type: ignore[arg-type]  # the values are of mixed types, one a case

@@ -39,7 +39,7 @@ def test_wrong_tokens_block_their_address_only() -> None:
     guesses = [gate.admit("10.0.0.1", ["wrong"], 0.0, 0.0) for _ in range(100)]
     assert guesses.count(AccessDecision.TOKEN) == 10
     assert guesses[-1] is AccessDecision.RATE
-    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is AccessDecision.RATE, "it would learn that it guessed right"
+    assert gate.admit("10.0.0.1", ["hush"], 0.0, 0.0) is AccessDecision.RATE, "it would reveal a correct guess"
     assert gate.admit("10.0.0.2", ["hush"], 0.0, 0.0) is AccessDecision.OPEN
     assert gate.admit("10.0.0.1", ["hush"], 10.0, 0.0) is AccessDecision.OPEN
     assert gate.refused == {"token": 10, "rate": 91}

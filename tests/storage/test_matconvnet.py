@@ -68,25 +68,25 @@ def test_another_network_is_refused(tmp_path: Path, shapes: list[tuple[int, ...]
         read_matconvnet(_write(tmp_path / "net.mat", shapes))
 
 
-def test_a_kernel_of_another_dimension_is_refused(tmp_path: Path) -> None:
+def test_kernel_of_another_dimension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"net\.mat cannot be read.*\(4, 5\)"):
         read_matconvnet(_write(tmp_path / "net.mat", [(4, 5)]))
 
 
-def test_an_older_matlab_file_is_refused(tmp_path: Path) -> None:
+def test_older_matlab_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "old.mat"
     scipy.io.savemat(path, {"net": 1})
     with pytest.raises(WeightsError, match=r"old\.mat cannot be read.*MATLAB 7\.3"):
         read_matconvnet(path)
 
 
-def test_an_hdf5_file_without_a_network_is_refused(tmp_path: Path) -> None:
+def test_hdf5_file_without_a_network_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "other.mat", "w") as file:
         file["meas"] = np.zeros(3)
     with pytest.raises(WeightsError, match=r"other\.mat cannot be read"):
         read_matconvnet(tmp_path / "other.mat")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"nowhere\.mat does not exist"):
         read_matconvnet(tmp_path / "nowhere.mat")

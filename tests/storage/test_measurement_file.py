@@ -1,4 +1,4 @@
-"""Measurements and masks come in from files as researchers have them."""
+"""Measurements and masks are read from all common file formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many recordings are replayed once each, with the results of single replays, whatever becomes of the workers."""
+"""Batch replay: each recording once, equal to a single replay, even if workers are killed."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_replays_of_one_name_are_refused(recordings: list[Path], tmp_path: Path)
     assert [job.out.name for job in beside] == ["run000_replay.h5", "run000_replay.h5"]
 
 
-def test_job_appears_at_once_and_repeats_nothing(recordings: list[Path], tmp_path: Path) -> None:
+def test_job_output_appears_complete_and_is_not_repeated(recordings: list[Path], tmp_path: Path) -> None:
     (job,) = plan_jobs(recordings[:1], tmp_path / "out", ReplayPlan(device="cpu"))
     first = run_job_at_once(job)
     assert (first.state, first.snapshots) == (JobState.DONE, N)
@@ -139,7 +139,7 @@ def test_job_appears_at_once_and_repeats_nothing(recordings: list[Path], tmp_pat
     assert (refused.state, "not from this replay" in refused.error) == (JobState.FAILED, True)
 
 
-def test_failed_job_is_named_and_the_others_go_on(recordings: list[Path], tmp_path: Path) -> None:
+def test_failed_job_is_named_and_others_continue(recordings: list[Path], tmp_path: Path) -> None:
     recordings[1].write_text("not a recording")
     results = list(run_jobs(plan_jobs(recordings, tmp_path / "out", ReplayPlan(device="cpu"))))
     assert [result.state for result in results] == ["done", "failed", "done", "done"]
@@ -212,13 +212,13 @@ def test_batch_survives_killed_workers_and_equals_single_replays(
     assert sorted(arrived) == [path.name for path in recordings]
     for single, result in zip(expected, results[:3], strict=True):
         np.testing.assert_array_equal(video(Path(result.out)), video(single))
-    # Nothing else is left, not even of the killed ones.
+    # Nothing else is left, not even by the killed workers.
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [path.name for path in recordings[:3]]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_recording_that_ends_its_workers_is_named_and_the_others_go_on(
+def test_recording_that_kills_workers_is_named_and_others_continue(
     recordings: list[Path], tmp_path: Path, sleeping: str
 ) -> None:
     pytest.importorskip("distributed")
@@ -227,7 +227,7 @@ def test_recording_that_ends_its_workers_is_named_and_the_others_go_on(
     with connect(ClusterOptions(workers=2, threads=1, dashboard="")) as client:
         results = run_batch(plan_jobs([deadly, *recordings], tmp_path / "out", plan), client)
     assert [result.state for result in results] == ["failed", "done", "done", "done", "done"]
-    assert "worker after worker died at it" in results[0].error
+    assert "every worker that ran it died" in results[0].error
 
 
 @pytest.mark.slow

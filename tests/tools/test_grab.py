@@ -10,7 +10,7 @@ from sci_stream.tools.grab import Intervals, grab
 from tests.drivers.camera_kit import SHOTS, simulated
 
 
-def test_it_takes_as_many_as_asked_for_and_closes_the_camera() -> None:
+def test_grab_takes_requested_number_and_closes_camera() -> None:
     camera = simulated(snapshots=10)
     report, frames = grab(camera, 4, keep=True)
     assert report.frames == len(frames) == 4
@@ -19,7 +19,7 @@ def test_it_takes_as_many_as_asked_for_and_closes_the_camera() -> None:
         camera.start()
 
 
-def test_a_camera_that_ends_gives_fewer() -> None:
+def test_exhausted_camera_gives_fewer_frames() -> None:
     report, frames = grab(simulated(), 100)
     assert report.frames == SHOTS
     assert frames == []
@@ -36,7 +36,7 @@ def test_gaps_and_repeats_are_counted_over_a_wrap_around() -> None:
     assert 0 < report.gaps <= report.missed
 
 
-def test_the_rate_and_the_jitter_are_told_on_both_clocks() -> None:
+def test_rate_and_jitter_are_reported_for_both_clocks() -> None:
     report, _ = grab(simulated(snapshot_rate_hz=200, loop_snapshots=1), SHOTS)
     assert report.clock == "simulated"
     assert report.camera is not None
@@ -46,22 +46,22 @@ def test_the_rate_and_the_jitter_are_told_on_both_clocks() -> None:
     assert report.rate_hz > 0
 
 
-def test_intervals_are_those_between_stamps() -> None:
+def test_intervals_are_between_timestamps() -> None:
     assert Intervals.of([0, 1_000_000_000, 3_000_000_000]) == Intervals(1.5, 0.5, 2.0)
     assert Intervals.of([None, 5]) is None
 
 
-def test_a_camera_that_sends_nothing_is_told_from_one_that_is_slow() -> None:
+def test_silent_camera_times_out_and_slow_one_does_not() -> None:
     with pytest.raises(CameraError, match=r"No frame within 0\.1 s after 0.*trigger"):
         grab(simulated(trigger="software"), 1, timeout_s=0.1)
 
 
-def test_more_than_memory_should_hold_is_refused_before_the_first_frame() -> None:
+def test_too_many_frames_are_refused_before_the_first() -> None:
     with pytest.raises(InputError, match="Too many frames to keep"):
         grab(simulated(), 10**7, keep=True)
 
 
-def test_progress_is_told_frame_by_frame() -> None:
+def test_progress_is_reported_for_each_frame() -> None:
     result: list[int] = []
     sizes: list[int] = []
     grab(simulated(), SHOTS, progress=result.append, opened=lambda found: sizes.append(found.width_px))

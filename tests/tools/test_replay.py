@@ -125,7 +125,7 @@ def quality_db(path: Path, seqs: tuple[int, ...] = tuple(range(6))) -> float:
     return float(np.mean(-10 * np.log10(errors)))
 
 
-def test_live_equals_offline(recorded: Path) -> None:
+def test_replay_equals_live_result(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan())
     assert (done.done, done.total, done.before, done.complete) == (7, 7, 0, True)
     found = compare_recordings(recorded, done.path)
@@ -133,7 +133,7 @@ def test_live_equals_offline(recorded: Path) -> None:
     # Both are stored in float16: what floating point does before shows in its last place at most.
     assert max(one.most_difference for one in found.snapshots) <= 2**-10
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
-        assert again.video.seqs.tolist() == list(range(7)), "also the one that was left raw"
+        assert again.video.seqs.tolist() == list(range(7)), "including the raw-only one"
         assert again.table["iterations"].tolist() == [*ITERATIONS, 8]
         for column in ("epoch", "camera_frame_id", "host_time_ns", "start", "start_reason"):
             assert again.table[column][:6].tolist() == live.table[column][:6].tolist()
@@ -150,7 +150,7 @@ def test_live_equals_offline(recorded: Path) -> None:
     ],
     ids=["another prior", "other settings"],
 )
-def test_what_was_set_in_mid_series_holds_from_there_on_in_a_replay_too(
+def test_replay_follows_settings_changed_during_series(
     tmp_path: Path, calibration: Calibration, changed: ReconstructSection
 ) -> None:
     recorded = Live(calibration, SECTION, changed=(3, changed)).record(tmp_path / "run.h5")
@@ -161,7 +161,7 @@ def test_what_was_set_in_mid_series_holds_from_there_on_in_a_replay_too(
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
         assert again.table["solver"][:6].tolist() == live.table["solver"][:6].tolist()
         assert len(set(again.table["solver"].tolist())) == 2
-        assert again.table["solver"][6] == again.table["solver"][5], "the one that was left raw, as those before it"
+        assert again.table["solver"][6] == again.table["solver"][5], "the raw-only one, as those before it"
         assert set(again.notes["solvers"]) == {name.decode() for name in again.table["solver"].tolist()}
         assert again.parent is not None
         assert again.parent["replayed_with"]["solvers"] == again.notes["solvers"]
@@ -171,16 +171,16 @@ def test_what_was_set_in_mid_series_holds_from_there_on_in_a_replay_too(
         assert again.table["iterations"].tolist() == [9] * 7
 
 
-def test_masks_that_were_moved_in_mid_series_are_moved_in_a_replay_too(
-    tmp_path: Path, calibration: Calibration
-) -> None:
+def test_replay_follows_masks_shifted_during_series(tmp_path: Path, calibration: Calibration) -> None:
     near, far = Displacement(x=(0.0, 0.0, 0.7, 0.3, 0.0)), Displacement((1, -1), y=(0.0, -1 / 30, 1.0, 1 / 30, 0.0))
     recorded = Live(calibration, SECTION, moves={2: near, 3: far, 5: NO_DISPLACEMENT}).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
     found = compare_recordings(recorded, done.path)
     assert max(one.most_difference for one in found.snapshots) <= 2**-10
     as_calibrated = Live(calibration, SECTION).record(tmp_path / "still.h5")
-    assert compare_recordings(recorded, as_calibrated).snapshots[3].most_difference > 0.01, "a test of anything at all"
+    assert compare_recordings(recorded, as_calibrated).snapshots[3].most_difference > 0.01, (
+        "otherwise nothing is tested"
+    )
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
         result = [b"", b"", near.to_text.encode(), far.to_text.encode(), far.to_text.encode(), b""]
         assert live.table["masks_at"].tolist() == [*result, b""]
@@ -196,14 +196,14 @@ def test_masks_that_were_moved_in_mid_series_are_moved_in_a_replay_too(
     assert max(one.most_difference for one in compare_recordings(recorded, part.path).snapshots) <= 2**-10
 
 
-def test_a_recording_of_before_rows_told_of_masks_replays_as_calibrated(recorded: Path) -> None:
+def test_recording_without_mask_column_replays_as_calibrated(recorded: Path) -> None:
     with h5py.File(recorded, "r+") as file:
         del file["rows/masks_at"]
     done = replay(recorded, ReplayPlan())
     assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
-def test_settings_that_are_named_but_not_told_are_said(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_settings_of_rows_are_logged(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:
     with h5py.File(recorded, "r+") as file:
         names = file["rows/solver"][:]
         names[4:6] = b"0123456789ab"
@@ -213,7 +213,7 @@ def test_settings_that_are_named_but_not_told_are_said(recorded: Path, caplog: p
     assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
-def test_a_recording_of_before_rows_named_settings_replays_by_the_ones_it_tells(recorded: Path) -> None:
+def test_recording_without_solver_column_uses_its_notes(recorded: Path) -> None:
     with h5py.File(recorded, "r+") as file:
         del file["rows/solver"]
     with sci_stream.open(recorded) as recording:
@@ -222,7 +222,7 @@ def test_a_recording_of_before_rows_named_settings_replays_by_the_ones_it_tells(
     assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
-def test_the_result_names_its_parent_and_how_it_was_made(recorded: Path) -> None:
+def test_result_names_parent_and_settings(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan(solver=SolverChanges(iterations=9)))
     assert done.path == recorded.with_name("run_replay.h5")
     with sci_stream.open(done.path) as again:
@@ -239,22 +239,22 @@ def test_the_result_names_its_parent_and_how_it_was_made(recorded: Path) -> None
         assert live.parent is None
 
 
-def test_it_can_be_given_more_iterations(recorded: Path) -> None:
+def test_more_iterations_can_be_requested(recorded: Path) -> None:
     more = replay(recorded, ReplayPlan(out=recorded.with_name("more.h5"), solver=SolverChanges(iterations=24)))
     with sci_stream.open(more.path) as again, sci_stream.open(recorded) as live:
         assert set(again.table["iterations"].tolist()) == {24}
         assert not np.array_equal(again.video_of(1), live.video_of(1))
 
 
-def test_a_better_prior_makes_it_better(recorded: Path) -> None:
+def test_better_prior_improves_the_result(recorded: Path) -> None:
     other = replay(recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite")))
     assert quality_db(other.path) > quality_db(recorded) + 0.5
     with sci_stream.open(other.path) as again:
         assert [result["denoiser"] for result in again.notes["solvers"].values()] == ["ffdnet-lite"]
-        assert set(again.table["iterations"].tolist()) == {20}, "what suits the prior, not what suited the other"
+        assert set(again.table["iterations"].tolist()) == {20}, "the defaults of the new prior, not of the recorded one"
 
 
-def test_a_better_calibration_makes_it_better(tmp_path: Path, calibration: Calibration) -> None:
+def test_better_calibration_improves_the_result(tmp_path: Path, calibration: Calibration) -> None:
     wrong = dataclasses.replace(calibration, phi=np.roll(calibration.phi, 1, axis=0))
     truth = Live(calibration, SECTION)
 
@@ -272,14 +272,14 @@ def test_a_better_calibration_makes_it_better(tmp_path: Path, calibration: Calib
         assert again.parent["calibration_hash"] == wrong.hash
 
 
-def test_a_recording_without_noted_settings_is_solved_by_its_rig(tmp_path: Path, calibration: Calibration) -> None:
+def test_recording_without_notes_uses_its_rig(tmp_path: Path, calibration: Calibration) -> None:
     rig = '[reconstruct]\ndenoiser = "tv"\niterations = 8\nsigma_first = 0.3\nsigma_last = 0.02\n'
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
     assert all(one.most_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
 
 
-def test_a_stopped_replay_is_resumed_to_the_same_result(recorded: Path) -> None:
+def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
     whole = replay(recorded, ReplayPlan(out=recorded.with_name("whole.h5")))
     result: list[int] = []
 
@@ -304,10 +304,10 @@ def test_a_stopped_replay_is_resumed_to_the_same_result(recorded: Path) -> None:
         assert joined.ledger is not None
         assert joined.ledger["reconstructed"] == 7
     third = replay(recorded, ReplayPlan(out=parts, resume=True))
-    assert (third.before, third.done, third.complete) == (7, 7, True), "nothing is left to do"
+    assert (third.before, third.done, third.complete) == (7, 7, True), "everything is done"
 
 
-def test_only_the_same_replay_is_resumed(recorded: Path) -> None:
+def test_resume_refuses_a_different_replay(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan())
     with pytest.raises(StorageError, match=r"run_replay\.h5 exists.*--resume"):
         replay(recorded, ReplayPlan())
@@ -317,7 +317,7 @@ def test_only_the_same_replay_is_resumed(recorded: Path) -> None:
         replay(done.path, ReplayPlan())
 
 
-def test_a_range_is_inclusive(recorded: Path) -> None:
+def test_range_is_inclusive(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan(first=2, last=4))
     with sci_stream.open(done.path) as again:
         assert again.video.seqs.tolist() == [2, 3, 4]
@@ -326,7 +326,7 @@ def test_a_range_is_inclusive(recorded: Path) -> None:
         replay(recorded, ReplayPlan(first=7, last=9))
 
 
-def test_at_the_recorded_pace_it_takes_as_long_as_the_run_did(recorded: Path) -> None:
+def test_live_replay_keeps_the_recorded_pace(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan(live=True))
     assert done.complete
     assert done.seconds >= 6 * 0.02
@@ -335,7 +335,7 @@ def test_at_the_recorded_pace_it_takes_as_long_as_the_run_did(recorded: Path) ->
         assert again.parent["replayed_with"]["live"]
 
 
-def test_what_does_not_fit_is_said(recorded: Path, tmp_path: Path, calibration: Calibration) -> None:
+def test_unfit_options_are_refused(recorded: Path, tmp_path: Path, calibration: Calibration) -> None:
     other = Calibration(calibration.phi[:2], dark=64.0, full_scale_dn=900.0, bayer=BayerPhase.RGGB)
     save_calibration(tmp_path / "two.h5", other)
     with pytest.raises(CalibrationError, match=r"two\.h5 does not fit.*\(3, 24, 32\).*\(2, 24, 32\)"):
@@ -352,7 +352,7 @@ def test_what_does_not_fit_is_said(recorded: Path, tmp_path: Path, calibration: 
         replay(tmp_path / "missing.h5", ReplayPlan())
 
 
-def test_weights_that_are_gone_or_others_by_now_are_not_used_silently(tmp_path: Path, calibration: Calibration) -> None:
+def test_missing_or_changed_weights_are_refused(tmp_path: Path, calibration: Calibration) -> None:
     weights = tmp_path / "mine.safetensors"
     weights.write_bytes(shipped_weights("ffdnet-lite").read_bytes())
     section = ReconstructSection(denoiser="ffdnet-lite", weights=weights, iterations=8)
@@ -371,9 +371,7 @@ def test_weights_that_are_gone_or_others_by_now_are_not_used_silently(tmp_path: 
         replay(recorded, ReplayPlan(out=tmp_path / "again.h5"))
 
 
-def test_a_recording_that_lost_its_calibration_needs_one(
-    recorded: Path, tmp_path: Path, calibration: Calibration
-) -> None:
+def test_recording_without_calibration_needs_one(recorded: Path, tmp_path: Path, calibration: Calibration) -> None:
     with h5py.File(recorded, "r+") as file:
         del file["calibration"]
     with pytest.raises(FileFormatError, match=r"run\.h5 is incomplete; expected a group 'calibration'"):

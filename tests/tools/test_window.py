@@ -11,14 +11,14 @@ from sci_stream.errors import EnvironmentFault
 from sci_stream.tools.window import FrameClock, compose, require_screen
 
 
-def test_without_a_screen_it_is_said_what_to_do_instead() -> None:
+def test_window_without_screen_error_names_the_page() -> None:
     with pytest.raises(EnvironmentFault, match="live page"):
         require_screen({"DISPLAY": ""})
     require_screen({"DISPLAY": ":0"})
     require_screen({"WAYLAND_DISPLAY": "wayland-0"})
 
 
-def test_all_frames_are_shown_over_the_time_until_the_next_snapshot() -> None:
+def test_frames_fill_the_time_until_the_next_snapshot() -> None:
     clock = FrameClock()
     for n in range(10):
         clock.arrived(8, 0.4 * n)
@@ -27,7 +27,7 @@ def test_all_frames_are_shown_over_the_time_until_the_next_snapshot() -> None:
 
 
 @given(times=st.lists(st.floats(0, 30), min_size=1, max_size=20), n=st.integers(1, 32), later=st.floats(0, 60))
-def test_the_index_is_always_one_of_the_frames(times: list[float], n: int, later: float) -> None:
+def test_index_is_always_a_frame(times: list[float], n: int, later: float) -> None:
     clock = FrameClock()
     assert clock.index(0.0) <= 0
     for now_s in sorted(times):
@@ -35,7 +35,7 @@ def test_the_index_is_always_one_of_the_frames(times: list[float], n: int, later
     assert 0 <= clock.index(max(times) + later) < n
 
 
-def test_pausing_and_stepping_stay_within_the_snapshot() -> None:
+def test_pause_and_step_stay_within_the_snapshot() -> None:
     clock = FrameClock()
     clock.arrived(3, 0.0)
     clock.toggle_pause(0.0)
@@ -48,7 +48,7 @@ def test_pausing_and_stepping_stay_within_the_snapshot() -> None:
     assert clock.index(52.0) == 2
 
 
-def test_frame_and_coded_snapshot_stand_side_by_side_above_a_line() -> None:
+def test_frame_and_coded_snapshot_are_side_by_side() -> None:
     frame = np.zeros((256, 128, 3), np.uint8)
     frame[..., 0] = 255
     coded = np.full((256, 128), 77, np.uint8)
@@ -60,7 +60,7 @@ def test_frame_and_coded_snapshot_stand_side_by_side_above_a_line() -> None:
     assert compose(frame, None, "words").shape == (542, 256, 3)
 
 
-def test_an_alarm_cannot_be_overlooked() -> None:
+def test_alarm_covers_the_picture() -> None:
     frame = np.full((256, 256), 240, np.uint8)
     calm, alarmed = compose(frame, None, "x"), compose(frame, None, "x", "NO DATA")
     assert alarmed[:512].mean() < calm[:512].mean() / 2

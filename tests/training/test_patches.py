@@ -38,7 +38,7 @@ def test_grey_image_is_its_own_luminance() -> None:
 
 @pytest.mark.parametrize(("cell", "channel"), [(0, 0), (1, 1), (2, 1), (3, 2)])
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_a_bayer_plane_is_every_second_pixel_of_one_colour(cell: int, channel: int, row: int, column: int) -> None:
+def test_bayer_plane_is_every_second_pixel_of_one_colour(cell: int, channel: int, row: int, column: int) -> None:
     plane = bayer_plane(IMAGES[0], cell, row, column)
     assert plane.dtype == np.float32
     np.testing.assert_allclose(plane, IMAGES[0][row::2, column::2, channel] / 255, atol=1e-7)

@@ -70,7 +70,7 @@ def test_training_lowers_the_loss_and_improves_validation(go: Train, tmp_path: P
     assert result.psnr_db == last["psnr_db"]
 
 
-def test_the_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
     for run, seed in [("a", 1), ("b", 1), ("c", 2)]:
         go(tmp_path / run, dataclasses.replace(small, seed=seed), steps=6)
     assert _same(tmp_path / "a", tmp_path / "b")
@@ -182,7 +182,7 @@ def test_resume_needs_a_run(go: Train, tmp_path: Path, small: TrainingSettings) 
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", None])
-def test_a_damaged_checkpoint_is_refused(
+def test_damaged_checkpoint_is_refused(
     go: Train, tmp_path: Path, small: TrainingSettings, content: bytes | None
 ) -> None:
     go(tmp_path / "run", small, steps=1)
@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_is_refused(
         go(tmp_path / "run", small, steps=3, resume=True)
 
 
-def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     torch.save({"model.0.weight": torch.zeros(1)}, checkpoint_path(tmp_path))
     with pytest.raises(FileFormatError, match=r"not a training checkpoint of this version.*sci_stream\.training\.2"):
         load_checkpoint(tmp_path)

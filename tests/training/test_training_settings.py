@@ -52,7 +52,7 @@ def test_time_is_out_after_the_minutes() -> None:
 
 @pytest.mark.parametrize(
     ("until", "said"),
-    [({}, "no end"), ({"steps": 0}, "steps"), ({"minutes": 0.0}, "minutes"), ({"minutes": math.inf}, "minutes")],
+    [({}, "No end"), ({"steps": 0}, "steps"), ({"minutes": 0.0}, "minutes"), ({"minutes": math.inf}, "minutes")],
 )
 def test_invalid_end_is_refused(until: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -1,4 +1,4 @@
-"""A cable between a socket and an address, by TCP: cut without a word, or let through byte by byte, as a test says."""
+"""A TCP proxy between a socket and an address that a test can cut silently or throttle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class _Lane:
-    """One connection: ``near`` is who connected to the cable, ``far`` the address behind it."""
+    """One connection: ``near`` to the client, ``far`` to the address."""
 
     near: socket.socket
     far: socket.socket
@@ -20,7 +20,7 @@ class _Lane:
 
 
 class Cable:
-    """Carries connections from `endpoint` to an address, in a thread of its own.
+    """Forwards connections from `endpoint` to an address in a separate thread.
 
     ``allowance`` is how many bytes may still come back from the address, None for any number.
     """
@@ -38,16 +38,16 @@ class Cable:
 
     @property
     def connections(self) -> int:
-        """How many connections were ever made."""
+        """Number of connections made so far."""
         return len(self._lanes)
 
     def cut(self) -> None:
-        """Let nothing pass on the connections that there are; they stay open, and neither end is given."""
+        """Stop forwarding on existing connections; they stay open, and neither end is notified."""
         for lane in self._lanes:
             lane.dead = True
 
     def close(self) -> None:
-        """Take the cable away."""
+        """Close all connections."""
         self._closing = True
         self._thread.join()
         self._listener.close()

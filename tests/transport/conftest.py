@@ -1,4 +1,4 @@
-"""A context and addresses of its own for each test."""
+"""A separate context and separate addresses for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Driving transport objects over real sockets, by turns, until something is so."""
+"""Drive transport objects over real sockets until a condition holds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SERIES = "series-1"
 
 
 def until(condition: Callable[[], object], turn: Callable[[], object], timeout_s: float = 10.0) -> None:
-    """Take turns until the condition holds; fail if it does not in time."""
+    """Poll until the condition holds; fail on timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about in time"
+        assert time.monotonic() < deadline_s, "the condition did not hold in time"
         turn()
         time.sleep(0.002)
 

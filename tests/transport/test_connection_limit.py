@@ -1,4 +1,4 @@
-"""Connections of strangers are limited at every ZeroMQ address, and cost neither descriptors nor known peers."""
+"""Connections of unknown peers are limited at every ZeroMQ address, without affecting known ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STRANGERS = 150
 
 @contextlib.contextmanager
 def strangers(endpoint: str, n: int) -> Iterator[list[socket.socket]]:
-    """Open TCP connections that say nothing."""
+    """Open TCP connections that send nothing."""
     host, port = endpoint.removeprefix("tcp://").split(":")
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(n)]

@@ -22,7 +22,7 @@ from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted
 
 
 class Bench:
-    """A dispatcher and its nodes, all turned by the test's thread."""
+    """A dispatcher and its nodes, all polled by the test's thread."""
 
     def __init__(self, context: zmq.Context, endpoint: str, heartbeat_s: float = HEARTBEAT_S, **more: float) -> None:
         self.context = context
@@ -83,7 +83,7 @@ def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Be
     made.close()
 
 
-def test_snapshots_go_out_on_credit_and_done_brings_the_next(bench: Bench) -> None:
+def test_snapshots_are_sent_on_credit(bench: Bench) -> None:
     node = bench.add("a", credit=2)
     for seq in range(3):
         assert bench.dispatcher.offer(snapshot(seq)) == []
@@ -93,7 +93,7 @@ def test_snapshots_go_out_on_credit_and_done_brings_the_next(bench: Bench) -> No
     assert bench.settled == [Settled(0)]
 
 
-def test_what_is_sent_arrives_bit_for_bit(bench: Bench) -> None:
+def test_snapshot_arrives_bit_for_bit(bench: Bench) -> None:
     bench.add("a")
     bench.dispatcher.offer(snapshot(7))
     until(lambda: bench.seqs("a"), bench.turn)
@@ -103,7 +103,7 @@ def test_what_is_sent_arrives_bit_for_bit(bench: Bench) -> None:
     assert got.dispatched_ns > 0
 
 
-def test_a_node_that_says_goodbye_gives_back_what_it_held(bench: Bench) -> None:
+def test_goodbye_requeues_snapshots_of_the_node(bench: Bench) -> None:
     bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     until(lambda: bench.seqs("a"), bench.turn)
@@ -115,7 +115,7 @@ def test_a_node_that_says_goodbye_gives_back_what_it_held(bench: Bench) -> None:
     assert got.redelivered == 1
 
 
-def test_a_broken_connection_is_noticed_without_waiting_for_missed_heartbeats(
+def test_broken_connection_is_detected_before_heartbeat_timeout(
     context: zmq.Context, free_endpoint: Callable[[], str]
 ) -> None:
     # Three of these are longer than `until` waits.
@@ -131,7 +131,7 @@ def test_a_broken_connection_is_noticed_without_waiting_for_missed_heartbeats(
     bench.close()
 
 
-def test_a_silent_node_is_given_up_after_three_heartbeats(bench: Bench) -> None:
+def test_silent_node_is_lost_after_three_heartbeats(bench: Bench) -> None:
     bench.add("a")
     bench.add("b", credit=0)
     bench.dispatcher.offer(snapshot(0))
@@ -142,7 +142,7 @@ def test_a_silent_node_is_given_up_after_three_heartbeats(bench: Bench) -> None:
     frozen.close()
 
 
-def test_a_node_that_was_given_up_and_wakes_up_takes_part_again(bench: Bench) -> None:
+def test_lost_node_that_wakes_up_rejoins(bench: Bench) -> None:
     node = bench.add("a")
     del bench.nodes["a"]
     until(lambda: bench.dispatcher.ready_nodes == 0, bench.turn)
@@ -180,7 +180,7 @@ def test_node_whose_results_the_sink_cannot_take_is_kept(
     bench.close()
 
 
-def test_a_reported_failure_sends_the_snapshot_out_again_and_in_the_end_gives_it_up(bench: Bench) -> None:
+def test_failed_snapshot_is_retried_then_given_up(bench: Bench) -> None:
     node = bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     for attempt in range(3):
@@ -189,7 +189,7 @@ def test_a_reported_failure_sends_the_snapshot_out_again_and_in_the_end_gives_it
     until(lambda: bench.settled == [Settled(0, "reconstruct_failed")], bench.turn)
 
 
-def test_a_late_word_of_another_series_settles_nothing(bench: Bench) -> None:
+def test_late_result_of_other_series_settles_nothing(bench: Bench) -> None:
     node = bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     until(lambda: bench.seqs("a") == [0], bench.turn)
@@ -198,10 +198,10 @@ def test_a_late_word_of_another_series_settles_nothing(bench: Bench) -> None:
     node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
     until(lambda: bench.settled, bench.turn)
     assert bench.settled == [Settled(0)]
-    assert bench.seqs("a") == [0], "it was not sent out again"
+    assert bench.seqs("a") == [0], "it was not redelivered"
 
 
-def test_the_calibration_comes_with_the_welcome_and_again_on_request(bench: Bench) -> None:
+def test_calibration_follows_welcome_and_request(bench: Bench) -> None:
     calibration = Calibration(np.ones((2, 4, 6), np.float32))
     bench.dispatcher.announce(calibration)
     node = bench.add("a", credit=0)
@@ -216,7 +216,7 @@ def test_the_calibration_comes_with_the_welcome_and_again_on_request(bench: Benc
     assert isinstance(bench.got["a"][1], CalibrationMissing)
 
 
-def test_no_hostile_message_stops_the_dispatcher_and_each_is_counted(bench: Bench) -> None:
+def test_hostile_messages_are_counted_and_survived(bench: Bench) -> None:
     bench.add("a")
     raw = bench.context.socket(zmq.DEALER)
     raw.connect(bench.endpoint)
@@ -229,11 +229,11 @@ def test_no_hostile_message_stops_the_dispatcher_and_each_is_counted(bench: Benc
     raw.close(linger=0)
 
 
-def test_an_address_in_use_is_one_clear_error(bench: Bench) -> None:
+def test_address_in_use_is_one_clear_error(bench: Bench) -> None:
     with pytest.raises(TransportError, match="in use"):
         Bench(bench.context, bench.endpoint)
 
 
-def test_an_address_of_another_machine_is_one_clear_error(context: zmq.Context, tmp_path: Path) -> None:
+def test_address_of_other_machine_is_one_clear_error(context: zmq.Context, tmp_path: Path) -> None:
     with pytest.raises(TransportError, match="Cannot bind"):
         Bench(context, f"ipc://{tmp_path}/no/such/folder")

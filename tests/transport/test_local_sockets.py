@@ -1,4 +1,4 @@
-"""Nodes of one supervisor meet at local sockets; all others find the TCP address bound as ever."""
+"""Nodes of one supervisor use local sockets; all others use the TCP address."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from tests.e2e.kit import free_ports
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-def test_an_address_of_this_host_has_a_shortcut_among_nodes_of_one_supervisor(host: str, tmp_path: Path) -> None:
+def test_local_address_has_a_local_socket_under_a_supervisor(host: str, tmp_path: Path) -> None:
     assert shortcut(f"tcp://{host}:5701", {FOLDER_VARIABLE: str(tmp_path)}) == f"ipc://{tmp_path}/5701.sock"
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://192.168.1.4:5701", "tcp://camera-host:5701", "ipc:///run/rig.sock"])
-def test_an_address_that_may_be_another_hosts_has_none(endpoint: str, tmp_path: Path) -> None:
+def test_remote_address_has_no_local_socket(endpoint: str, tmp_path: Path) -> None:
     assert shortcut(endpoint, {FOLDER_VARIABLE: str(tmp_path)}) is None
 
 
-def test_without_a_supervisor_or_after_its_end_the_address_itself_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_supervisor_the_tcp_address_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
     deep = tmp_path / ("d" * 100)
@@ -35,9 +33,7 @@ def test_without_a_supervisor_or_after_its_end_the_address_itself_is_used(
     assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
 
 
-def test_a_node_is_reached_by_both_ways_and_a_socket_left_by_a_killed_one_is_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_is_reached_both_ways_despite_a_stale_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     (port,) = free_ports(1)
     endpoint = f"tcp://127.0.0.1:{port}"

@@ -22,7 +22,7 @@ def endpoint(free_endpoint: Callable[[], str]) -> str:
 
 
 class Publishing:
-    """Publishes reconstructions, numbered, from a thread until given to stop."""
+    """Publishes reconstructions, numbered, from a thread until stopped."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self._tap = TapPublisher(context, endpoint)
@@ -45,14 +45,14 @@ class Publishing:
         self._thread.join()
 
 
-def test_three_lines_of_python_see_the_video(context: zmq.Context, endpoint: str) -> None:
+def test_subscribe_yields_video_in_three_lines(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
         for got in sci_stream.subscribe(endpoint, timeout_s=10.0):
             assert got.video.shape == (2, 4, 6)
             break
 
 
-def test_a_slow_subscriber_sees_the_newest_and_never_goes_back(context: zmq.Context, endpoint: str) -> None:
+def test_slow_subscriber_gets_the_newest_in_order(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
         seqs = []
         for got in sci_stream.subscribe(endpoint, timeout_s=10.0):
@@ -64,7 +64,7 @@ def test_a_slow_subscriber_sees_the_newest_and_never_goes_back(context: zmq.Cont
     assert seqs[-1] - seqs[0] > 3
 
 
-def test_every_keeps_what_comes_while_the_caller_is_slow(context: zmq.Context, endpoint: str) -> None:
+def test_every_keeps_all_for_a_slow_caller(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
         seqs = []
         for got in sci_stream.subscribe(endpoint, timeout_s=10.0, every=True):
@@ -75,12 +75,12 @@ def test_every_keeps_what_comes_while_the_caller_is_slow(context: zmq.Context, e
     assert seqs == list(range(seqs[0], seqs[0] + 10))
 
 
-def test_the_status_is_a_tap_too(context: zmq.Context, endpoint: str) -> None:
+def test_status_is_published(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
         report = next(subscribe_status(endpoint, timeout_s=10.0))
     assert report.node == "sink"
 
 
-def test_silence_is_an_error_that_names_the_address(endpoint: str) -> None:
+def test_timeout_error_names_the_address(endpoint: str) -> None:
     with pytest.raises(TransportError, match=endpoint):
         next(sci_stream.subscribe(endpoint, timeout_s=0.2))

@@ -1,4 +1,4 @@
-"""What is wrong with a peer is said once, in words, on both sides: another release, a twin, too much, too many."""
+"""Refused peers are reported once on both sides: another release, a duplicate name, a flood, too many nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEAT_S = 60.0
 
 
 class Door:
-    """A server, and raw sockets at its door."""
+    """A server with raw sockets connected to it."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self._context = context
@@ -64,7 +64,7 @@ def door(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Doo
     made.close()
 
 
-def test_two_releases_name_both_versions_on_both_sides(
+def test_other_release_is_named_on_both_sides(
     door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw = door.knock()
@@ -81,16 +81,16 @@ def test_two_releases_name_both_versions_on_both_sides(
     assert all(word in caplog.text for word in words)
     refused = decode(answer)
     assert isinstance(refused, Refused)
-    assert all(word in refused.text for word in words), "a peer that reads this version is given"
+    assert all(word in refused.text for word in words), "a peer of this version is informed"
     with monkeypatch.context() as another_release:
         another_release.setattr(header, "SCHEMA_VERSION", other)
         with pytest.raises(WireError) as at_its_end:
             decode(answer)
-    assert f"expected version {other}" in str(at_its_end.value), "and one that does not says so itself"
+    assert f"expected version {other}" in str(at_its_end.value), "and a peer of another version reports it"
     assert "same release" in str(at_its_end.value)
 
 
-def test_a_refusal_is_logged_once_by_who_is_refused(
+def test_refusal_is_logged_once_by_the_refused_node(
     door: Door, context: zmq.Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = door.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -110,18 +110,18 @@ def test_a_refusal_is_logged_once_by_who_is_refused(
     dealer.close()
 
 
-def test_two_nodes_of_one_name_are_told_apart_and_named(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_nodes_of_one_name_are_named(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     first, second = door.knock("reconstruct-0@a"), door.knock("reconstruct-0@b")
     for _ in range(3):
         for raw, incarnation in ((first, "a"), (second, "b")):
             raw.send_multipart(encode(hello(incarnation=incarnation)))
             door.answer(raw)
-    assert set(door.server.peers) == {b"reconstruct-0@a", b"reconstruct-0@b"}, "neither drives the other out"
+    assert set(door.server.peers) == {b"reconstruct-0@a", b"reconstruct-0@b"}, "neither replaces the other"
     assert caplog.text.count("two nodes are named reconstruct-0") == 1
     assert "--index" in caplog.text
 
 
-def test_a_node_that_was_started_anew_takes_the_place_of_the_old_one(door: Door) -> None:
+def test_restarted_node_replaces_its_predecessor(door: Door) -> None:
     for incarnation in "ab":
         raw = door.knock(f"reconstruct-0@{incarnation}")
         raw.send_multipart(encode(hello(incarnation=incarnation)))
@@ -129,9 +129,7 @@ def test_a_node_that_was_started_anew_takes_the_place_of_the_old_one(door: Door)
     assert set(door.server.peers) == {b"reconstruct-0@b"}
 
 
-def test_who_talks_without_end_is_not_answered_and_the_log_stays_short(
-    door: Door, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_flooding_node_is_not_answered_and_log_is_limited(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     raw = door.knock()
     for _ in range(1000):
         raw.send_multipart(encode(Ping(sent_ns=0)))
@@ -148,7 +146,7 @@ def test_who_talks_without_end_is_not_answered_and_the_log_stays_short(
     door.answer(raw)
 
 
-def test_many_bad_messages_are_all_counted_and_few_are_logged(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_messages_are_all_counted_and_few_logged(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     raw = door.knock()
     for _ in range(500):
         raw.send_multipart([b"nonsense", b""])
@@ -160,7 +158,7 @@ def test_many_bad_messages_are_all_counted_and_few_are_logged(door: Door, caplog
     assert f"and {500 - reception._LINES_BURST} more before" in caplog.text
 
 
-def test_more_nodes_than_any_rig_has_are_told_so(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_nodes_are_refused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reception, "MOST_PEERS", 2)
     for index in range(3):
         raw = door.knock(f"reconstruct-{index}@a")
@@ -172,7 +170,7 @@ def test_more_nodes_than_any_rig_has_are_told_so(door: Door, monkeypatch: pytest
     assert door.server.wire_errors == {"rate": 1}
 
 
-def test_masks_are_not_sent_as_often_as_anyone_asks(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:
+def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:
     endpoint = free_endpoint()
     dispatcher = Dispatcher(
         context,
@@ -192,7 +190,7 @@ def test_masks_are_not_sent_as_often_as_anyone_asks(context: zmq.Context, free_e
     dispatcher.close()
 
 
-def test_an_expired_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
     preview = WebPreview(PreviewOptions(port=0, token="s3cret", token_expires_s=time.time() - 1.0))
     url = preview.start()
     try:

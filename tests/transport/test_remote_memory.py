@@ -1,4 +1,4 @@
-"""Payloads are read out of the memory of the client that is at the other end of a local socket, and of no one else."""
+"""Payloads are read from the memory of the peer of a local socket and of no other process."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def refused(parcel: ReceivedMessage, limits: Limits | None = None) -> WireError:
     return refusal.value
 
 
-def test_a_payload_is_read_out_of_the_process_that_lends_it(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+def test_payload_is_read_from_the_senders_memory(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     with lender(f"ipc://{tmp_path}/s") as process:
         parcel = came(router)
-        assert max(frame.nbytes for frame in parcel.frames) < 1000, "nothing of it went through the socket"
+        assert max(frame.nbytes for frame in parcel.frames) < 1000, "its data did not pass through the socket"
         assert parcel.process == process.pid
         found = read(parcel)
         np.testing.assert_array_equal(found.counts, LARGE.counts)
@@ -108,7 +108,7 @@ def test_a_payload_is_read_out_of_the_process_that_lends_it(router: zmq.Socket[b
         assert can_read(parcel.process, bytes(parcel.frames[-1]).decode())
 
 
-def test_what_its_lender_has_changed_or_taken_with_it_is_refused(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+def test_changed_or_vanished_memory_is_refused(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     with lender(f"ipc://{tmp_path}/s") as process:
         parcel = came(router)
         assert process.stdin is not None
@@ -125,7 +125,7 @@ def test_what_its_lender_has_changed_or_taken_with_it_is_refused(router: zmq.Soc
     assert not can_read(parcel.process, bytes(parcel.frames[-1]).decode())
 
 
-def test_nothing_is_followed_that_came_over_a_network(router: zmq.Socket[bytes]) -> None:
+def test_reference_from_a_network_is_refused(router: zmq.Socket[bytes]) -> None:
     port = router.bind_to_random_port("tcp://127.0.0.1")
     with lender(f"tcp://127.0.0.1:{port}"):
         parcel = came(router)
@@ -135,14 +135,14 @@ def test_nothing_is_followed_that_came_over_a_network(router: zmq.Socket[bytes])
     assert "expected a local socket" in str(error)
 
 
-def test_what_is_too_large_is_refused_before_it_is_read(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+def test_oversized_reference_is_refused_unread(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     with lender(f"ipc://{tmp_path}/s"):
         error = refused(came(router), Limits(max_payload_bytes=LARGE.counts.nbytes - 1))
     assert error.reason == "lent"
     assert "131071 bytes" in str(error)
 
 
-def test_small_payloads_and_headers_are_not_lent() -> None:
+def test_small_payloads_and_headers_are_not_referenced() -> None:
     frames = encode(snapshot(1))
     assert export_frames(frames) == list(frames)
     lent = export_frames(encode(LARGE))
@@ -151,11 +151,11 @@ def test_small_payloads_and_headers_are_not_lent() -> None:
 
 
 @pytest.mark.parametrize("shown", ["", ":", "0:00", "zz:11", f"{1:x}:{16 * '00'}", "7fff:" + 16 * "ab"])
-def test_what_shows_nothing_readable_is_not_believed(shown: str) -> None:
+def test_unreadable_proof_of_access_is_refused(shown: str) -> None:
     assert not can_read(os.getpid(), shown)
 
 
-def test_who_tells_other_bytes_than_are_there_is_not_believed() -> None:
+def test_wrong_proof_of_access_is_refused() -> None:
     address = show().partition(":")[0]
     assert can_read(os.getpid(), show())
     assert not can_read(os.getpid(), f"{address}:{16 * 'ab'}")
@@ -163,7 +163,7 @@ def test_who_tells_other_bytes_than_are_there_is_not_believed() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
-def test_the_kernel_forbids_another_users_process() -> None:
+def test_process_of_other_user_is_not_read() -> None:
     child = os.fork()
     if child == 0:
         shown, parent = show(), os.getppid()
@@ -175,14 +175,14 @@ def test_the_kernel_forbids_another_users_process() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_buffers_are_used_again_once_nobody_refers_to_them() -> None:
+def test_buffers_are_reused_once_unreferenced() -> None:
     pool = BufferPool(spare=2)
     first = pool.take(1000)
     array = np.frombuffer(first, np.uint8)[10:20]
     assert np.shares_memory(array, np.frombuffer(first, np.uint8))
     del first
     second = pool.take(1000)
-    assert not np.shares_memory(array, np.frombuffer(second, np.uint8)), "a view of it is still there"
+    assert not np.shares_memory(array, np.frombuffer(second, np.uint8)), "a view still references it"
     address = array.__array_interface__["data"][0] - 10
     del array
     again = np.frombuffer(pool.take(1000), np.uint8)
@@ -255,7 +255,7 @@ def borrowed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_nodes_of_one_supervisor_lend_to_each_other_both_ways(rig: Rig, borrowed: list[int]) -> None:
+def test_nodes_of_one_supervisor_share_memory_both_ways(rig: Rig, borrowed: list[int]) -> None:
     until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
     rig.node.handshake(hello(credit=2))
     until(lambda: rig.dispatcher.ready_nodes, rig.turn)
@@ -271,12 +271,12 @@ def test_nodes_of_one_supervisor_lend_to_each_other_both_ways(rig: Rig, borrowed
     assert borrowed == 2 * [LARGE.counts.nbytes]
     rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
     until(lambda: rig.settled, rig.turn)
-    assert not rig.dispatcher._lent, "it need not be kept any longer"
+    assert not rig.dispatcher._lent, "it may be released"
     for errors in (rig.dispatcher.wire_errors, rig.sink.wire_errors, rig.node.wire_errors):
         assert not errors
 
 
-def test_where_memory_turns_out_to_be_unreadable_payloads_come_through_the_socket(
+def test_unreadable_memory_falls_back_to_the_socket(
     rig: Rig, borrowed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
@@ -299,7 +299,7 @@ def test_where_memory_turns_out_to_be_unreadable_payloads_come_through_the_socke
     # Sent again once nothing has been confirmed for a while, or the sink's refusal was heard.
     until(lambda: len(rig.came) == 2, rig.turn)
     assert rig.sink.wire_errors["unreadable"] >= 1
-    # What tries out well is not accepted again: nothing more is lent to this node, however often it introduces itself.
+    # A successful test is not accepted again: no reference is sent to this node, however often it sends HELLO.
     rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
     rig.node.handshake(hello(credit=2))
     until(lambda: rig.settled, rig.turn)
@@ -312,7 +312,7 @@ def test_where_memory_turns_out_to_be_unreadable_payloads_come_through_the_socke
     assert borrowed == []
 
 
-def test_beyond_a_supervisor_nothing_is_lent(
+def test_nodes_without_supervisor_share_no_memory(
     tmp_path: Path, borrowed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
@@ -331,7 +331,7 @@ def test_beyond_a_supervisor_nothing_is_lent(
         context.destroy(linger=0)
 
 
-def test_the_size_from_which_payloads_are_lent_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smallest_referenced_payload_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.zeros((8, 8), np.uint16)
     frames = encode(dataclasses.replace(snapshot(1), counts=counts))
     for said, lent in (("128", True), ("129", False), ("", False), ("1", True)):

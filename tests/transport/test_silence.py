@@ -1,4 +1,4 @@
-"""What silence means: a cut cable, a slow one, a peer that hangs, or a process that stood still itself."""
+"""Causes of silence: a cut link, a slow link, a hanging peer, or a pause of this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEAT_S = 0.5
 
 
 class Bench:
-    """A server, a cable and a dealer at its end, turned by the test with a clock that the test moves."""
+    """A server, a cable and a client, polled by the test with a fake clock."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self.server = ResultsServer(
@@ -37,7 +37,7 @@ class Bench:
         self.events: list[PeerEvent] = []
 
     def turn(self) -> None:
-        """Let both sides do what there is to do, without time going by."""
+        """Poll both sides without advancing the clock."""
         self.server.receive(self.now_s)
         self.server.tick(self.now_s)
         messages, events = self.dealer.receive(self.now_s)
@@ -45,7 +45,7 @@ class Bench:
         self.events += events + self.dealer.tick(self.now_s)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time go by, in steps as a node's loop takes them."""
+        """Advance the clock in the steps of a node's loop."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.now_s += BEAT_S / 5
@@ -65,7 +65,7 @@ def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Be
     made.close()
 
 
-def test_a_connection_that_was_cut_without_a_word_is_made_anew(bench: Bench) -> None:
+def test_silently_cut_connection_is_reestablished(bench: Bench) -> None:
     bench.events.clear()
     bench.cable.cut()
     until(lambda: PeerEvent.BACK in bench.events, lambda: bench.pass_time(BEAT_S / 5))
@@ -75,7 +75,7 @@ def test_a_connection_that_was_cut_without_a_word_is_made_anew(bench: Bench) -> 
     assert len(bench.server.peers) == 1
 
 
-def test_a_peer_that_hangs_behind_a_good_connection_is_not_connected_to_again_and_again(bench: Bench) -> None:
+def test_hanging_peer_is_not_reconnected_repeatedly(bench: Bench) -> None:
     # Its host answers, the process does not: each connection is given longer than the one before.
     for _ in range(1000):
         bench.now_s += BEAT_S / 5
@@ -86,7 +86,7 @@ def test_a_peer_that_hangs_behind_a_good_connection_is_not_connected_to_again_an
     assert 2 <= bench.dealer.reopened <= 7, "in 100 s, after 1.5, 3, 6, 12, 24, 30 and 30 s"
 
 
-def test_a_message_that_takes_longer_than_any_patience_is_no_silence(bench: Bench) -> None:
+def test_slow_transfer_is_not_silence(bench: Bench) -> None:
     bench.cable.allowance = 0
     large = dataclasses.replace(snapshot(0), counts=np.ones((256, 256), np.uint16))
     (identity,) = bench.server.peers
@@ -110,22 +110,22 @@ def test_a_message_that_takes_longer_than_any_patience_is_no_silence(bench: Benc
     assert bench.events == [PeerEvent.LOST]
 
 
-def test_a_node_that_stood_still_itself_does_not_blame_its_peers(bench: Bench) -> None:
+def test_paused_node_keeps_its_peers(bench: Bench) -> None:
     bench.events.clear()
     bench.now_s += 100 * BEAT_S
-    # First the dealer, which has not been given anything since.
+    # First the client, which has received nothing since.
     bench.dealer.receive(bench.now_s)
     assert bench.dealer.tick(bench.now_s) == []
     assert bench.server.tick(bench.now_s) == []
     assert bench.dealer.reopened == 0
 
 
-def test_a_standstill_is_a_pause_longer_than_a_heartbeat() -> None:
+def test_pause_is_longer_than_a_heartbeat() -> None:
     standstill = PauseDetector(heartbeat_s=1.0)
     assert [standstill.lasted_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
 
 
-def test_a_hello_under_another_nodes_identity_changes_nothing(bench: Bench, context: zmq.Context) -> None:
+def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq.Context) -> None:
     stranger = context.socket(zmq.DEALER)
     stranger.setsockopt(zmq.IDENTITY, b"left over")
     stranger.connect(bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT))
@@ -136,7 +136,7 @@ def test_a_hello_under_another_nodes_identity_changes_nothing(bench: Bench, cont
     stranger.close(linger=0)
 
 
-def test_a_line_says_what_went_over_it_and_nothing_where_that_is_not_known() -> None:
+def test_tcp_activity_counts_bytes_where_known() -> None:
     line = TcpActivity()
     assert line.moved() is None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
@@ -149,7 +149,7 @@ def test_a_line_says_what_went_over_it_and_nothing_where_that_is_not_known() -> 
             far.sendall(b"123")
             after = TcpProgress(before.acknowledged + 5, unsent=0, arrived=1)
             until(lambda: line.moved() == after, lambda: time.sleep(0.001))
-            assert near.recv(10) == b"123", "it only looked"
+            assert near.recv(10) == b"123", "it only read the statistics"
             line.closed()
             assert line.moved() is None
     one, other = socket.socketpair()
@@ -159,7 +159,7 @@ def test_a_line_says_what_went_over_it_and_nothing_where_that_is_not_known() -> 
 
 
 class Watchers:
-    """A dispatcher and two nodes, with a clock that the test moves."""
+    """A dispatcher and two nodes with a fake clock."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         queue: DispatchQueue = DispatchQueue(capacity=8, block=4)
@@ -193,7 +193,7 @@ def watchers(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator
     made.dispatcher.close()
 
 
-def test_a_frozen_node_is_given_up_after_three_heartbeats_and_no_sooner(watchers: Watchers) -> None:
+def test_frozen_node_is_lost_after_three_heartbeats(watchers: Watchers) -> None:
     watchers.dispatcher.offer(snapshot(0))
     speaking = watchers.nodes["b"]
     until(lambda: watchers.dispatcher.queue_figures["in_flight"] == 1, watchers.turn)
@@ -206,7 +206,7 @@ def test_a_frozen_node_is_given_up_after_three_heartbeats_and_no_sooner(watchers
         heard = watchers.dispatcher.heard_s("b@a")
         speaking.try_send(encode(Heartbeat(node="b", status={})))
         until(lambda heard=heard: watchers.dispatcher.heard_s("b@a") != heard, watchers.turn)
-        assert watchers.dispatcher.ready_nodes == 2, f"given up after {quarter / 4} heartbeats"
+        assert watchers.dispatcher.ready_nodes == 2, f"lost after {quarter / 4} heartbeats"
     watchers.now_s += BEAT_S / 4
     watchers.turn()
     assert watchers.dispatcher.ready_nodes == 1

@@ -1,4 +1,4 @@
-"""Whatever is posted to the sink arrives, whatever happens to the sink."""
+"""Messages posted to the sink arrive despite restarts of the sink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, se
 
 
 class Bench:
-    """A link and a server, turned by the test's thread."""
+    """A client and a server, polled by the test's thread."""
 
     def __init__(self, context: zmq.Context, endpoint: str, *, node_heartbeat_s: float = HEARTBEAT_S) -> None:
         self.context = context
@@ -83,7 +83,7 @@ def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Be
     made.close()
 
 
-def test_a_message_is_kept_until_the_sink_says_it_is_safe(bench: Bench) -> None:
+def test_message_is_kept_until_acknowledged(bench: Bench) -> None:
     bench.serve("s1")
     bench.accepting = False
     key = bench.link.post(reconstruction(0), time.monotonic())
@@ -95,7 +95,7 @@ def test_a_message_is_kept_until_the_sink_says_it_is_safe(bench: Bench) -> None:
     assert key not in bench.link.outbox
 
 
-def test_what_is_posted_before_there_is_a_sink_arrives_once_there_is_one(bench: Bench) -> None:
+def test_messages_posted_before_the_sink_starts_arrive(bench: Bench) -> None:
     for seq in range(3):
         bench.link.post(reconstruction(seq), time.monotonic())
     for _ in range(20):
@@ -106,7 +106,7 @@ def test_what_is_posted_before_there_is_a_sink_arrives_once_there_is_one(bench: 
     assert bench.events == [PeerEvent.NEW]
 
 
-def test_a_sink_started_anew_is_recognised_and_sent_what_is_not_safe(bench: Bench) -> None:
+def test_restarted_sink_receives_unacknowledged_messages(bench: Bench) -> None:
     bench.serve("s1")
     bench.accepting = False
     bench.link.post(reconstruction(0), time.monotonic())
@@ -121,7 +121,7 @@ def test_a_sink_started_anew_is_recognised_and_sent_what_is_not_safe(bench: Benc
     assert bench.events.count(PeerEvent.NEW) == 2
 
 
-def test_the_sink_knows_who_reports_and_notices_who_falls_silent(bench: Bench) -> None:
+def test_sink_lists_peers_and_detects_silent_ones(bench: Bench) -> None:
     bench.serve("s1")
     bench.link.dealer.status = {"in_hand": 3}
     server = bench.server
@@ -134,7 +134,7 @@ def test_the_sink_knows_who_reports_and_notices_who_falls_silent(bench: Bench) -
     )
 
 
-def test_the_sink_knows_a_nodes_clock_before_its_next_heartbeat_and_of_no_process_the_one_before(
+def test_clock_offset_is_known_with_hello_and_per_process(
     context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the first results of a node that was restarted would be given by a clock that no one knows."""
@@ -157,12 +157,12 @@ def test_the_sink_knows_a_nodes_clock_before_its_next_heartbeat_and_of_no_proces
         lambda: seen and seen[-1] is not None,
         lambda: (bench.turn(), seen.append(bench.server.clock_of("reconstruct-0"))),
     )
-    assert {None, seen[-1]} == set(seen), "what held against the sink before is not said of this one"
+    assert {None, seen[-1]} == set(seen), "figures of the earlier process do not apply to this one"
     assert seen[-1] == pytest.approx(hour_ns, abs=10**9)
     bench.close()
 
 
-def test_no_hostile_message_stops_the_sink_and_each_is_counted(bench: Bench) -> None:
+def test_hostile_messages_to_the_sink_are_counted_and_survived(bench: Bench) -> None:
     bench.serve("s1")
     raw = bench.context.socket(zmq.DEALER)
     raw.connect(bench.endpoint)
@@ -177,7 +177,7 @@ def test_no_hostile_message_stops_the_sink_and_each_is_counted(bench: Bench) -> 
     raw.close(linger=0)
 
 
-def test_no_hostile_message_from_a_sink_stops_a_node_and_each_is_counted(bench: Bench) -> None:
+def test_hostile_messages_from_a_sink_are_counted_and_survived(bench: Bench) -> None:
     bench.serve("s1")
     until(lambda: bench.link.dealer.connected, bench.turn)
     server = bench.server

@@ -90,14 +90,16 @@ def test_new_tone_is_shown_to_every_viewer_at_once(preview: WebPreview, series) 
     assert answer.json()["tone"]["exposure_ev"] == -2.0
     for (old, old_level), (new, new_level) in zip(before, after, strict=True):
         assert new["number"] > old["number"]
-        assert (new["seq"], new["published_ns"]) == (old["seq"], old["published_ns"]), "the age of the video stays true"
+        assert (new["seq"], new["published_ns"]) == (old["seq"], old["published_ns"]), (
+            "the age of the video is unchanged"
+        )
         # Two stops less light, through a gamma of 2.2.
         assert new_level == pytest.approx(old_level * 0.25 ** (1 / 2.2), abs=3)
     assert httpx.get(f"{url}status").json()["preview"]["tone"]["exposure_ev"] == -2.0
 
 
 def next_other_picture(viewer, level: float) -> tuple[dict, float]:
-    """Return the next image that differs: a new viewer makes the last one be sent again."""
+    """Return the next image that differs: the last one is sent again to a new viewer."""
     while abs((found := next_picture(viewer))[1] - level) <= 3:
         pass
     return found
@@ -145,7 +147,7 @@ def test_saved_snapshot_contains_images_data_and_description(preview: WebPreview
     assert (report["seq"], report["calibration_hash"]) == (7, series.calibration.hash)
     again = Path(post(url, "snapshot", {}).json()["saved"])
     assert again.name == "run-1_000007_1", "nothing is overwritten"
-    assert not list((tmp_path / "stills").glob(".*")), "nothing half-made is left"
+    assert not list((tmp_path / "stills").glob(".*")), "no incomplete folder is left"
 
 
 def test_saved_snapshot_is_the_one_on_the_screen(preview: WebPreview, series) -> None:

@@ -62,7 +62,7 @@ def test_history_keeps_slowest_and_losses_of_each_second(series: Series) -> None
         [101, 1, 30.0, 34.0, 0, 4],
         [102, 0, None, None, 4, 0],
         [103, 0, None, None, 0, 0],
-    ], "what was lost before it listened, or in another series, is not laid to a second"
+    ], "earlier losses, or those of another series, count for no second"
     assert history.tail() == history.samples()
 
 

@@ -1,4 +1,4 @@
-"""The live page with any number of viewers, slow viewers and strangers."""
+"""The live page with many viewers, slow viewers and unauthorised clients."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_stuck_viewer_does_not_slow_others_or_fill_memory(preview: WebPreview, s
             header, _ = next_picture(viewer)
             assert header["seq"] == seq
             acknowledge(viewer, header)
-        # Two pictures are all that ever waited for it; awake again, it is shown the newest.
+        # At most two images were queued for it; once awake, it receives the newest.
         assert next_picture(sleeper)[0]["seq"] == 0
         assert next_picture(sleeper)[0]["seq"] < 11
         with pytest.raises(TimeoutError):

@@ -119,7 +119,7 @@ def test_any_snapshot_round_trips(counts: np.ndarray[Any, Any], data: st.DataObj
     assert same(dataclasses.replace(received, counts=blank), dataclasses.replace(snapshot, counts=blank))
 
 
-# --- what is refused
+# --- refusals
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
@@ -254,7 +254,7 @@ def test_corruption_on_a_forwarding_node_is_detected() -> None:
     frames = [bytearray(frame) for frame in encode(samples()["snapshot"])]
     forwarded = decode(frames)
     assert isinstance(forwarded, Snapshot)
-    frames[2][0] ^= 1  # the array lies on this very memory
+    frames[2][0] ^= 1  # the array uses this memory
     with pytest.raises(WireError) as refused:
         decode(encode(forwarded))
     assert refused.value.reason == "crc"

@@ -1,7 +1,7 @@
 """``sci-stream bench paper``: the paper's table of methods on published sets, ours next to what is printed.
 
 Each row is one of the paper's algorithms: GAP or ADMM, a prior or two in sequence, a λ rule. The rows of networks and
-total variation begin with ȳ = y/Σφ and have no more than the paper's algorithm has. Those of WNNM and block matching
+total variation begin with ȳ = y/Σφ and add nothing to the paper's algorithm. Those of WNNM and block matching
 begin with the linear estimate, explain the residual of the first iterations by neighbours and denoise each place by its
 estimated error, which takes a fraction of the published iterations: these priors cost minutes. The last row is what a
 rig does by default, a different method.
@@ -164,7 +164,7 @@ def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
         fitting = [method for method in METHODS if method.name.lower().startswith(name.lower())]
         if not fitting:
             raise ConfigError(
-                "Unknown method", expected=f"the begin of one of {', '.join(m.name for m in METHODS)}", got=repr(name)
+                "Unknown method", expected=f"a prefix of one of {', '.join(m.name for m in METHODS)}", got=repr(name)
             )
         found += [method for method in fitting if method not in found]
     return tuple(found)

@@ -221,7 +221,7 @@ def _work(
 
 
 def _takes(plan: ComparisonPlan, say: Say) -> Iterator[_Take]:
-    """Yield each rig with its scenes, halves in turn; say of what is not available why."""
+    """Yield each rig with its scenes, halves in turn; report why others are unavailable."""
     said: set[str] = set()
     for half in plan.halves:
         scenes = [scene for scene in SCENES if scene.half is half]
@@ -316,7 +316,7 @@ def _summary(half: Half, group: str, cells: Sequence[Cell]) -> Summary:
 
 
 def verdicts(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return in words, for each half, how many cells are below the plain loop and which one most."""
+    """Return a sentence for each half: how many cells are below the plain loop, and the worst one."""
     lines = []
     for half in dict.fromkeys(cell.half for cell in cells):
         own = [cell for cell in cells if cell.half is half]

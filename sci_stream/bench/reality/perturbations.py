@@ -63,7 +63,7 @@ class Perturbation:
         return NOISE in self.parts
 
     def applied(self, optics: PatternOptics, seed: int) -> PatternOptics:
-        """Return the optics as they really are; equal seeds give equal errors, whatever is combined with what."""
+        """Return the optics as they really are; equal seeds give equal errors in every combination."""
         for part in self.parts:
             if part != NOISE:
                 number = list(OPTICAL).index(part)

@@ -112,7 +112,7 @@ def _found(pattern: str) -> Path:
 
 
 def _simulated(scene: str, seed: int, speed: float = 1.0) -> Film:
-    """Return what films a scene of the simulated camera: its truth, without its masks and sensor."""
+    """Return a source of a scene of the simulated camera: its truth, without its masks and sensor."""
 
     def film(take: Take) -> F32:
         plugin = load_driver("simulated")

@@ -189,7 +189,7 @@ def bench(
 def _summary_line(row: SizeSpeed) -> str:
     if row.skipped:
         return f"skipped: {row.skipped}"
-    return f"{row.iteration_ms:.3g} ms an iteration, {row.snapshots_per_s:.3g} snapshots/s"
+    return f"{row.iteration_ms:.3g} ms per iteration, {row.snapshots_per_s:.3g} snapshots/s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class CameraPump:
         return self._stop.is_set()
 
     def abandon(self, error: CameraError) -> None:
-        """Go on without a camera thread that does not return; nothing more is taken from it."""
+        """Continue without a camera thread that does not return; later frames are ignored."""
         log.error("%s", error)
         self.failure = error
         self.stop()

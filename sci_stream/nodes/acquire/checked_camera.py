@@ -1,4 +1,4 @@
-"""Enforce the contract of `sci_stream.ports.Camera`: a driver that breaks it is named, whatever it does."""
+"""Enforce the contract of `sci_stream.ports.Camera`: errors name the driver."""
 
 from __future__ import annotations
 

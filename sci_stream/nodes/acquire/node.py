@@ -211,7 +211,7 @@ class AcquireNode:
             self._progress_s = now_s
 
     def _give_up_hanging_camera(self) -> None:
-        """Go on without a camera whose driver does not return, sooner once it was asked to stop."""
+        """Continue without a camera whose driver does not return; after a stop request the limit is shorter."""
         if not self._pump.finished:
             error = self._overdue(_STOP_GRACE_S if self._pump.stopping else None)
             if error is not None:

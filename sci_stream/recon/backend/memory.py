@@ -54,7 +54,7 @@ PIXELS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**20}
 """Pixels that go through the network at once.
 
 Two activations of 64 channels at half resolution are alive: 128 bytes a pixel in float32, 64 in 16 bits. A CPU keeps
-more of a layer in its cache that way, a GPU something of it in its L2, and its memory stays free for the video.
+more of a layer in its cache that way, a GPU keeps part of it in its L2 cache, and memory stays free for the video.
 """
 
 

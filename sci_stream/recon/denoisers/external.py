@@ -104,7 +104,9 @@ def load_plugin(name: str) -> DenoiserPlugin | None:
         arguments = (device,) if with_device else ()
         made = factory(*arguments) if weights is None else factory(*arguments, weights=weights)
         if not callable(made):
-            raise ConfigError(f"The plug-in {name!r} made no denoiser", expected="a callable", got=type(made).__name__)
+            raise ConfigError(
+                f"The plug-in {name!r} returned no denoiser", expected="a callable", got=type(made).__name__
+            )
         return made  # type: ignore[no-any-return]  # callable() does not narrow to a signature
 
     return DenoiserPlugin(make, takes_weights, defaults)

@@ -81,6 +81,6 @@ def shipped_weights(name: str) -> Path:
             f"This installation has no weights for {name!r}",
             expected=str(path),
             got="no such file",
-            hint="Give the path of a checkpoint, or make one with `sci-stream train`.",
+            hint="Set the path of a checkpoint, or train one with `sci-stream train`.",
         )
     return path

@@ -166,7 +166,9 @@ def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], 
         )
     output = metadata.get("output")
     if output not in ("image", "noise"):
-        raise WeightsError(f"Weights file {path} does not say what it gives", expected="image or noise", got=output)
+        raise WeightsError(
+            f"Weights file {path} does not state what its last layer gives", expected="image or noise", got=output
+        )
     layers = _by_layer(tensors, _OWN_KEY, path)
     weights = _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
     said = {key: metadata[key] for key in ("layers", "channels") if key in metadata}
@@ -288,6 +290,6 @@ def _unknown_layout(path: Path, keys: list[str]) -> WeightsError:
 
 
 def _shortened(items: Sequence[object]) -> str:
-    """List a few items, and say how many there are beyond them."""
+    """List a few items and the number of further ones."""
     shown = ", ".join(str(item) for item in items[:4])
     return f"{shown} and {len(items) - 4} more" if len(items) > 4 else shown

@@ -172,7 +172,7 @@ def refine(
 
 
 def _trusted_share(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, stride: int) -> torch.Tensor:
-    """Keep at each pixel the share of the velocity that fits the measurement around it best.
+    """Keep at each pixel the fraction of the velocity that fits the measurement around it best.
 
     ``coded`` is thinned by the stride.
     """

@@ -21,7 +21,7 @@ def test_bench_recorder_alone_loses_nothing(tmp_path: Path) -> None:
     parts = [recorder_alone(tmp_path, (32, 48), 40, compression) for compression in Compression]
     assert [(part.snapshots, part.lost) for part in parts] == [(40, 0), (40, 0)]
     assert all(part.snapshots_per_s > 0 for part in parts)
-    assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
+    assert list(tmp_path.iterdir()) == [], "temporary recordings are deleted"
     shown = io.StringIO()
     print_result(stream_result(parts), Console(file=shown, width=120))
     assert "recorder alone, LZ4" in shown.getvalue()

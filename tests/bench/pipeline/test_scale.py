@@ -1,4 +1,4 @@
-"""A second reconstruct node that joins while the rig runs: it takes its share, and nothing is lost or out of order.
+"""A second reconstruct node joins a running rig: it takes its share, and nothing is lost or out of order.
 
 What it is worth and how soon it works are figures of the machine: `sci-stream bench scale` prints them.
 """
@@ -34,7 +34,7 @@ def test_bench_scale_joining_node_takes_its_share(tmp_path: Path) -> None:
     # Neither waits for the other: the node that is free gets the next block of eight.
     assert set(two.share) == {"reconstruct-0", "reconstruct-1"}
     assert min(two.share.values()) > 0.25
-    assert list(tmp_path.iterdir()) == [], "what was recorded to measure is gone"
+    assert list(tmp_path.iterdir()) == [], "temporary recordings are deleted"
     shown = io.StringIO()
     print_result(result, Console(file=shown, width=120))
     assert "90 of 90 reconstructed, ledger closed" in shown.getvalue()
@@ -45,7 +45,7 @@ def test_bench_scale_joining_node_takes_its_share(tmp_path: Path) -> None:
 def test_sleeping_denoiser_needs_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="Unknown denoiser"):
         denoiser_spec(SLEEPING)
-    monkeypatch.setitem(DENOISERS, SLEEPING, DENOISERS["identity"])  # taken out again after the test
+    monkeypatch.setitem(DENOISERS, SLEEPING, DENOISERS["identity"])  # removed after the test
     register(0.0)
     assert isinstance(SleepingDenoiser(0.0), RecordableDenoiser)
     assert denoiser_spec(SLEEPING).make is not DENOISERS["identity"].make

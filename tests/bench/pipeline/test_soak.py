@@ -38,7 +38,7 @@ sys.stdin.readline()
 
 
 def test_process_figures_are_read_from_proc() -> None:
-    # Another one: in this one threads of other tests come to their ends.
+    # Another process: in this one threads of other tests end meanwhile.
     with subprocess.Popen(
         [sys.executable, "-c", GROWS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -105,7 +105,7 @@ def test_latency_verdict_needs_enough_samples() -> None:
 @pytest.mark.timeout(300)
 def test_short_soak_is_measured_and_plotted(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    # With a rate: the one that is found on a busy machine may be so low that it takes for ever.
+    # With a rate: the one that is found on a busy machine may be far too low for a test.
     size = ("--snapshots", "300", "--rate", "20")
     done = sci_stream("bench", "soak", *size, "--json", "out.json", "--plot", "out.png", cwd=tmp_path, timeout_s=240.0)
     assert done.status == 0, done.output

@@ -1,4 +1,4 @@
-"""The benchmark of the pipeline shows each part beside the same bytes over bare ZeroMQ."""
+"""The benchmark of the pipeline compares each part with the same bytes over bare ZeroMQ."""
 
 from __future__ import annotations
 

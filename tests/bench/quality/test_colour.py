@@ -1,4 +1,4 @@
-"""Colours come through the optics and back, and the benchmark measures what it says."""
+"""The colour benchmark: colours survive the simulated optics, and its figures match their definitions."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_plain_rows_have_nothing_that_the_paper_does_not() -> None:
             assert not [name for name in names if getattr(settings, name)]
 
 
-def test_chosen_methods_are_found_by_the_begin_of_their_names() -> None:
+def test_methods_are_chosen_by_prefix() -> None:
     assert chosen_methods(()) == METHODS
     assert [method.prior for method in chosen_methods(("desci", "PnP-WNNM-T"))] == ["wnnm", "tv+wnnm"]
     with pytest.raises(ConfigError, match="DeSCI"):

@@ -1,4 +1,4 @@
-"""The quality benchmark measures what it says, on a published-layout file made here."""
+"""The quality benchmark on a file of the published layout that is made here."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_bench_quality_unknown_plot_format_fails_early(published: Path) -> None:
 
 
 def test_plot_without_matplotlib_names_the_extra(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What the import system does with a package that is not there.
+    # The import system treats such an entry as a missing package.
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
     with pytest.raises(ConfigError, match=r"need matplotlib.*sci-stream\[plot\]"):
         bench(published, ReconstructSection(denoiser="tv"), "cpu", lambda _: None, published / "quality.png")

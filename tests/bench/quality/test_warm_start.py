@@ -1,4 +1,4 @@
-"""The warm-start benchmark measures what it says, on a moving scene and its cut."""
+"""The warm-start benchmark on a moving scene with a cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench reality` end to end on scenes that need no data, and what it says where there are none."""
+"""`bench reality` end to end on scenes that need no data, and its messages without any scene."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated masks: blur, displacement and transmission are what they are called."""
+"""The simulated masks: blur, displacement and transmission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed benchmark: its figures fit together, and it says what it could not measure. No figure is judged here."""
+"""The speed benchmark: its figures are consistent, and it names what it could not measure; no time is asserted."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_bench_speed_skips_slow_size_with_message(tmp_path: Path) -> None:
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    # Fine texture that moves a pixel a frame: as hard as real scenes are.
+    # Fine texture that moves by a pixel per frame: as difficult as real scenes.
     texture = np.random.default_rng(1).integers(20, 235, (24, 24)).repeat(2, 0).repeat(2, 1).astype(np.float64)
     orig = np.stack([texture[:, n : n + 40] for n in range(8)], axis=-1)
     mask = np.random.default_rng(0).integers(0, 2, (48, 40, 4)).astype(np.float64)
@@ -113,7 +113,7 @@ def test_time_to_quality_stops_when_published_loop_is_matched(tmp_path: Path, pu
     assert len(baseline["seconds"]) == len(baseline["psnr_db"]) == 40
     assert baseline["seconds"] == sorted(baseline["seconds"])
     assert [row["iterations"] for row in ours] == list(LADDER[: len(ours)])
-    # The instrument is as good in fewer iterations: that is no timing, and holds on any machine.
+    # The instrument needs fewer iterations for the same quality: no timing, so it holds on any machine.
     assert ours[-1]["psnr_db"] >= baseline["psnr_db"][-1]
     assert ours[-1]["iterations"] < 40
     assert reach["ratio"] == pytest.approx(ours[-1]["seconds"] / baseline["seconds"][-1])

@@ -130,7 +130,7 @@ def camera(producer: Path, serial: str = "SIM0001") -> Iterator[Bench]:
     handler = signal.getsignal(signal.SIGINT)
     with harvester(producer) as opened:
         acquirer = opened.create({"serial_number": serial})
-        signal.signal(signal.SIGINT, handler)  # creating an acquirer takes it away from pytest
+        signal.signal(signal.SIGINT, handler)  # creating an acquirer replaces the handler of pytest
         try:
             yield Bench(acquirer)
         finally:

@@ -93,7 +93,7 @@ def test_render_equals_the_simulated_camera(tmp_path: Path) -> None:
     assert calibration.exposure_ns == 45_000_000
 
 
-def test_the_options_come_from_a_rig_of_the_simulated_camera(tmp_path: Path) -> None:
+def test_options_come_from_a_rig_of_the_simulated_camera(tmp_path: Path) -> None:
     assert read_options(ROOT / "deploy" / "rigs" / "simulated-live.toml")["width_px"] == 256
     (tmp_path / "rig.toml").write_text("[camera]\n")
     with pytest.raises(ConfigError, match=r"\[camera.options\]"):

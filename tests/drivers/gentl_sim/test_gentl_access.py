@@ -21,7 +21,7 @@ NOT_INITIALIZED, IN_USE, INVALID_HANDLE, INVALID_ID = -1002, -1004, -1006, -1007
 INVALID_PARAMETER, TIMEOUT, ABORT, TOO_SMALL, INVALID_INDEX = -1009, -1011, -1012, -1016, -1017
 
 
-def test_a_second_open_in_the_same_process_is_refused(bench: Bench) -> None:
+def test_second_open_in_the_same_process_is_refused(bench: Bench) -> None:
     info = next(i for i in bench.acquirer.interface.module.device_info_list if i.serial_number == "SIM0001")
     with pytest.raises(gentl.ResourceInUseException):
         info.create_device().open(gentl.DEVICE_ACCESS_FLAGS_LIST.DEVICE_ACCESS_EXCLUSIVE)
@@ -209,7 +209,7 @@ def test_wait_for_frames_ends_on_timeout_or_kill(producer: Producer, interface: 
     assert wait(0) == TIMEOUT
 
 
-def test_a_device_opened_for_reading_cannot_be_written(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_device_opened_for_reading_cannot_be_written(producer: Producer, interface: ctypes.c_void_p) -> None:
     device = producer.handle("IFOpenDevice", interface, b"SciSim_SIM0001", 2)
     port = producer.handle("DevGetPort", device)
     value, size = ctypes.c_int64(), ctypes.c_size_t(8)

@@ -50,7 +50,7 @@ REAL_CAMERAS_HAVE = {
 }  # fmt: skip
 
 
-def test_the_camera_has_the_features_of_a_real_one(bench: Bench) -> None:
+def test_camera_has_the_features_of_a_real_one(bench: Bench) -> None:
     assert {node.node.name for node in features(bench.node_map)} >= REAL_CAMERAS_HAVE
 
 

@@ -13,7 +13,7 @@ def small(bench: Bench) -> None:
     bench.set(Width=16, Height=2, ExposureTime=100.0)
 
 
-def test_a_software_trigger_gives_one_frame(bench: Bench) -> None:
+def test_software_trigger_gives_one_frame(bench: Bench) -> None:
     bench.trigger(TriggerSource="Software")
     bench.start()
     for index in range(5):
@@ -37,7 +37,7 @@ def test_triggers_during_an_exposure_are_ignored_and_counted(bench: Bench) -> No
 
 
 @pytest.mark.parametrize(("activation", "frames_per_pulse"), [("RisingEdge", 1), ("FallingEdge", 1), ("AnyEdge", 2)])
-def test_a_line_triggers_at_its_edges(bench: Bench, activation: str, frames_per_pulse: int) -> None:
+def test_line_triggers_at_its_edges(bench: Bench, activation: str, frames_per_pulse: int) -> None:
     bench.set(SimLinePeriod=4000.0)
     bench.trigger(TriggerSource="Line1", TriggerActivation=activation)
     bench.start(buffers=32)
@@ -47,7 +47,7 @@ def test_a_line_triggers_at_its_edges(bench: Bench, activation: str, frames_per_
     assert set((stamps - phase) % (4_000_000 // frames_per_pulse)) == {0}
 
 
-def test_a_delay_moves_the_exposure(bench: Bench) -> None:
+def test_delay_moves_the_exposure(bench: Bench) -> None:
     bench.set(SimLinePeriod=4000.0)
     bench.trigger(TriggerSource="Line1", TriggerDelay=250.0)
     bench.start(buffers=32)
@@ -66,7 +66,7 @@ def test_exposure_longer_than_the_line_period_skips_pulses(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("features", [{"SimLinePeriod": 0.0}, {"LineSelector": "Line1", "LineMode": "Output"}])
-def test_a_line_without_pulses_triggers_nothing(bench: Bench, features: dict[str, object]) -> None:
+def test_line_without_pulses_triggers_nothing(bench: Bench, features: dict[str, object]) -> None:
     bench.set(SimLinePeriod=4000.0, **{key: value for key, value in features.items() if key != "SimLinePeriod"})
     if "SimLinePeriod" in features:
         bench.set(SimLinePeriod=0.0)
@@ -102,7 +102,7 @@ def test_acquisition_start_trigger_starts_free_running(bench: Bench) -> None:
     assert [got.frame_id for got in bench.take(5)] == list(range(5))
 
 
-def test_an_output_line_shows_the_exposure(bench: Bench) -> None:
+def test_output_line_shows_the_exposure(bench: Bench) -> None:
     bench.set(ExposureTime=200e3, LineSelector="Line2", LineMode="Output", LineSource="ExposureActive")
     bench.trigger(TriggerSource="Software")
     bench.start()

@@ -58,5 +58,5 @@ def test_decreasing_timestamp_distinguishes_restart_from_wrap() -> None:
     assert restarts(GIGE, [(60000, 10_000), (1, 200)]) == [False, True]
 
 
-def test_a_camera_without_ids_or_stamps_never_restarts() -> None:
+def test_camera_without_ids_or_stamps_never_restarts() -> None:
     assert not any(restarts(FrameIds(), [(None, None)] * 3))

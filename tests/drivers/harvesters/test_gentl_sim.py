@@ -84,14 +84,14 @@ def test_every_pixel_is_exact_and_no_frame_is_missing(make: MakeHarvestersCamera
 @pytest.mark.slow
 @pytest.mark.parametrize("form", sorted(FORMATS))
 def test_two_thousand_frames_are_exact_in_every_format(make: MakeHarvestersCamera, form: str) -> None:
-    # A slow machine bridges a second and more; it must be fast enough in the mean.
+    # The buffers bridge more than a second on a slow machine, which must be fast enough on average.
     exact(started(make(["AcquisitionFrameRate", 320.0], form=form, size=SIZE, buffers=512)), form, 2000)
 
 
 # --- triggers
 
 
-def test_a_software_trigger_gives_one_frame_and_nothing_comes_without(make: MakeHarvestersCamera) -> None:
+def test_software_trigger_gives_one_frame_and_nothing_comes_without(make: MakeHarvestersCamera) -> None:
     camera = started(make(trigger={"source": "Software"}))
     assert camera.open().frame_period_ns is None
     assert camera.read(0.05) is None
@@ -108,7 +108,7 @@ def test_driver_sends_software_triggers_at_a_rate(make: MakeHarvestersCamera) ->
     assert len(take(camera, 10)) == 10
 
 
-def test_a_line_triggers_one_frame_with_each_pulse(make: MakeHarvestersCamera) -> None:
+def test_line_triggers_one_frame_with_each_pulse(make: MakeHarvestersCamera) -> None:
     trigger = {"source": "Line1", "activation": "RisingEdge", "output_line": "Line2"}
     camera = started(make(["SimLinePeriod", 4000.0], trigger=trigger))
     stamps = [frame.camera_time_ns for frame in take(camera, 20)]
@@ -175,9 +175,9 @@ def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, pro
     faults = [["SimUnplugAfter", 100], ["SimUnplugTime", 300.0], ["SimUnplugSilent", silent], ["SimUnplugLimit", limit]]
     pump, captured = run_pump(make(*faults, silence_s=0.1, selector=selector), 250)
     assert pump.failure is None
-    assert [each.seq for each in captured] == list(range(250)), "the series goes on"
+    assert [each.seq for each in captured] == list(range(250)), "the series continues"
     assert (pump.counts["lost"], pump.counts["reopened"], pump.epoch) == (1, 1, 1)
-    assert sum(each.epoch == 0 for each in captured) == 100, "what came before is delivered"
+    assert sum(each.epoch == 0 for each in captured) == 100, "earlier frames are delivered"
     for epoch in (0, 1):
         frames = [each.frame for each in captured if each.epoch == epoch]
         for index, frame in enumerate(frames):
@@ -224,7 +224,7 @@ def test_camera_in_use_by_another_program_error_says_so(make: MakeHarvestersCame
         camera.open()
 
 
-# --- what the camera says of its frames
+# --- chunk data and clocks
 
 
 def test_chunk_data_comes_with_each_frame(make: MakeHarvestersCamera) -> None:
@@ -313,7 +313,7 @@ def test_saved_state_with_selectors_is_restored(make: MakeHarvestersCamera) -> N
     assert HarvestersCamera(HarvestersOptions.model_validate(saved)).inspect().options == saved
 
 
-# --- for days
+# --- long runs
 
 
 def test_memory_is_constant_over_many_starts_and_stops(make: MakeHarvestersCamera) -> None:

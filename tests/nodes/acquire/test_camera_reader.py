@@ -1,4 +1,4 @@
-"""The camera's thread: what it numbers, what it notices, and that it never gives up a camera that may return."""
+"""The camera thread: numbering, gap detection and reconnection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step = int | Exception | None
 
 
 class ScriptedCamera:
-    """Does what its script says, then is exhausted."""
+    """Follows a script, then is exhausted."""
 
     def __init__(self, script: list[Step], *, ids: FrameIds | None = None) -> None:
         self._script = list(script)
@@ -98,12 +98,12 @@ def run_to_the_end(pump: CameraPump) -> list[Captured]:
     return list(pump.take())
 
 
-def test_frames_are_numbered_from_zero_without_gaps(pump: Pump) -> None:
+def test_frames_are_numbered_from_zero(pump: Pump) -> None:
     captured = run_to_the_end(pump(ScriptedCamera([10, 11, None, 12])))
     assert [(each.seq, each.epoch, each.missed) for each in captured] == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
 
 
-def test_no_frame_comes_before_the_camera_is_started(pump: Pump) -> None:
+def test_no_frame_before_start(pump: Pump) -> None:
     camera = ScriptedCamera([1, 2])
     waiting = pump(camera)
     time.sleep(0.05)
@@ -111,18 +111,18 @@ def test_no_frame_comes_before_the_camera_is_started(pump: Pump) -> None:
     assert len(run_to_the_end(waiting)) == 2
 
 
-def test_a_gap_in_the_ids_is_counted_with_the_frame_after_it(pump: Pump) -> None:
+def test_gap_in_ids_is_counted_with_next_frame(pump: Pump) -> None:
     new = pump(ScriptedCamera([0, 1, 5, 6]))
     assert [each.missed for each in run_to_the_end(new)] == [0, 0, 3, 0]
     assert new.counts["missed"] == 3
 
 
-def test_ids_that_wrap_are_no_gap(pump: Pump) -> None:
+def test_wrapped_ids_are_no_gap(pump: Pump) -> None:
     new = pump(ScriptedCamera([65534, 65535, 1, 3], ids=FrameIds(1, 65535)))
     assert [each.missed for each in run_to_the_end(new)] == [0, 0, 0, 1]
 
 
-def test_a_repeated_frame_gets_no_number(pump: Pump) -> None:
+def test_repeated_frame_is_discarded(pump: Pump) -> None:
     new = pump(ScriptedCamera([0, 1, 1, 2]))
     assert [each.seq for each in run_to_the_end(new)] == [0, 1, 2]
     assert new.counts["repeated"] == 1
@@ -173,7 +173,7 @@ def test_driver_that_raises_in_stop_does_not_keep_the_pump(pump: Pump) -> None:
     assert new.failure is None
 
 
-def test_counts_that_another_thread_goes_through_do_not_change_under_it(pump: Pump) -> None:
+def test_event_counts_can_be_read_by_another_thread(pump: Pump) -> None:
     read = []
     new = pump(ScriptedCamera([0, 2, 2, 3, CameraLost("unplugged"), 0]))
     new.keep = lambda captured: read.append(new.counts) or captured
@@ -187,17 +187,17 @@ def test_counts_that_another_thread_goes_through_do_not_change_under_it(pump: Pu
     ]
 
 
-def test_it_stops_after_as_many_as_were_asked_for(pump: Pump) -> None:
+def test_reader_stops_after_requested_number(pump: Pump) -> None:
     assert len(run_to_the_end(pump(ScriptedCamera(list(range(10))), most=4))) == 4
 
 
-def test_a_frame_for_which_there_is_no_memory_keeps_its_number(pump: Pump) -> None:
+def test_frame_without_memory_keeps_its_number(pump: Pump) -> None:
     captured = run_to_the_end(pump(ScriptedCamera([0, 1, 2]), ring_bytes=16))
     assert [each.frame is None for each in captured] == [False, False, True]
     assert captured[2].seq == 2
 
 
-def test_a_lost_camera_is_opened_again_until_it_is_back_and_begins_a_new_epoch(pump: Pump) -> None:
+def test_lost_camera_is_reopened_in_a_new_epoch(pump: Pump) -> None:
     camera = ScriptedCamera([7, CameraLost("unplugged"), 0, 1])
     camera.fails_to_open = 3
     new = pump(camera)
@@ -208,7 +208,7 @@ def test_a_lost_camera_is_opened_again_until_it_is_back_and_begins_a_new_epoch(p
     assert (new.counts["lost"], new.counts["reopened"]) == (1, 1)
 
 
-def test_waiting_for_a_lost_camera_ends_when_asked_to_stop(pump: Pump) -> None:
+def test_stop_ends_wait_for_lost_camera(pump: Pump) -> None:
     camera = ScriptedCamera([0, CameraLost("unplugged"), 1])
     camera.fails_to_open = 1_000_000
     new = pump(camera)
@@ -220,7 +220,7 @@ def test_waiting_for_a_lost_camera_ends_when_asked_to_stop(pump: Pump) -> None:
     assert new.acquired == 1
 
 
-def test_a_camera_that_cannot_be_opened_is_a_failure(pump: Pump) -> None:
+def test_camera_that_cannot_be_opened_is_a_failure(pump: Pump) -> None:
     class Broken(ScriptedCamera):
         def open(self) -> CameraCapabilities:
             raise CameraError("no such camera")
@@ -231,13 +231,13 @@ def test_a_camera_that_cannot_be_opened_is_a_failure(pump: Pump) -> None:
     assert new.opened is None
 
 
-def test_the_camera_is_stopped_and_closed_at_the_end(pump: Pump) -> None:
+def test_camera_is_stopped_and_closed_at_the_end(pump: Pump) -> None:
     camera = ScriptedCamera([0])
     run_to_the_end(pump(camera))
     assert camera.calls[-2:] == ["stop", "close"]
 
 
-def test_what_the_driver_counts_adds_up_over_openings_and_begins_anew_with_each_series(pump: Pump) -> None:
+def test_driver_counters_add_up_within_a_series(pump: Pump) -> None:
     class Counting(ScriptedCamera):
         """Counts the frames it delivered since it was opened, as drivers do."""
 
@@ -262,11 +262,11 @@ def test_what_the_driver_counts_adds_up_over_openings_and_begins_anew_with_each_
     assert new.driver_counts == {"delivered": 5}
 
 
-# --- what is set while it runs
+# --- settings at run time
 
 
 def settled(pump: CameraPump) -> tuple[str, SciStreamError | None]:
-    """Wait for the one answer."""
+    """Wait for the only answer."""
     deadline_s = time.monotonic() + 10
     while not (answers := list(pump.answered())):
         assert time.monotonic() < deadline_s
@@ -275,7 +275,7 @@ def settled(pump: CameraPump) -> tuple[str, SciStreamError | None]:
     return answer.request, answer.error
 
 
-def test_settings_are_changed_between_frames_and_what_is_delivered_then_is_known(pump: Pump) -> None:
+def test_settings_change_between_frames(pump: Pump) -> None:
     new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
     wait_until_open(new)
     new.change("before", {"exposure": 0.5})
@@ -288,7 +288,7 @@ def test_settings_are_changed_between_frames_and_what_is_delivered_then_is_known
     assert new.opened.capabilities.frame_period_ns == 4_000_000
 
 
-def test_what_the_camera_does_not_take_is_answered_and_the_frames_go_on(pump: Pump) -> None:
+def test_refused_setting_is_answered_and_frames_continue(pump: Pump) -> None:
     new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
     wait_until_open(new)
     new.start()
@@ -302,7 +302,7 @@ def test_what_the_camera_does_not_take_is_answered_and_the_frames_go_on(pump: Pu
         time.sleep(0.002)
 
 
-def test_what_comes_too_late_is_answered_too(pump: Pump) -> None:
+def test_request_after_the_end_is_answered(pump: Pump) -> None:
     new = pump(simulated())
     wait_until_open(new)
     run_to_the_end(new)
@@ -311,7 +311,7 @@ def test_what_comes_too_late_is_answered_too(pump: Pump) -> None:
     assert (request, str(error)) == ("late", "The camera has stopped.")
 
 
-def test_while_the_camera_is_away_nothing_can_be_set(pump: Pump) -> None:
+def test_lost_camera_refuses_settings(pump: Pump) -> None:
     camera = ScriptedCamera([7, CameraLost("unplugged")])
     camera.fails_to_open = 1_000_000
     new = pump(camera)
@@ -331,16 +331,18 @@ def wait_until_open(pump: CameraPump) -> None:
         time.sleep(0.002)
 
 
-def test_a_series_that_was_interrupted_goes_on_where_it_was(pump: Pump) -> None:
+def test_resumed_series_continues_its_numbering(pump: Pump) -> None:
     new = pump(ScriptedCamera([0, 3, 4, 5]), most=8)
     new.resume(seq=5, epoch=2, missed=7)
     captured = run_to_the_end(new)
-    assert [(each.seq, each.epoch) for each in captured] == [(5, 2), (6, 2), (7, 2)], "the limit counts those before"
-    assert captured[0].missed == 0, "what the camera counted for another process is not known"
+    assert [(each.seq, each.epoch) for each in captured] == [(5, 2), (6, 2), (7, 2)], (
+        "the limit includes earlier frames"
+    )
+    assert captured[0].missed == 0, "counters of an earlier process are unknown"
     assert new.counts["missed"] == 7 + 2
 
 
-def test_a_series_that_waits_for_its_camera_has_it_opened_until_it_is_back(pump: Pump) -> None:
+def test_resumed_series_retries_to_open_the_camera(pump: Pump) -> None:
     class Late(ScriptedCamera):
         def open(self) -> CameraCapabilities:
             if len(self.calls) < 3:
@@ -356,7 +358,7 @@ def test_a_series_that_waits_for_its_camera_has_it_opened_until_it_is_back(pump:
     assert camera.calls[:4] == ["refused"] * 3 + ["open"]
 
 
-def test_each_frame_is_kept_before_it_counts_as_acquired(pump: Pump) -> None:
+def test_frame_is_spooled_before_it_counts_as_acquired(pump: Pump) -> None:
     new = pump(ScriptedCamera([0, 1, 2]))
     kept: list[tuple[int, int]] = []
 

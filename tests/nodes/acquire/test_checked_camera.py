@@ -1,4 +1,4 @@
-"""Drivers that break the contract of the camera port, in every way that was tried: each is named, none hangs."""
+"""Drivers that break the contract of the camera port: each is named in the error, and none hangs the node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frame(**changes: Any) -> CameraFrame:
 
 
 class Driver:
-    """Keeps the contract, but for the calls that it is given."""
+    """Keeps the contract except for the given calls."""
 
     def __init__(self, **calls: Callable[[], Any]) -> None:
         self._calls = calls

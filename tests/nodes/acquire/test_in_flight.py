@@ -1,4 +1,4 @@
-"""What the acquire node holds: each snapshot until it is delivered and, where raw counts are recorded, safe."""
+"""In-flight snapshots of the acquire node: held until delivered and, if recorded raw, safe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, 
 from tests.nodes.acquire.test_spool import new, snapshot, taken_up
 
 
-def test_the_truth_counts_as_memory_too() -> None:
+def test_ground_truth_counts_as_memory() -> None:
     frame = CameraFrame(np.zeros((4, 4), np.uint16), 0, None, 1, truth=np.zeros((2, 4, 4), np.uint8))
     assert frame_bytes(frame) == 32 + 32
 
 
-def test_memory_is_refused_beyond_the_limit_and_given_again_after() -> None:
+def test_memory_beyond_limit_is_refused_until_released() -> None:
     ring = MemoryBudget(100)
     assert ring.take(60)
     assert not ring.take(60)
@@ -26,11 +26,11 @@ def test_memory_is_refused_beyond_the_limit_and_given_again_after() -> None:
     assert ring.take(60)
 
 
-def test_one_frame_is_always_let_in_however_large() -> None:
+def test_first_frame_is_always_admitted() -> None:
     assert MemoryBudget(10).take(1000)
 
 
-def test_a_snapshot_is_let_go_of_once_it_is_delivered() -> None:
+def test_delivered_snapshot_is_released() -> None:
     ring = MemoryBudget(1000)
     holdings = InFlightSnapshots(ring)
     ring.take(100)
@@ -40,7 +40,7 @@ def test_a_snapshot_is_let_go_of_once_it_is_delivered() -> None:
     assert (len(holdings), holdings.released, ring.used_bytes) == (0, 1, 0)
 
 
-def test_a_recorded_snapshot_is_held_until_both_are_done_in_either_order() -> None:
+def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
     ring = MemoryBudget(1000)
     holdings = InFlightSnapshots(ring)
     for seq in (0, 1):
@@ -54,7 +54,7 @@ def test_a_recorded_snapshot_is_held_until_both_are_done_in_either_order() -> No
     assert (len(holdings), ring.used_bytes) == (0, 0)
 
 
-def test_what_is_said_twice_counts_once() -> None:
+def test_repeated_confirmation_counts_once() -> None:
     holdings = InFlightSnapshots(MemoryBudget(1000))
     holdings.hold(0, 0, 0, raw_pending=True)
     assert holdings.settle(0) == 0
@@ -65,7 +65,7 @@ def test_what_is_said_twice_counts_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["settle", "safe"]), st.integers(0, 4)), max_size=40))
-def test_memory_is_given_back_exactly_once(events: list[tuple[str, int]]) -> None:
+def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
     ring = MemoryBudget(10_000)
     holdings = InFlightSnapshots(ring)
     for seq in range(5):
@@ -81,7 +81,7 @@ def test_memory_is_given_back_exactly_once(events: list[tuple[str, int]]) -> Non
     assert ring.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
 
 
-def test_what_is_held_is_in_the_spool_as_long(tmp_path: Path) -> None:
+def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
     spool = new(tmp_path / "rig.spool")
     holdings = InFlightSnapshots(MemoryBudget(1000))
     holdings.spool = spool
@@ -96,7 +96,7 @@ def test_what_is_held_is_in_the_spool_as_long(tmp_path: Path) -> None:
     assert kept == [(0, True), (1, False)]
 
 
-def test_memory_for_what_was_there_before_is_taken_without_asking() -> None:
+def test_recovered_snapshots_are_admitted_unconditionally() -> None:
     ring = MemoryBudget(100)
     ring.hold(150)
     assert not ring.take(1)

@@ -1,4 +1,4 @@
-"""A camera that is handed from series to series stays open, unless it fails."""
+"""A persistent camera stays open across series unless it fails."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def watched(**options: object) -> HealthReporter:
     return HealthReporter(simulated(**options)._options)
 
 
-def test_it_is_a_camera() -> None:
+def test_persistent_camera_satisfies_the_port() -> None:
     assert isinstance(PersistentCamera(simulated()), Camera)
 
 
-def test_series_after_series_opens_it_once_and_closes_it_at_the_end() -> None:
+def test_camera_is_opened_once_for_several_series() -> None:
     camera = watched()
     with kept_open(camera) as kept:
         for _ in range(3):
@@ -49,7 +49,7 @@ def test_series_after_series_opens_it_once_and_closes_it_at_the_end() -> None:
     assert (camera.opens, camera.closes) == (1, 1)
 
 
-def test_one_that_is_lost_is_closed_so_that_it_can_be_opened_anew() -> None:
+def test_lost_camera_is_closed_and_reopened() -> None:
     camera = watched(faults={"disconnect_after": 2})
     with kept_open(camera) as kept:
         assert len(frames(kept, 2)) == 2
@@ -62,7 +62,7 @@ def test_one_that_is_lost_is_closed_so_that_it_can_be_opened_anew() -> None:
         assert camera.opens == 2
 
 
-def test_one_that_cannot_be_opened_is_closed_all_the_same() -> None:
+def test_camera_that_cannot_be_opened_is_closed() -> None:
     camera = watched(faults={"disconnect_after": 1, "return_after_s": 60.0})
     with kept_open(camera) as kept:
         frames(kept, 1)
@@ -74,7 +74,7 @@ def test_one_that_cannot_be_opened_is_closed_all_the_same() -> None:
         kept.close()
 
 
-def test_what_is_set_holds_for_the_series_that_follow_also_after_the_camera_was_lost() -> None:
+def test_settings_persist_across_series_and_reconnects() -> None:
     camera = watched(snapshots=0, snapshot_rate_hz=1000.0, faults={"disconnect_after": 3})
     with kept_open(camera) as kept:
         frames(kept, 1)
@@ -87,11 +87,11 @@ def test_what_is_set_holds_for_the_series_that_follow_also_after_the_camera_was_
         with pytest.raises(CameraLost):
             kept.read(5.0)
         kept.close()
-        assert kept.open().frame_period_ns == 2_000_000, "opened for real, and set again"
+        assert kept.open().frame_period_ns == 2_000_000, "reopened, and set again"
     assert camera.opens == 2
 
 
-def test_a_camera_without_settings_has_none() -> None:
+def test_camera_without_settings_has_none() -> None:
     kept = PersistentCamera(PlainCamera())  # type: ignore[arg-type]
     assert kept.settings() == ()
     with pytest.raises(InputError, match="no adjustable settings"):
@@ -99,26 +99,26 @@ def test_a_camera_without_settings_has_none() -> None:
 
 
 class PlainCamera:
-    """Nothing that can be set."""
+    """A camera without settings."""
 
 
 def exposure(camera: PersistentCamera) -> object:
     return next(entry.value for entry in camera.settings() if entry.name == "exposure")
 
 
-def test_what_was_set_outlives_the_process_while_its_series_goes_on(tmp_path: Path) -> None:
+def test_settings_survive_a_crash_within_a_series(tmp_path: Path) -> None:
     memory = tmp_path / "rig.settings"
     for _ in range(2):
-        killed = PersistentCamera(simulated(), memory)  # nothing of it is ended in order
+        killed = PersistentCamera(simulated(), memory)  # as in a crash, nothing is closed
         killed.open()
         killed.set("exposure", 0.5)
     with kept_open(simulated(), memory, resume=True) as kept:
         kept.open()
         assert exposure(kept) == 0.5
-    assert list(tmp_path.iterdir()) == [], "it ended in order"
+    assert list(tmp_path.iterdir()) == [], "it ended cleanly"
 
 
-def test_what_was_set_for_a_series_that_is_over_is_forgotten(tmp_path: Path) -> None:
+def test_settings_of_a_finished_series_are_discarded(tmp_path: Path) -> None:
     memory = tmp_path / "rig.settings"
     memory.write_text('{"exposure": 0.5}')
     with kept_open(simulated(), memory) as kept:
@@ -127,7 +127,7 @@ def test_what_was_set_for_a_series_that_is_over_is_forgotten(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"exposure": [1]}', '{"exposure": -7.0}', '{"gone": 1}'])
-def test_a_memory_that_makes_no_sense_does_not_keep_the_camera_from_being_opened(tmp_path: Path, content: str) -> None:
+def test_damaged_settings_file_does_not_prevent_opening(tmp_path: Path, content: str) -> None:
     memory = tmp_path / "rig.settings"
     memory.write_text(content)
     with kept_open(simulated(), memory, resume=True) as kept:

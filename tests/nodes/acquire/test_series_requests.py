@@ -1,4 +1,4 @@
-"""What becomes of a series on request: another at once, another when asked for, or none."""
+"""Requests to end a series and to start the next one."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def requests(stop: StopRequest) -> SeriesRequests:
     return SeriesRequests(stop)
 
 
-def test_a_series_that_ends_by_itself_is_the_last(requests: SeriesRequests) -> None:
+def test_series_that_ends_by_itself_is_the_last(requests: SeriesRequests) -> None:
     assert not requests.renew()
 
 
-def test_the_next_series_follows_at_once(requests: SeriesRequests) -> None:
+def test_next_series_follows_at_once(requests: SeriesRequests) -> None:
     ended = requests.current
     requests.next_series()
     requests.next_series()
     assert ended
     assert requests.renew()
     assert not requests.held
-    assert not requests.current, "the new one is not asked to end"
-    assert not requests.renew(), "asked for twice is one"
+    assert not requests.current, "the new one is not requested to end"
+    assert not requests.renew(), "two requests count as one"
 
 
-def test_a_series_that_is_stopped_is_followed_when_another_is_asked_for(requests: SeriesRequests) -> None:
+def test_stopped_series_is_followed_on_request(requests: SeriesRequests) -> None:
     requests.stop_series()
     assert requests.renew()
     assert requests.held
@@ -46,7 +46,7 @@ def test_a_series_that_is_stopped_is_followed_when_another_is_asked_for(requests
     assert not requests.held
 
 
-def test_asked_for_while_the_stopped_series_still_ends_the_next_follows_at_once(requests: SeriesRequests) -> None:
+def test_request_during_the_end_starts_next_series_at_once(requests: SeriesRequests) -> None:
     requests.stop_series()
     requests.next_series()
     assert requests.renew()
@@ -54,7 +54,7 @@ def test_asked_for_while_the_stopped_series_still_ends_the_next_follows_at_once(
 
 
 @pytest.mark.parametrize("ask", ["next_series", "stop_series"])
-def test_a_rig_that_is_stopped_begins_no_series(requests: SeriesRequests, stop: StopRequest, ask: str) -> None:
+def test_stopped_rig_starts_no_series(requests: SeriesRequests, stop: StopRequest, ask: str) -> None:
     getattr(requests, ask)()
     stop.set()
     assert requests.current
@@ -63,7 +63,7 @@ def test_a_rig_that_is_stopped_begins_no_series(requests: SeriesRequests, stop: 
         getattr(requests, ask)()
 
 
-def test_a_stop_ends_the_wait(requests: SeriesRequests, stop: StopRequest) -> None:
+def test_stop_ends_the_wait(requests: SeriesRequests, stop: StopRequest) -> None:
     requests.stop_series()
     assert requests.renew()
     stop.set(gentle=True)
@@ -72,7 +72,7 @@ def test_a_stop_ends_the_wait(requests: SeriesRequests, stop: StopRequest) -> No
     assert not requests.renew()
 
 
-def test_a_stop_that_came_while_the_node_was_still_loading_ends_its_first_series(stop: StopRequest) -> None:
+def test_stop_while_loading_ends_the_first_series(stop: StopRequest) -> None:
     stop.set(gentle=True)
     requests = SeriesRequests(stop)
     assert requests.current

@@ -1,4 +1,4 @@
-"""What an acquire node keeps outlives it: all of what was whole, nothing of what was not."""
+"""The spool survives a crash of the acquire node: every complete snapshot is recovered, no partial one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def new(path: Path, limit_bytes: int = 1 << 12) -> Spool:
 
 
 def taken_up(path: Path) -> RecoveredState:
-    """Open what was left and look at it, as the next process does."""
+    """Open the spool as the next process does."""
     taken = Spool.reopen(path)
     assert taken is not None
     spool, left = taken
@@ -71,7 +71,7 @@ def same(one: Snapshot, other: Snapshot) -> bool:
 
 
 @pytest.mark.parametrize("truth", [False, True])
-def test_what_was_kept_is_found_again_bit_for_bit(tmp_path: Path, truth: bool) -> None:
+def test_spooled_snapshots_are_recovered_bit_for_bit(tmp_path: Path, truth: bool) -> None:
     spool = new(tmp_path / "rig.spool")
     made = [snapshot(seq, truth=truth) for seq in range(4)]
     for each in made:
@@ -83,7 +83,7 @@ def test_what_was_kept_is_found_again_bit_for_bit(tmp_path: Path, truth: bool) -
     assert all(same(kept.snapshot, each) for kept, each in zip(left.kept, made, strict=True))
 
 
-def test_what_is_safe_is_not_found_and_what_is_only_delivered_is_marked(tmp_path: Path) -> None:
+def test_released_snapshots_are_absent_and_delivered_ones_marked(tmp_path: Path) -> None:
     spool = new(tmp_path / "rig.spool")
     for seq in range(4):
         spool.keep(snapshot(seq), 0)
@@ -98,10 +98,10 @@ def test_what_is_safe_is_not_found_and_what_is_only_delivered_is_marked(tmp_path
     assert [(kept.snapshot.id.seq, kept.delivered) for kept in left.kept] == [(1, False), (2, True), (3, False)]
     assert (left.next_seq, left.epoch, left.camera_missed) == (5, 1, 9)
     assert (left.confirmed, left.running_ns, left.ending) == (1, 77, "stopped")
-    assert list(left.lost) == [2, 4], "whose outcome may not have come to the sink"
+    assert list(left.lost) == [2, 4], "the outcome may not have reached the sink"
 
 
-def test_the_next_process_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "rig.spool"
     first = new(path)
     for seq in range(3):
@@ -119,13 +119,13 @@ def test_the_next_process_goes_on_in_the_same_file(tmp_path: Path) -> None:
     assert (left.epoch, left.next_seq) == (1, 4)
 
 
-def test_a_series_that_is_over_leaves_nothing(tmp_path: Path) -> None:
+def test_finished_series_leaves_no_file(tmp_path: Path) -> None:
     new(tmp_path / "rig.spool").close(over=True)
     assert list(tmp_path.iterdir()) == []
     assert Spool.reopen(tmp_path / "rig.spool") is None
 
 
-def test_a_full_spool_is_counted_and_numbers_go_on(tmp_path: Path) -> None:
+def test_full_spool_counts_and_numbering_continues(tmp_path: Path) -> None:
     spool = new(tmp_path / "rig.spool", limit_bytes=1)
     kept = [spool.keep(snapshot(seq), 0) for seq in range(4)]
     assert kept == [True, True, False, False]
@@ -138,8 +138,8 @@ def test_a_full_spool_is_counted_and_numbers_go_on(tmp_path: Path) -> None:
     assert left.next_seq == 5
 
 
-def test_a_file_system_that_is_full_ends_nothing(tmp_path: Path) -> None:
-    # Written to beyond what there is, a mapping ends its process: room is made sure of first.
+def test_full_file_system_does_not_end_the_series(tmp_path: Path) -> None:
+    # A write to a mapping on a full disk kills the process, so space is allocated first.
     spool = new(tmp_path / "rig.spool")
     assert spool.keep(snapshot(0), 0)
     os.close(spool._file.number)
@@ -149,7 +149,7 @@ def test_a_file_system_that_is_full_ends_nothing(tmp_path: Path) -> None:
     spool.close(over=False)
 
 
-def test_one_process_at_a_time_has_it(tmp_path: Path) -> None:
+def test_spool_is_locked_by_one_process(tmp_path: Path) -> None:
     spool = new(tmp_path / "rig.spool")
     with pytest.raises(StorageError, match="in use"):
         Spool.reopen(tmp_path / "rig.spool")
@@ -167,7 +167,7 @@ def test_one_process_at_a_time_has_it(tmp_path: Path) -> None:
         ("nothing", lambda _content: b""),
     ],
 )
-def test_a_file_that_is_no_spool_is_moved_aside_and_named(
+def test_foreign_file_is_quarantined_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, damage: object
 ) -> None:
     path = tmp_path / "rig.spool"
@@ -182,7 +182,7 @@ def test_a_file_that_is_no_spool_is_moved_aside_and_named(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=4))
-def test_no_damage_makes_a_snapshot_that_never_was(tmp_path: Path, damage: list[tuple[float, int]]) -> None:
+def test_corruption_never_yields_a_wrong_snapshot(tmp_path: Path, damage: list[tuple[float, int]]) -> None:
     path = tmp_path / "rig.spool"
     spool = new(path)
     made = [snapshot(seq, truth=True) for seq in range(3)]
@@ -202,7 +202,7 @@ def test_no_damage_makes_a_snapshot_that_never_was(tmp_path: Path, damage: list[
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(["keep", "release", "delivered"]), st.integers(0, 9)), max_size=40))
-def test_what_is_held_is_what_is_found(tmp_path: Path, events: list[tuple[str, int]]) -> None:
+def test_recovered_state_equals_a_model(tmp_path: Path, events: list[tuple[str, int]]) -> None:
     path = tmp_path / "rig.spool"
     spool = new(path)
     expected: dict[int, bool] = {}
@@ -224,7 +224,7 @@ def test_what_is_held_is_what_is_found(tmp_path: Path, events: list[tuple[str, i
     assert left.next_seq == fresh
 
 
-def test_a_process_killed_while_it_writes_costs_at_most_what_it_was_writing(tmp_path: Path) -> None:
+def test_kill_during_write_loses_at_most_that_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "rig.spool"
     script = f"""
         import sys
@@ -251,13 +251,13 @@ def test_a_process_killed_while_it_writes_costs_at_most_what_it_was_writing(tmp_
     left = taken_up(path)
     seqs = [kept.snapshot.id.seq for kept in left.kept]
     assert left.next_seq > 200
-    assert seqs[-1] in {left.next_seq - 1, left.next_seq - 2}, "all but the one that was being written"
+    assert seqs[-1] in {left.next_seq - 1, left.next_seq - 2}, "all except the one being written"
     assert seqs == list(range(seqs[0], seqs[-1] + 1))
     assert 3 <= len(seqs) <= 5
     assert all(same(kept.snapshot, snapshot(kept.snapshot.id.seq)) for kept in left.kept)
 
 
-def test_where_it_lies(tmp_path: Path) -> None:
+def test_spool_path_follows_rig_and_supervisor(tmp_path: Path) -> None:
     given = {SPOOL_VARIABLE: "/run/there"}
     assert spool_path(tmp_path, "bench", given) == tmp_path / "bench.spool"
     assert spool_path(None, "bench", given) == Path("/run/there/bench.spool")
@@ -299,10 +299,10 @@ def test_spool_of_another_user_is_refused(tmp_path: Path) -> None:
         CrashRecovery(tmp_path, "bench")
 
 
-# --- what the acquire node makes of it
+# --- crash recovery in the acquire node
 
 
-def test_a_series_goes_on_only_with_what_it_was_made_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_series_resumes_only_with_equal_masks_and_format(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = CrashRecovery(tmp_path, "rig")
     assert first.begin(info(), truth=False, limit_bytes=1 << 12) == info()
     first.keep(snapshot(0), 0)
@@ -310,7 +310,7 @@ def test_a_series_goes_on_only_with_what_it_was_made_with(tmp_path: Path, caplog
 
     again = CrashRecovery(tmp_path, "rig")
     later = info(series="s-2", started_ns=9)
-    assert again.begin(later, truth=False, limit_bytes=1 << 12) == info(), "the one that was left"
+    assert again.begin(later, truth=False, limit_bytes=1 << 12) == info(), "the recovered one"
     again.close(over=False)
 
     other = CrashRecovery(tmp_path, "rig")
@@ -323,7 +323,7 @@ def test_a_series_goes_on_only_with_what_it_was_made_with(tmp_path: Path, caplog
     assert aside.suffix == ".aside"
 
 
-def test_without_a_place_nothing_is_kept_and_nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_nothing_is_spooled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SPOOL_VARIABLE, raising=False)
     none = CrashRecovery(None, "rig")
     assert none.begin(info(), truth=True, limit_bytes=1) == info()
@@ -334,7 +334,7 @@ def test_without_a_place_nothing_is_kept_and_nothing_asked(monkeypatch: pytest.M
     assert none.status() == {}
 
 
-def test_a_supervisor_is_told_when_the_last_series_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_marker_is_written_after_the_last_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path))
     cases = [(False, True, True), (True, False, True), (True, True, False), (True, True, True)]
     for supervised, over, last in cases:
@@ -349,7 +349,7 @@ def test_a_supervisor_is_told_when_the_last_series_is_over(tmp_path: Path, monke
         assert (tmp_path / "rig.spool").exists() is not over
 
 
-def test_confirmations_in_any_order_bound_what_is_asked_about_again(tmp_path: Path) -> None:
+def test_confirmed_bound_advances_in_any_order(tmp_path: Path) -> None:
     safe = CrashRecovery(tmp_path, "rig")
     safe.begin(info(), truth=False, limit_bytes=1 << 12)
     for seq in range(6):
@@ -367,7 +367,7 @@ def test_confirmations_in_any_order_bound_what_is_asked_about_again(tmp_path: Pa
     assert list(taken_up(tmp_path / "rig.spool").lost) == []
 
 
-def test_without_room_for_a_spool_a_rig_that_did_not_ask_for_one_runs_without(
+def test_default_spool_without_room_is_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder can be here")

@@ -26,30 +26,30 @@ def every(n: int, start: int = 0) -> list[int]:
     return [start + i * PERIOD_NS for i in range(n)]
 
 
-def test_even_frames_are_nothing_to_report() -> None:
+def test_periodic_frames_are_not_reported() -> None:
     jittered = [time + int(0.05 * PERIOD_NS * RANDOM.standard_normal()) for time in every(50)]
     assert watch(jittered) == {}
 
 
-def test_a_pause_that_no_gap_in_numbers_explains_is_triggers_missed() -> None:
+def test_pause_without_id_gap_is_missed_triggers() -> None:
     times = every(20) + every(5, start=22 * PERIOD_NS)
     assert watch(times) == {"trigger_missed": 2}
 
 
-def test_a_pause_that_a_gap_explains_is_not() -> None:
+def test_pause_with_id_gap_is_not_reported() -> None:
     assert watch(every(20) + every(5, start=22 * PERIOD_NS), missed={20: 2}) == {}
 
 
-def test_an_exposure_too_soon_is_reported() -> None:
+def test_early_exposure_is_reported() -> None:
     assert watch([*every(20), every(20)[-1] + PERIOD_NS // 10, *every(5, start=20 * PERIOD_NS)]) == {"trigger_early": 1}
 
 
-def test_frames_asked_for_by_hand_have_no_period_to_miss() -> None:
+def test_manually_triggered_frames_have_no_period() -> None:
     times = np.cumsum(RANDOM.integers(1, 100, 40)) * PERIOD_NS
     assert watch([int(time) for time in times]) == {}
 
 
-def test_a_restart_is_no_pause() -> None:
+def test_restart_is_no_pause() -> None:
     watch = TriggerWatch()
     for time in every(20):
         watch.see(frame(time), 0)
@@ -60,7 +60,7 @@ def test_a_restart_is_no_pause() -> None:
 
 
 @pytest.mark.parametrize(("counts", "found"), [(None, 1), (np.zeros((16, 16), np.uint16), 0)])
-def test_identical_frames_are_counted_unless_there_is_nothing_to_see(counts: Array | None, found: int) -> None:
+def test_identical_frames_are_counted_unless_black_or_clipped(counts: Array | None, found: int) -> None:
     watch = TriggerWatch()
     same = frame(None, counts)
     for each in (frame(None), same, same, frame(None)):

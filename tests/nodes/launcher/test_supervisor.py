@@ -1,4 +1,4 @@
-"""What the supervisor makes of an acquire node that is killed: gone on with, or not, by what it had left to do."""
+"""The supervisor restarts a killed acquire node if its series is unfinished."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ else:
 
 
 def starts_of_acquire(folder: Path, *leaves: str) -> tuple[int, str]:
-    """Supervise nodes of which the acquire node is killed at first, leaving files; return its starts and what was said.
+    """Supervise nodes of which the acquire node is killed at first, leaving files; return its starts and the output.
 
-    The nodes are stand-ins, real processes: the moment at which the real one is killed could not be chosen.
+    The nodes are substitutes, real processes: the moment at which the real one is killed could not be chosen.
     """
     path = write_rig(folder)
     program = folder / "stand_in.py"
@@ -76,13 +76,13 @@ def test_node_that_only_crashes_ends_the_run(
 @pytest.mark.parametrize(
     "leaves", [(), ("test.spool",), ("done", "test.spool")], ids=["nothing yet", "a series", "a series just closed"]
 )
-def test_it_is_started_again_to_go_on(tmp_path: Path, leaves: tuple[str, ...]) -> None:
+def test_killed_acquire_node_is_restarted_to_resume(tmp_path: Path, leaves: tuple[str, ...]) -> None:
     starts, said = starts_of_acquire(tmp_path, *leaves)
     assert starts == 2
     assert f"acquire ended by {signal.SIGKILL.name}: restarting" in said
 
 
-def test_not_once_its_last_series_is_over(tmp_path: Path) -> None:
+def test_killed_acquire_node_is_not_restarted_after_last_series(tmp_path: Path) -> None:
     starts, said = starts_of_acquire(tmp_path, "done")
-    assert starts == 1, "it would acquire a series that no one asked for"
+    assert starts == 1, "it would acquire an unrequested series"
     assert "restarting" not in said

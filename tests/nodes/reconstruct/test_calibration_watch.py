@@ -1,4 +1,4 @@
-"""What a node says and does about the health of its calibration."""
+"""Calibration monitoring in a reconstruct node: warnings, figures and correction."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward", brightness=0.
     ("change", "name", "words"),
     [
         ({"shift_x_px": 0.3}, "mask_shift", r"0\.30 px \(\+0\.30, -0\.02\).*correct_shift"),
-        ({"shift_x_px": 0.3, "corrected": True}, "mask_shift", "moved accordingly"),
+        ({"shift_x_px": 0.3, "corrected": True}, "mask_shift", "shifted in reconstruction"),
         ({"match": 0.1}, "mask_match", "not of these masks"),
         ({"match": 0.1, "brightness": 0.001}, "mask_match", "hardly any light"),
         ({"match": 0.0, "brightness": None}, "mask_match", "all are saturated"),
         ({"order": "reversed", "first_mask": 7}, "mask_order", "reversed order, beginning with mask 7"),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
-        ({"gain": 2.0}, "camera_gain", r"2\.00 times as much as when it was calibrated"),
+        ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
     ],
 )
-def test_each_thing_that_is_wrong_is_said_and_nothing_else(change: dict[str, object], name: str, words: str) -> None:
+def test_each_fault_is_reported_alone(change: dict[str, object], name: str, words: str) -> None:
     (found,) = findings(replace(WELL, **change), 0.1).items()  # type: ignore[arg-type]  # as the case says
     assert found[0] == name
     assert re.search(words, found[1])
 
 
-def test_of_a_healthy_calibration_and_of_an_unknown_shift_nothing_is_said() -> None:
+def test_healthy_or_unknown_calibration_is_not_reported() -> None:
     assert findings(WELL, 0.1) == {}
     assert findings(CalibrationHealth(None, None, None, None, None), 0.1) == {}
 
@@ -56,7 +56,7 @@ def watch(rig: Rig, section: CalibrationSection) -> tuple[CalibrationWatch, Engi
     return CalibrationWatch(section, engine), engine
 
 
-def test_a_shift_is_warned_of_once_and_masks_move_only_where_the_rig_allows_it(
+def test_shift_warns_once_and_corrects_only_if_permitted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random", mask_shift_px=(0.5, 0.0))
@@ -81,7 +81,7 @@ def test_a_shift_is_warned_of_once_and_masks_move_only_where_the_rig_allows_it(
     ("fault", "words"),
     [("other masks", "not of these masks"), ("black", "hardly any light"), ("saturated", "all are saturated")],
 )
-def test_capture_that_fits_no_mask_is_warned_of_with_its_cause(
+def test_capture_that_fits_no_mask_warns_with_its_cause(
     fault: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random")
@@ -102,14 +102,14 @@ def test_capture_that_fits_no_mask_is_warned_of_with_its_cause(
         assert float(np.ptp(video, axis=0).max()) < 0.01, "nothing moves"
 
 
-def test_it_can_be_switched_off() -> None:
+def test_monitoring_can_be_disabled() -> None:
     rig = Rig(width_px=64, height_px=64)
     watching, _ = watch(rig, CalibrationSection(health_every=0))
     assert watching.see(rig.snapshot(), np.zeros((8, 64, 64), np.float32)) is None
     assert watching.status() == {}
 
 
-def test_a_series_keeps_the_last_look_and_the_worst() -> None:
+def test_series_keeps_last_and_worst_evaluation() -> None:
     book = CalibrationStatistics()
     assert book.figures() is None
     assert book.alerts(0.1) == []
@@ -124,7 +124,7 @@ def test_a_series_keeps_the_last_look_and_the_worst() -> None:
     assert len(book.alerts(0.1)) == 1
 
 
-def test_the_book_tells_by_how_much_the_picture_has_become_darker_or_brighter() -> None:
+def test_brightness_ratio_follows_first_evaluation() -> None:
     book = CalibrationStatistics()
     for brightness in (None, 0.5, 0.4):
         book.add(replace(WELL, brightness=brightness, gain=1.5))
@@ -133,7 +133,7 @@ def test_the_book_tells_by_how_much_the_picture_has_become_darker_or_brighter() 
     assert (figures.brightness, figures.brightness_drift, figures.camera_gain) == (0.4, 0.8, 1.5)
 
 
-def test_pixels_that_no_mask_opens_are_a_figure_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_unmeasured_pixels_are_counted_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(width_px=128, height_px=128)
     section = CalibrationSection()
     assert watch(rig, section)[0].status()["unmeasured_fraction"] == 0

@@ -1,4 +1,4 @@
-"""What may be set on a solver: what fits together is in force from the next snapshot on, all of it or nothing."""
+"""Parameters of a running solver: a consistent change applies from the next snapshot on, otherwise nothing changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TV = ReconstructSection(denoiser="tv", iterations=6, adapt_budget=False, threads
 OWN = ReconstructSection(denoiser="ffdnet", weights=Path("own.pth"), iterations=9)
 
 
-def test_offered_are_the_rigs_own_denoiser_and_those_that_came_with_the_product() -> None:
+def test_choices_are_rig_denoiser_and_shipped_ones() -> None:
     shipped = ("ffdnet", "ffdnet-lite", "tv")
     assert offered_priors(TV, "tv") == shipped
     assert offered_priors(OWN, "ffdnet") == shipped
@@ -28,19 +28,19 @@ def test_offered_are_the_rigs_own_denoiser_and_those_that_came_with_the_product(
     assert offered_priors(ReconstructSection(denoiser="tv+ffdnet"), "tv+ffdnet") == (*shipped, "tv+ffdnet")
 
 
-def test_the_rigs_weights_stay_with_the_rigs_denoiser() -> None:
+def test_rig_weights_belong_to_rig_denoiser() -> None:
     away = changed_section(OWN, OWN, "ffdnet", {"denoiser": "tv"})
     assert (away.denoiser, away.weights, away.iterations) == ("tv", None, None)
     back = changed_section(OWN, away, "tv", {"denoiser": "ffdnet"})
     assert (back.denoiser, back.weights, back.iterations) == ("ffdnet", Path("own.pth"), 9)
 
 
-def test_the_same_denoiser_again_changes_nothing_else() -> None:
+def test_setting_same_denoiser_changes_nothing() -> None:
     section = changed_section(TV, TV, "tv", {"iterations": 3})
     assert changed_section(TV, section, "tv", {"denoiser": "tv"}) == section
 
 
-def test_fewer_iterations_than_the_fewest_are_the_fewest() -> None:
+def test_iterations_below_minimum_lower_the_minimum() -> None:
     section = changed_section(TV, TV, "tv", {"iterations": 20, "min_iterations": 10})
     assert changed_section(TV, section, "tv", {"iterations": 5}).min_iterations == 5
     with pytest.raises(ConfigError, match=r"min_iterations \(30\) is more than iterations \(20\)"):
@@ -73,7 +73,7 @@ def solved(solver: SolverThread, series: Series, seq: int) -> Solved:
     return result
 
 
-def test_a_change_is_in_force_for_the_snapshots_after_it_and_told(solver: SolverThread, series: Series) -> None:
+def test_change_applies_to_following_snapshots_and_is_reported(solver: SolverThread, series: Series) -> None:
     assert solved(solver, series, 0).report.iterations == 6
     solver.change("1", {"iterations": 3})
     changed = next_result(solver)
@@ -83,9 +83,7 @@ def test_a_change_is_in_force_for_the_snapshots_after_it_and_told(solver: Solver
     assert solver.status()["solver.iterations"] == 3
 
 
-def test_another_denoiser_gives_another_video_and_the_same_as_if_it_had_been_there(
-    solver: SolverThread, series: Series
-) -> None:
+def test_changed_denoiser_equals_initial_one(solver: SolverThread, series: Series) -> None:
     before = solved(solver, series, 0)
     solver.change("1", {"denoiser": "ffdnet-lite", "iterations": 4})
     assert isinstance(next_result(solver), Changed)
@@ -102,7 +100,7 @@ def test_another_denoiser_gives_another_video_and_the_same_as_if_it_had_been_the
     assert (after.video == expected.video).all()
 
 
-def test_what_does_not_fit_or_load_leaves_everything_as_it_was(solver: SolverThread, series: Series) -> None:
+def test_failed_change_leaves_settings_unchanged(solver: SolverThread, series: Series) -> None:
     for changes in ({"min_iterations": 50}, {"denoiser": "median"}):
         solver.change("1", changes)
         changed = next_result(solver)
@@ -112,7 +110,7 @@ def test_what_does_not_fit_or_load_leaves_everything_as_it_was(solver: SolverThr
     assert solver.status()["denoiser"] == "tv"
 
 
-def test_own_weights_can_be_left_and_come_back_to(series: Series) -> None:
+def test_rig_weights_can_be_restored(series: Series) -> None:
     own = ReconstructSection(denoiser="ffdnet-lite", weights=shipped_weights("ffdnet-lite"), iterations=2, threads=1)
     solver = SolverThread(own, "cpu")
     solver.start(lambda: None)

@@ -1,4 +1,4 @@
-"""The thread that computes: everything handed in comes out once, in order, and nothing waits longer than it must."""
+"""The solver thread: every submitted snapshot is returned once and in order, without unnecessary waiting."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _snapshot(calibration: Calibration, seq: int) -> Snapshot:
 
 
 class Bench:
-    """A solver thread with somewhere for its results to go."""
+    """A solver thread and its results."""
 
     def __init__(self, **settings: Any) -> None:
         section = ReconstructSection(denoiser="tv", iterations=4, threads=1, **settings)
@@ -69,10 +69,10 @@ class Bench:
             self.solver.start(self._woken.release)
 
     def next(self) -> Result:
-        """Return what comes out next. The thread starts with this: what was handed in before it is all there."""
+        """Return the next result. The first call starts the thread, so that everything submitted before is queued."""
         self.start()
         while self._results.empty():
-            assert self._woken.acquire(timeout=PATIENCE_S), "nothing came out"
+            assert self._woken.acquire(timeout=PATIENCE_S), "no result"
             for result in self.solver.results():
                 self._results.put(result)
         return self._results.get()
@@ -93,7 +93,7 @@ def start() -> Iterator[Callable[..., Bench]]:
 
 
 @pytest.mark.parametrize("video_dtype", ["float16", "float32"])
-def test_each_snapshot_comes_out_once_in_order_as_the_rig_wants_it(
+def test_snapshots_are_solved_once_in_order(
     calibration: Calibration, start: Callable[..., Bench], video_dtype: str
 ) -> None:
     bench = start(video_dtype=video_dtype)
@@ -111,7 +111,7 @@ def test_each_snapshot_comes_out_once_in_order_as_the_rig_wants_it(
         assert solved.times.started_ns <= solved.times.finished_ns
 
 
-def test_a_snapshot_that_does_not_fit_fails_alone(calibration: Calibration, start: Callable[..., Bench]) -> None:
+def test_unfit_snapshot_fails_alone(calibration: Calibration, start: Callable[..., Bench]) -> None:
     bench = start()
     bench.solver.adopt(calibration)
     wrong = _snapshot(calibration, 1)
@@ -210,7 +210,7 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return log
 
 
-def test_the_next_solve_begins_before_the_last_video_is_out_which_is_handed_on_as_soon_as_it_is(
+def test_next_solve_starts_before_last_video_arrives(
     calibration: Calibration, start: Callable[..., Bench], like_a_gpu: list[str]
 ) -> None:
     bench = start()
@@ -229,7 +229,7 @@ def test_the_next_solve_begins_before_the_last_video_is_out_which_is_handed_on_a
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), NO_MEMORY_ON_A_CPU])
 @pytest.mark.parametrize("fits_with_less", [True, False])
-def test_running_out_of_memory_costs_speed_or_the_snapshot_and_the_one_before_it_still_comes_out(
+def test_out_of_memory_costs_speed_or_one_snapshot(
     calibration: Calibration,
     start: Callable[..., Bench],
     monkeypatch: pytest.MonkeyPatch,
@@ -257,7 +257,7 @@ def test_running_out_of_memory_costs_speed_or_the_snapshot_and_the_one_before_it
     if fits_with_less:
         assert [type(result) for result in results] == [Ready, Solved, Solved, Solved]
         reasons = [result.report.start_reason for result in results[1:] if isinstance(result, Solved)]
-        assert reasons[:2] == ["first", "memory"], "the last video was given up for this one"
+        assert reasons[:2] == ["first", "memory"], "the last video was released for this one"
     else:
         assert [type(result) for result in results] == [Ready, Solved, Failed, Failed]
         assert isinstance(results[2].error, DeviceMemoryError)  # type: ignore[union-attr]
@@ -265,7 +265,7 @@ def test_running_out_of_memory_costs_speed_or_the_snapshot_and_the_one_before_it
     assert bench.solver.status()["out_of_memory"] == tries > 0
 
 
-def test_a_changed_calibration_starts_cold_and_says_so(calibration: Calibration) -> None:
+def test_changed_calibration_starts_cold_with_reason(calibration: Calibration) -> None:
     other = Calibration(phi=calibration.phi[::-1].copy(), full_scale_dn=900.0)
     bench = Bench(adapt_budget=False)
     try:
@@ -280,7 +280,7 @@ def test_a_changed_calibration_starts_cold_and_says_so(calibration: Calibration)
         bench.solver.stop()
 
 
-def test_utilisation_is_the_share_of_the_last_seconds() -> None:
+def test_utilisation_covers_last_seconds() -> None:
     utilisation = Utilisation(window_s=2.0)
     assert utilisation.of(0.0, 10.0) == 0.0
     output = [utilisation.of(0.25 * n, 10.0 + 0.5 * n) for n in range(1, 9)]
@@ -309,7 +309,7 @@ def test_failed_capture_ends_the_node_and_not_only_the_snapshot(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_that_runs_out_of_memory_goes_on_with_less_at_once() -> None:
+def test_gpu_out_of_memory_continues_with_smaller_chunks() -> None:
     phi = np.random.default_rng(0).random((32, 512, 512), dtype=np.float32)
     calibration = Calibration(phi=phi, full_scale_dn=900.0)
     counts = (900.0 * phi.mean(0)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Lines for people, or for programs: keyed by series and seq, and nothing else on the stream."""
+"""Log output as text or JSON, with series and seq."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def put_back() -> Iterator[None]:
     log_for_series("")
 
 
-def test_a_line_for_programs_is_an_object_with_series_and_seq(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_line_has_series_and_seq(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("sink", verbose=False, environment={"SCI_STREAM_LOG": "json"})
     log = logging.getLogger("sci_stream.x")
     log_for_series("s1")
@@ -45,10 +45,10 @@ def test_a_line_for_programs_is_an_object_with_series_and_seq(capsys: pytest.Cap
     assert third["error"].endswith("ValueError: why")
     assert first["time"].endswith("+00:00")
     assert json.loads(as_line("run", "sink ended"))["message"] == "sink ended"
-    assert as_line("run", '{"a": 1}') == '{"a": 1}', "what a node has put into an object stays as it is"
+    assert as_line("run", '{"a": 1}') == '{"a": 1}', "an object that a node logged is passed unchanged"
 
 
-def test_lines_are_for_people_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_format_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("sink", verbose=False, environment={})
     logging.getLogger("sci_stream.x").warning("hello")
     assert capsys.readouterr().err.endswith("WARNING sink: hello\n")
@@ -56,18 +56,18 @@ def test_lines_are_for_people_unless_asked(capsys: pytest.CaptureFixture[str]) -
     assert as_line("run", "sink ended") == "sink ended"
 
 
-def test_another_format_is_refused() -> None:
+def test_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"people or json.*'xml'"):
         set_up_logging("sink", verbose=False, environment={"SCI_STREAM_LOG": "xml"})
 
 
-def test_what_cannot_be_written_does_not_end_a_node() -> None:
+def test_unencodable_text_does_not_end_a_node() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "m", None, None)
     record.series, record.seq = object(), 1
     assert json.loads(JsonLines("sink").format(record))["seq"] == 1
 
 
-def test_a_node_says_only_objects_and_why_it_ended(tmp_path: Path) -> None:
+def test_json_node_writes_objects_only_with_its_error(tmp_path: Path) -> None:
     path = write_rig(tmp_path, {"calibration": {"file": "nowhere.h5"}})
     ended = sci_stream("acquire", path, cwd=tmp_path, SCI_STREAM_LOG="json")
     assert ended.status == 2
@@ -115,7 +115,7 @@ print("ended", flush=True)
 """
 
 
-def test_output_that_nobody_reads_does_not_stop_a_process() -> None:
+def test_unread_output_does_not_block_a_process() -> None:
     read_end, write_end = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-c", _UNREAD],

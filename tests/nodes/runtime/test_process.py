@@ -1,4 +1,4 @@
-"""What every node process shares: a request to stop is heard, whenever it comes."""
+"""Common parts of node processes: stop requests and restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 def interrupt_at(line: int) -> None:
-    """Set a request from within the wait for it, as a signal handler does, once so many lines of it are done."""
+    """Make a request from within the wait for it, as a signal handler does, after a number of its lines."""
     request = StopRequest()
     lines = 0
 
@@ -41,15 +41,15 @@ def interrupt_at(line: int) -> None:
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
-    assert not thread.is_alive(), f"it waits for itself when it is set after {line} lines"
+    assert not thread.is_alive(), f"deadlock if the request comes after {line} lines"
 
 
 @pytest.mark.parametrize("line", range(1, 12))
-def test_a_signal_that_comes_while_it_is_waited_for_does_not_wait_for_itself(line: int) -> None:
+def test_signal_during_wait_does_not_deadlock(line: int) -> None:
     interrupt_at(line)
 
 
-def test_it_is_waited_for_as_long_as_asked_and_no_longer() -> None:
+def test_wait_returns_on_request_or_timeout() -> None:
     request = StopRequest()
     began_s = time.monotonic()
     assert not request.wait(0.1)
@@ -58,10 +58,10 @@ def test_it_is_waited_for_as_long_as_asked_and_no_longer() -> None:
     request.call_on_stop(lambda: called.append(bool(request)))
     threading.Timer(0.05, request.set).start()
     assert request.wait(60.0)
-    assert called == [True], "the client that is called finds it set"
+    assert called == [True], "the callback finds the request set"
 
 
-def test_who_asks_to_be_told_after_it_came_is_told() -> None:
+def test_late_callback_is_called_at_once() -> None:
     request = StopRequest()
     request.set()
     called: list[bool] = []
@@ -93,7 +93,7 @@ class Cycle:
         self.itself = self
 
 
-def test_what_lives_at_a_second_freeze_is_collected_later() -> None:
+def test_second_freeze_keeps_no_garbage() -> None:
     gc.disable()
     try:
         freeze_gc()

@@ -1,4 +1,4 @@
-"""A service manager hears when a node is ready, how it goes, and of progress: not of the passing of time."""
+"""Notifications to systemd: ready, status, and a watchdog that is fed by progress."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Manag
 Ends = tuple[Manager, SystemdNotifier]
 
 
-def test_readiness_is_told_once_and_words_when_they_change(ends: Ends) -> None:
+def test_ready_is_sent_once_and_status_on_change(ends: Ends) -> None:
     manager, node = ends
     node.report("the camera is being opened", progress=0, idle=True)
     assert manager.heard() == ["READY=1", "STATUS=the camera is being opened", "WATCHDOG=1"]
@@ -50,7 +50,7 @@ def test_readiness_is_told_once_and_words_when_they_change(ends: Ends) -> None:
     assert manager.heard() == ["STATUS=ready", "WATCHDOG=1"]
 
 
-def test_the_watchdog_is_fed_by_progress_and_when_there_is_nothing_to_do_but_not_by_time(ends: Ends) -> None:
+def test_watchdog_is_fed_by_progress_or_idleness_only(ends: Ends) -> None:
     manager, node = ends
     node.report("ready", progress=5, idle=False)
     assert "WATCHDOG=1" in manager.heard()
@@ -63,19 +63,19 @@ def test_the_watchdog_is_fed_by_progress_and_when_there_is_nothing_to_do_but_not
     assert manager.heard() == ["WATCHDOG=1"]
 
 
-def test_a_line_break_in_a_reason_cannot_forge_another_message(ends: Ends) -> None:
+def test_line_break_in_status_cannot_forge_a_message(ends: Ends) -> None:
     manager, node = ends
     node.report("lost\nSTOPPING=1", progress=0, idle=False)
     assert "STATUS=lost STOPPING=1" in manager.heard()
 
 
-def test_the_beginning_of_the_end_is_told(ends: Ends) -> None:
+def test_stop_is_announced(ends: Ends) -> None:
     manager, node = ends
     node.stopping()
     assert manager.heard() == ["STOPPING=1"]
 
 
-def test_a_manager_that_is_gone_and_none_at_all_are_survived(ends: Ends) -> None:
+def test_missing_manager_is_survived(ends: Ends) -> None:
     manager, node = ends
     manager.close()
     node.report("ready", progress=1, idle=False)

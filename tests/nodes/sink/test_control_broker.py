@@ -1,4 +1,4 @@
-"""Between operators and nodes: each request goes where it belongs, is answered once, and who changed what is kept."""
+"""The control broker routes each request, answers it once, and records every change with its operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRIOR = Parameter("denoiser", "choice", "tv", choices=("ffdnet-lite", "tv"))
 
 
 class Bench:
-    """A desk with two reconstruct nodes and an acquire node, whose mail is looked at by hand."""
+    """A broker with two reconstruct nodes and an acquire node, whose messages the test inspects."""
 
     def __init__(self) -> None:
         self.mail: deque[tuple[bytes, Control]] = deque()
@@ -68,7 +68,7 @@ def error_of(answer: Future[dict[str, Any]]) -> str:
     return str(error)
 
 
-def test_a_node_is_asked_and_its_answer_is_the_operators(bench: Bench) -> None:
+def test_request_reaches_node_and_answer_returns(bench: Bench) -> None:
     answer = bench.ask("reconstruct-1", iterations=5)
     identity, control = bench.mail[0]
     assert (identity, control.node, control.parameters, control.who) == (
@@ -85,7 +85,7 @@ def test_a_node_is_asked_and_its_answer_is_the_operators(bench: Bench) -> None:
     )
 
 
-def test_a_kind_stands_for_all_its_nodes_and_the_answer_waits_for_each(bench: Bench) -> None:
+def test_request_to_kind_waits_for_every_node(bench: Bench) -> None:
     answer = bench.ask("reconstruct", iterations=5)
     assert [identity for identity, _ in bench.mail] == [b"reconstruct-0", b"reconstruct-1"]
     bench.answer()
@@ -95,7 +95,7 @@ def test_a_kind_stands_for_all_its_nodes_and_the_answer_waits_for_each(bench: Be
     assert len(bench.changes) == 2
 
 
-def test_a_change_is_kept_though_a_heartbeat_told_of_it_before_the_answer_was_read(bench: Bench) -> None:
+def test_change_reported_early_by_heartbeat_is_recorded(bench: Bench) -> None:
     answers = [bench.ask("reconstruct-0", iterations=value) for value in (5, 7)]
     report = declared((ITERATIONS.changed_to(7), PRIOR))
     bench.peers[b"reconstruct-0"].status = {"acquired": 1, **report}
@@ -104,7 +104,7 @@ def test_a_change_is_kept_though_a_heartbeat_told_of_it_before_the_answer_was_re
     assert [(change.old, change.new) for change in bench.changes] == [(12, 5), (5, 7)]
 
 
-def test_of_two_operators_the_second_is_told_what_the_first_has_set(bench: Bench) -> None:
+def test_second_operator_change_starts_from_first(bench: Bench) -> None:
     one, two = bench.ask("reconstruct-0", iterations=5), bench.ask("reconstruct-0", iterations=7)
     requests = {control.request for _, control in bench.mail}
     assert len(requests) == 2
@@ -116,7 +116,7 @@ def test_of_two_operators_the_second_is_told_what_the_first_has_set(bench: Bench
     assert bench.desk.values()["reconstruct-0", "iterations"] == 7
 
 
-def test_what_stays_as_it_was_is_no_change(bench: Bench) -> None:
+def test_unchanged_value_is_no_change(bench: Bench) -> None:
     answer = bench.ask("reconstruct-0", iterations=12)
     bench.answer()
     assert answer.result(0)["values"]
@@ -137,21 +137,21 @@ def test_what_stays_as_it_was_is_no_change(bench: Bench) -> None:
         ("sink", "next_series", {}, "Unknown action"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words_and_no_node_hears_of_it(
+def test_invalid_request_is_refused_without_reaching_a_node(
     bench: Bench, node: str, action: str, parameters: dict[str, object], said: str
 ) -> None:
     assert said in error_of(bench.ask(node, action, **parameters))
     assert (list(bench.mail), bench.changes) == ([], [])
 
 
-def test_a_nodes_refusal_is_passed_on(bench: Bench) -> None:
+def test_refusal_of_a_node_is_passed_on(bench: Bench) -> None:
     answer = bench.ask("reconstruct-0", iterations=5)
     bench.answer(ok=False, text="the iterations do not fit together")
     assert "do not fit together" in error_of(answer)
     assert bench.changes == []
 
 
-def test_a_node_that_is_lost_meanwhile_may_or_may_not_have_done_it_and_that_is_said(bench: Bench) -> None:
+def test_loss_of_node_leaves_outcome_unknown(bench: Bench) -> None:
     lost, gone, slow = bench.ask("reconstruct-0", iterations=5), bench.ask("reconstruct-1", iterations=5), None
     bench.peers[b"reconstruct-0"].lost = True
     del bench.peers[b"reconstruct-1"]
@@ -161,36 +161,38 @@ def test_a_node_that_is_lost_meanwhile_may_or_may_not_have_done_it_and_that_is_s
     bench.desk.turn(PATIENCE_S + 1)
     assert "has not answered" in error_of(slow)
     assert not bench.desk.take(b"acquire", ControlResult(bench.mail[-1][1].request, True)), (
-        "too late: it belongs to no request"
+        "too late: no request is pending"
     )
 
 
-def test_a_node_that_takes_no_messages_is_said_at_once(bench: Bench) -> None:
+def test_unreachable_node_is_reported_at_once(bench: Bench) -> None:
     bench.takes_mail = False
     assert "accepts no messages" in error_of(bench.ask("acquire", "next_series"))
 
 
-def test_what_is_under_way_is_bounded(bench: Bench) -> None:
+def test_pending_requests_are_limited(bench: Bench) -> None:
     answers = [bench.ask("reconstruct-0", iterations=5) for _ in range(MOST_WAITING)]
     assert not any(answer.done() for answer in answers)
     assert "are pending" in error_of(bench.ask("reconstruct-0", iterations=5))
 
 
-def test_an_answer_that_nobody_waits_for_is_recognised(bench: Bench) -> None:
+def test_unexpected_answer_is_recognised(bench: Bench) -> None:
     assert not bench.desk.take(b"acquire", ControlResult("ffff", True))
     answer = bench.ask("reconstruct-0", iterations=5)
-    assert not bench.desk.take(b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)), "it was not asked"
+    assert not bench.desk.take(b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)), (
+        "it received no request"
+    )
     assert not answer.done()
 
 
-def test_the_sink_does_its_own_and_says_why_not(bench: Bench) -> None:
+def test_sink_sets_its_own_parameters(bench: Bench) -> None:
     assert bench.ask("sink", recording=False).result(0)["values"] == {"sink": {"recording": False}}
     assert bench.recording is False
     bench.recording = None
     assert "nothing can be set" in error_of(bench.ask("sink", recording=True))
 
 
-def test_all_that_can_be_set_and_done_is_described(bench: Bench) -> None:
+def test_parameters_and_actions_are_described(bench: Bench) -> None:
     bench.peers[b"reconstruct-1"].lost = True
     report = {entry["node"]: entry for entry in bench.desk.describe()}
     assert list(report) == ["reconstruct-0", "acquire", "sink"]
@@ -198,11 +200,11 @@ def test_all_that_can_be_set_and_done_is_described(bench: Bench) -> None:
     assert report["acquire"]["actions"] == ["next_series"]
 
 
-# --- the node's side
+# --- the control handler of a node
 
 
 class Node:
-    """What a node does when it is asked."""
+    """A node with a control handler."""
 
     def __init__(self) -> None:
         self.said: list[ControlResult] = []
@@ -217,17 +219,17 @@ class Node:
         self.obedient.take(control, (ITERATIONS,), ("next_series",))
 
 
-def test_a_node_answers_when_it_is_done_with_what_is_in_force() -> None:
+def test_node_answers_with_current_values() -> None:
     node = Node()
     node.ask("1", iterations=5)
     node.ask("1", iterations=5)
-    assert node.begun == [("1", {"iterations": 5})], "said twice is asked once"
+    assert node.begun == [("1", {"iterations": 5})], "a repeated request is executed once"
     assert node.said == []
     node.obedient.done("1", [ITERATIONS.changed_to(5), PRIOR])
     assert node.said == [ControlResult("1", True, "", {"iterations": 5})]
 
 
-def test_a_node_refuses_what_is_not_for_it_or_not_offered() -> None:
+def test_node_refuses_foreign_or_unknown_requests() -> None:
     node = Node()
     node.ask("1", node="reconstruct-0", iterations=5)
     node.ask("2", iterations=101)
@@ -241,7 +243,7 @@ def test_a_node_refuses_what_is_not_for_it_or_not_offered() -> None:
         assert said in result.text
 
 
-def test_a_node_does_what_it_offers_and_no_more_at_a_time_than_it_can_hold() -> None:
+def test_node_limits_concurrent_actions() -> None:
     node = Node()
     node.ask("a", action="next_series")
     assert node.said == [ControlResult("a", True, "another series follows")]

@@ -33,7 +33,7 @@ _ACQUIRE = Hello("acquire", "acquire", "a")
 
 
 class Sink:
-    """A sink node in a thread, and a peer that says what it likes."""
+    """A sink node in a thread, and a peer that can send any message."""
 
     def __init__(self, folder: Path, changes: dict[str, dict[str, object]] | None = None) -> None:
         results, self.taps = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))

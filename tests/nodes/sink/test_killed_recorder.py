@@ -1,4 +1,4 @@
-"""A recorder under load is killed at random moments: all that it called safe is there, nothing is torn."""
+"""A recorder under load is killed at random moments: everything confirmed is readable and nothing is corrupt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCH = 16
 QUEUE = 24
 """Snapshots that fit the recorder's queue."""
 
-# Raw snapshots and videos as fast as the recorder takes them, in segments of a few dozen; every word of it that a
+# Raw snapshots and videos as fast as the recorder takes them, in segments of a few dozen; every confirmation that a
 # snapshot is safe goes to standard output at once.
 RECORD_FOR_EVER = f"""
     import os, sys
@@ -67,7 +67,7 @@ RECORD_FOR_EVER = f"""
 
 
 def record_and_kill(folder: Path, after_s: float) -> dict[str, list[int]]:
-    """Let a recorder run for a while after its first word, kill it, and return what it said, by word."""
+    """Let a recorder run for a while after its first output, kill it, and return its output by keyword."""
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(RECORD_FOR_EVER), str(folder)],
         stdout=subprocess.PIPE,
@@ -92,7 +92,7 @@ def record_and_kill(folder: Path, after_s: float) -> dict[str, list[int]]:
 
 
 def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
-    """Assert, with nothing but h5py, that all that was safe is there as it was, and that nothing else is torn."""
+    """Assert with h5py alone that everything confirmed is stored unchanged and nothing is incomplete."""
     raw, video = set[int](), set[int]()
     for path in existing_segments(folder / "run.h5"):
         with h5py.File(path, "r", swmr=True) as file:
@@ -100,7 +100,7 @@ def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
             outcomes = file["rows/outcome"][:].tolist()
             for row, state in enumerate(file["rows/state"][:].tolist()):
                 seq = row + first_seq
-                # the client that takes the series up accepts an outcome, and has nothing of that snapshot sent again.
+                # a sink that resumes the series accepts the outcome and does not request that snapshot again.
                 if row < len(outcomes) and outcomes[row] == OUTCOME_CODES["reconstructed"]:
                     assert state & RowState.VIDEO
                 if state & RowState.RAW:
@@ -117,7 +117,7 @@ def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
 
 
 def assert_repaired(folder: Path, said: dict[str, list[int]]) -> None:
-    """Assert that `inspect` knows it for unfinished, and that `repair` makes clean files of the same content."""
+    """Assert that `inspect` reports it as unfinished and `repair` makes clean files of equal content."""
     first = folder / "run.h5"
     assert inspect_recording(first).state == "unfinished"
     repaired = [done for path in existing_segments(first) if (done := repair_recording(path)) is not None]
@@ -139,12 +139,12 @@ def kill_at_random(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_recorder_killed_under_load_keeps_its_word(tmp_path: Path, seed: int) -> None:
+def test_recorder_killed_under_load_keeps_confirmed_data(tmp_path: Path, seed: int) -> None:
     kill_at_random(tmp_path, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5, 55))
-def test_a_recorder_killed_under_load_keeps_its_word_fifty_times(tmp_path: Path, seed: int) -> None:
+def test_recorder_killed_fifty_times_keeps_confirmed_data(tmp_path: Path, seed: int) -> None:
     kill_at_random(tmp_path, seed)

@@ -1,4 +1,4 @@
-"""What the ledger says after a restart of the sink, and when the recording is no longer where it was written."""
+"""The ledger after a restart of the sink, and when the recording has been moved or deleted."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_recording_switched_off_stays_off_after_restart(sink: MakeSink) -> None:
     assert [path.name for path in running.folder.glob("*.h5")] == [running.file.name]
 
 
-def test_ledger_of_another_series_is_not_taken_up(sink: MakeSink) -> None:
+def test_ledger_of_another_series_is_not_restored(sink: MakeSink) -> None:
     running = sink(record=False)
     running.take(range(3))
     saved = LedgerFile.of(running.rig, {})

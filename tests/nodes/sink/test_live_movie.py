@@ -1,4 +1,4 @@
-"""The live film holds what it had time for, counts the rest, and is never in the way."""
+"""The live movie contains the snapshots it had time for, counts the rest, and never blocks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def held(monkeypatch) -> threading.Event:
     return release
 
 
-def test_it_films_every_frame_of_every_snapshot(tmp_path: Path, series, held) -> None:
+def test_movie_has_every_frame(tmp_path: Path, series, held) -> None:
     held.set()
     film = Movie(tmp_path / "run.h5", MovieOptions(floor_free_bytes=0, queue=100))
     for seq in range(20):
@@ -48,9 +48,7 @@ def test_it_films_every_frame_of_every_snapshot(tmp_path: Path, series, held) ->
     assert frames_of(tmp_path / "run.mp4") == 60
 
 
-def test_an_encoder_that_falls_behind_costs_frames_of_the_film_and_holds_nothing_up(
-    tmp_path: Path, series, held
-) -> None:
+def test_slow_encoder_skips_snapshots_without_blocking(tmp_path: Path, series, held) -> None:
     film = Movie(tmp_path / "run.h5", OPTIONS)
     for seq in range(50):
         film.publish(series.reconstruction(seq))  # returns at once, or this test never ends
@@ -58,11 +56,11 @@ def test_an_encoder_that_falls_behind_costs_frames_of_the_film_and_holds_nothing
     film.close()
     status = film.status()
     assert status.snapshots + status.left_out == 50
-    assert 8 <= status.snapshots <= 9, "what waited, and the one in hand"
+    assert 8 <= status.snapshots <= 9, "the queued one and the one being encoded"
     assert frames_of(tmp_path / "run.mp4") == 3 * status.snapshots
 
 
-def test_a_disk_that_refuses_ends_the_film_in_words_and_counts_the_rest(tmp_path: Path, series, monkeypatch) -> None:
+def test_disk_error_ends_movie_with_reason(tmp_path: Path, series, monkeypatch) -> None:
     written = threading.Event()
 
     def refused(_film: MovieFile, _picture: np.ndarray) -> None:
@@ -81,7 +79,7 @@ def test_a_disk_that_refuses_ends_the_film_in_words_and_counts_the_rest(tmp_path
     assert "the disk is gone" in status.reason
 
 
-def test_it_ends_at_the_floor_before_the_recording_does(tmp_path: Path, series, monkeypatch) -> None:
+def test_movie_ends_at_disk_floor_before_recording(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(movie_module, "free_bytes", lambda _: 1000)
     film = Movie(tmp_path / "run.h5", MovieOptions(floor_free_bytes=2000))
     film.publish(series.reconstruction(0))
@@ -89,7 +87,7 @@ def test_it_ends_at_the_floor_before_the_recording_does(tmp_path: Path, series, 
     assert "nearly full" in film.status().reason
 
 
-def test_an_earlier_film_is_left_alone(tmp_path: Path, series, held) -> None:
+def test_existing_movie_is_not_replaced(tmp_path: Path, series, held) -> None:
     held.set()
     (tmp_path / "run.mkv").write_text("precious")
     film = Movie(tmp_path / "run.h5", MovieOptions(suffix=".mkv", floor_free_bytes=0))

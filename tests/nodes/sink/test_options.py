@@ -1,4 +1,4 @@
-"""What a rig says of its outputs is what they get."""
+"""Options of the sink's outputs follow the rig file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.nodes.sink.options import preview_options, tone_settings
 
 
-def test_the_tone_of_a_rig_is_the_tone_of_its_page_and_its_window() -> None:
+def test_rig_tone_applies_to_page_and_window() -> None:
     rig = Rig.model_validate(
         {
             "preview": {
@@ -41,13 +41,13 @@ def test_the_tone_of_a_rig_is_the_tone_of_its_page_and_its_window() -> None:
     assert preview_options(rig).stills == Path("/data/stills")
 
 
-def test_a_rig_that_says_nothing_has_the_plain_tone() -> None:
+def test_rig_without_tone_has_the_default() -> None:
     assert tone_settings(Rig().preview) == ToneSettings()
 
 
 @pytest.mark.parametrize(
     "wrong", [{"white_gains": [1.0, 1.0, 9.0]}, {"white_gains": [1.0, 1.0]}, {"demosaic": "best"}, {"black": 1.0}]
 )
-def test_a_tone_that_cannot_be_is_refused_with_the_rig(wrong: dict) -> None:
+def test_invalid_tone_is_refused_with_the_rig(wrong: dict) -> None:
     with pytest.raises(ValidationError):
         Rig.model_validate({"preview": wrong})

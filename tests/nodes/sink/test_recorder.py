@@ -1,4 +1,4 @@
-"""The recorder takes what it is given without blocking, and says truly what became of it."""
+"""The recorder accepts items without blocking and reports the outcome of each."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def held(monkeypatch) -> threading.Event:
     return release
 
 
-def test_it_is_a_sink(recorder: Recorder, tmp_path: Path, series) -> None:
+def test_recorder_satisfies_the_port(recorder: Recorder, tmp_path: Path, series) -> None:
     sink: Sink = recorder
     sink.series_started(series.info, series.calibration)
     sink.raw(series.snapshot(0))
@@ -65,9 +65,7 @@ def test_it_is_a_sink(recorder: Recorder, tmp_path: Path, series) -> None:
         assert recording.clean
 
 
-def test_callbacks_come_once_each_and_only_when_the_rows_can_be_read(
-    recorder: Recorder, tmp_path: Path, series
-) -> None:
+def test_callback_comes_once_after_the_row_is_readable(recorder: Recorder, tmp_path: Path, series) -> None:
     seen: list[tuple[int, Written, bool]] = []
 
     def note(seq: int) -> Callable[[Written], None]:
@@ -89,7 +87,7 @@ def test_callbacks_come_once_each_and_only_when_the_rows_can_be_read(
     ]
 
 
-def test_one_flush_covers_what_was_queued_meanwhile(recorder: Recorder, series, held, monkeypatch) -> None:
+def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, monkeypatch) -> None:
     flushes: list[int] = []
     write_all = RecordingWriter.flush
     monkeypatch.setattr(RecordingWriter, "flush", lambda writer: (flushes.append(1), write_all(writer))[1])
@@ -101,7 +99,7 @@ def test_one_flush_covers_what_was_queued_meanwhile(recorder: Recorder, series, 
     assert len(flushes) <= 4  # at most: the first, the other nineteen, and at the end
 
 
-def test_a_full_queue_is_said_and_holds_no_more(tmp_path: Path, series, held) -> None:
+def test_full_queue_refuses_items(tmp_path: Path, series, held) -> None:
     size = series.counts(0).nbytes
     recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1))
     recorder.series_started(series.info, series.calibration)
@@ -115,7 +113,7 @@ def test_a_full_queue_is_said_and_holds_no_more(tmp_path: Path, series, held) ->
         assert len(recording.raw_seqs) == answers.count(SubmitResult.ACCEPTED) + 1
 
 
-def test_what_is_larger_than_the_queue_passes_alone(tmp_path: Path, series) -> None:
+def test_item_larger_than_queue_is_accepted_alone(tmp_path: Path, series) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1))
     recorder.series_started(series.info, series.calibration)
     recorder.raw(series.snapshot(0))
@@ -125,7 +123,7 @@ def test_what_is_larger_than_the_queue_passes_alone(tmp_path: Path, series) -> N
         assert recording.raw_seqs == [0, 1]
 
 
-def test_outcomes_are_in_the_recording_and_in_the_journal(recorder: Recorder, tmp_path: Path, series) -> None:
+def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path, series) -> None:
     recorder.series_started(series.info, series.calibration)
     recorder.submit_outcome(0, "dropped", "overrun")
     recorder.submit_outcome(0, "dropped", "again")
@@ -139,7 +137,7 @@ def test_outcomes_are_in_the_recording_and_in_the_journal(recorder: Recorder, tm
     assert events[2]["ledger"] == LEDGER
 
 
-def test_recording_can_stop_and_start_again_while_the_series_runs(recorder: Recorder, tmp_path: Path, series) -> None:
+def test_recording_can_stop_and_restart_in_a_series(recorder: Recorder, tmp_path: Path, series) -> None:
     assert recorder.submit_raw(series.snapshot(0)) is SubmitResult.STOPPED
     for seq in range(2):
         recorder.series_started(series.info, series.calibration)
@@ -156,13 +154,13 @@ def test_recording_can_stop_and_start_again_while_the_series_runs(recorder: Reco
     ]
 
 
-def test_two_series_at_once_are_a_mistake(recorder: Recorder, series) -> None:
+def test_second_series_raises_runtime_error(recorder: Recorder, series) -> None:
     recorder.series_started(series.info, series.calibration)
     with pytest.raises(RuntimeError):
         recorder.series_started(series.info, series.calibration)
 
 
-def test_a_folder_that_is_missing_or_a_disk_too_full_is_said_at_the_start(tmp_path: Path, series) -> None:
+def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         Recorder(RecorderOptions(tmp_path / "nowhere")).series_started(series.info, series.calibration)
     with pytest.raises(StorageError, match="Not enough disk space"):
@@ -171,14 +169,14 @@ def test_a_folder_that_is_missing_or_a_disk_too_full_is_said_at_the_start(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/tmp/x", "a/b", "..", "", ".hidden"])
-def test_a_series_whose_name_would_lead_out_of_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
+def test_series_name_outside_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
     with pytest.raises(InputError, match="name"):
         recorder.series_started(dataclasses.replace(series.info, series=name), series.calibration)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_at_the_floor_it_stops_in_order_and_what_comes_later_is_refused(tmp_path: Path, series) -> None:
+def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
     free = [10 * GB]
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), free=lambda _: free[0])
     recorder.series_started(series.info, series.calibration)
@@ -214,7 +212,7 @@ def test_at_the_floor_it_stops_in_order_and_what_comes_later_is_refused(tmp_path
     ]
 
 
-def test_it_warns_before_the_floor_and_takes_the_warning_back(tmp_path: Path, series) -> None:
+def test_low_disk_warning_comes_and_goes(tmp_path: Path, series) -> None:
     free = [3 * GB]
     options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
     recorder = Recorder(options, free=lambda _: free[0])
@@ -235,9 +233,7 @@ def test_it_warns_before_the_floor_and_takes_the_warning_back(tmp_path: Path, se
     recorder.close()
 
 
-def test_a_write_that_fails_is_reported_for_each_item_and_ends_the_recording(
-    recorder: Recorder, tmp_path: Path, series, monkeypatch
-) -> None:
+def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Path, series, monkeypatch) -> None:
     def broken(*_: object) -> bool:
         raise StorageError("the disk is gone")
 
@@ -256,7 +252,7 @@ def test_a_write_that_fails_is_reported_for_each_item_and_ends_the_recording(
         assert np.array_equal(recording.raw(0), series.counts(0))
 
 
-def test_one_snapshot_that_does_not_fit_costs_only_itself(recorder: Recorder, tmp_path: Path, series) -> None:
+def test_unfit_snapshot_is_refused_alone(recorder: Recorder, tmp_path: Path, series) -> None:
     results: list[Written] = []
     recorder.series_started(series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)), results.append)
@@ -266,7 +262,7 @@ def test_one_snapshot_that_does_not_fit_costs_only_itself(recorder: Recorder, tm
     assert read_journal(tmp_path / "run-1.journal.jsonl")[1]["event"] == "refused"
 
 
-def test_a_callback_that_fails_does_not_end_the_recording(recorder: Recorder, tmp_path: Path, series) -> None:
+def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_path: Path, series) -> None:
     def wrong(_: Written) -> None:
         raise ValueError("a caller's mistake")
 
@@ -307,7 +303,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(small_disk: Path, series) -> None:
+def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
     recorder = Recorder(RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1))
     recorder.series_started(series.info, series.calibration)
     results: list[Written] = []
@@ -325,7 +321,7 @@ def test_a_real_disk_that_runs_full_leaves_a_clean_prefix(small_disk: Path, seri
         assert all(np.array_equal(recording.raw(s), series.counts(s)) for s in recording.raw_seqs)
 
 
-def test_segments_follow_by_size_and_one_file_lies_over_them(tmp_path: Path, series) -> None:
+def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None:
     size = series.counts(0).nbytes
     options = RecorderOptions(tmp_path, video=False, floor_free_bytes=1, segment_bytes=3 * size, batch_items=1)
     recorder = Recorder(options)
@@ -341,7 +337,7 @@ def test_segments_follow_by_size_and_one_file_lies_over_them(tmp_path: Path, ser
     with Recording(tmp_path / "run-1.h5") as first, Recording(tmp_path / "run-1_001.h5") as second:
         assert first.raw_seqs == [0, 1, 2]
         assert first.continued == "run-1_001.h5"
-        assert first.ledger is not None, "the account so far, for a first segment that is found alone"
+        assert first.ledger is not None, "the ledger so far, for a first segment that is read alone"
         assert second.raw_seqs == [3, 4, 5]
     with Recording(tmp_path / "run-1.nxs") as whole:
         assert whole.raw_seqs == list(range(8))
@@ -352,7 +348,7 @@ def test_segments_follow_by_size_and_one_file_lies_over_them(tmp_path: Path, ser
     assert events.count("segment_started") == 2
 
 
-def test_segments_follow_by_age_but_never_an_empty_one(tmp_path: Path, series) -> None:
+def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6))
     recorder.series_started(series.info, series.calibration)
     done = threading.Event()

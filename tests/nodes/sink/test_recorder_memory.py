@@ -1,4 +1,4 @@
-"""Days of recording cost no more memory than its first minutes."""
+"""Memory use of a long recording stays flat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
     process, levels = psutil.Process(), []
     for seq in range(12_000):
         if seq % 100 == 50:
-            # A drop now and then: what was never stored must not be remembered one by one.
+            # Some drops: snapshots that were never stored must not take memory one by one.
             recorder.submit_outcome(seq, "dropped", "queue_full")
             continue
         counts = np.full((SIZE, SIZE), seq, np.uint16)

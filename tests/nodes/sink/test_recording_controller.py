@@ -61,7 +61,7 @@ def test_snapshots_received_while_recording_is_off_are_counted(
         assert list(recording.settled_seqs) == [2, 3]
         assert recording.clean
         assert recording.ledger is not None
-        assert not recording.ledger["closed"], "the series went on"
+        assert not recording.ledger["closed"], "the series continued"
         assert recording.ledger["unrecorded"] == 2
     with Recording(Path(second)) as recording:
         assert list(recording.settled_seqs) == [5]

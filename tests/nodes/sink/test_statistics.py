@@ -1,4 +1,4 @@
-"""What the sink says of a series: how long each stage took, how good it came out, who did it."""
+"""Statistics of a series: latency by stage, quality, iterations and nodes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def book_of(*taken: Reconstruction) -> SeriesStatistics:
     return book
 
 
-def test_each_stage_is_the_time_between_two_stamps() -> None:
+def test_stage_is_the_time_between_two_stamps() -> None:
     stages = book_of(reconstruction(0)).latency_ms()
     assert {name: stage["p50"] for name, stage in stages.items()} == {
         "queue": 1,
@@ -70,7 +70,7 @@ def test_each_stage_is_the_time_between_two_stamps() -> None:
     }
 
 
-def test_the_summary_holds_quality_and_effort() -> None:
+def test_summary_has_quality_and_iterations() -> None:
     book = book_of(reconstruction(1, 28.0), reconstruction(0, 32.0, start=Start.WARM, node="reconstruct-1"))
     summary = book.summary({"python": "3"}, Counter(crc=2), {"enabled": False})
     assert summary["psnr_db"]["mean"] == 30.0
@@ -84,7 +84,7 @@ def test_the_summary_holds_quality_and_effort() -> None:
     assert summary["ledger"]["closed"]
 
 
-def test_without_truth_there_is_no_psnr_and_without_snapshots_nothing_breaks() -> None:
+def test_summary_without_truth_or_snapshots_has_no_psnr() -> None:
     assert book_of(reconstruction(0, None)).summary({}, Counter(), {})["psnr_db"] is None
     empty = book_of().summary({}, Counter(), {"enabled": False})
     assert empty["iterations"]["mean"] is None
@@ -92,18 +92,18 @@ def test_without_truth_there_is_no_psnr_and_without_snapshots_nothing_breaks() -
     assert next(last_words({**empty, "restarts": 0})).startswith("0 acquired")
 
 
-def test_a_redelivered_snapshot_counts_once_however_often_it_was_sent() -> None:
+def test_redelivered_snapshot_counts_once() -> None:
     assert book_of(replace(reconstruction(0), redelivered=2), reconstruction(1)).ledger.redelivered == 1
 
 
-def test_a_ledger_that_does_not_close_is_said_aloud() -> None:
+def test_open_ledger_is_stated_in_the_result() -> None:
     book = book_of(reconstruction(0))
     book.ledger.end(3)
     words = "\n".join(last_words({**book.summary({}, Counter(), {"enabled": False}), "restarts": 0}))
     assert "3 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: 2 missing" in words
 
 
-def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
+def test_times_of_other_hosts_are_corrected_to_the_sink_clock() -> None:
     """A host whose clock is an hour behind makes no latency an hour longer."""
     hour = 3_600_000_000_000
     true = StageTimes(hour, hour + 1_000_000, hour + 3_000_000, hour + 4_000_000, hour + 9_000_000, hour + 10_000_000)
@@ -115,7 +115,7 @@ def test_times_of_other_hosts_are_told_by_the_sinks_clock() -> None:
         {"queue": 0.001, "wait": 0.001, "solve": 0.005, "total": 0.01}
     )
     assert set(stage_seconds(result, None, hour)) == {"queue", "wait", "solve", "deliver"}, (
-        "what is not known is not given"
+        "unknown figures are omitted"
     )
 
 

@@ -1,4 +1,4 @@
-"""The summary is written where it can be, and named with its content where it cannot."""
+"""The summary file: its folder is created again, and its content is logged if it cannot be written."""
 
 from __future__ import annotations
 

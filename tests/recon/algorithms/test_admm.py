@@ -1,4 +1,4 @@
-"""PnP-ADMM: the paper's three sub-problems, and where it is to be preferred to GAP."""
+"""PnP-ADMM: the paper's three sub-problems, and comparison with GAP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _scene() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.01, 0.5])
-def test_the_iteration_solves_the_papers_sub_problems(gamma: float) -> None:
+def test_iteration_solves_the_papers_sub_problems(gamma: float) -> None:
     phi, y = _grey_problem(3, 2, 4)
     phi += 0.05  # so that ΦΦᵀ can be inverted for γ = 0 too
     r_inv = inverse_gram(gram_diag(phi))
@@ -65,7 +65,7 @@ def test_the_iteration_solves_the_papers_sub_problems(gamma: float) -> None:
 
 
 @given(seed=st.integers(0, 1000), b=st.integers(1, 5), h=st.integers(1, 6), w=st.integers(1, 6))
-def test_gaps_estimate_explains_every_measured_pixel_in_every_iteration(seed: int, b: int, h: int, w: int) -> None:
+def test_gap_estimate_fits_every_measured_pixel(seed: int, b: int, h: int, w: int) -> None:
     phi, y = _grey_problem(b, h, w, seed=seed)
     r_inv = inverse_gram(gram_diag(phi))
     seen: list[torch.Tensor] = []
@@ -84,7 +84,7 @@ def test_gaps_estimate_explains_every_measured_pixel_in_every_iteration(seed: in
         torch.testing.assert_close(forward(phi, x) * (r_inv > 0), y * (r_inv > 0))
 
 
-def test_admm_doubts_the_measurement_the_more_the_greater_gamma() -> None:
+def test_admm_residual_grows_with_gamma() -> None:
     phi, y = _grey_problem(4, 8, 8)
     r_inv = inverse_gram(gram_diag(phi))
     misfits = []
@@ -120,12 +120,12 @@ def _gain_of_admm_db(noise: float) -> float:
     return psnr(by_admm, truth) - psnr(by_gap, truth)
 
 
-def test_admm_is_better_where_the_measurement_is_noisy_and_gap_where_it_is_not() -> None:
+def test_admm_is_better_with_noise_and_gap_without() -> None:
     assert _gain_of_admm_db(noise=0.15) > 1.0
     assert _gain_of_admm_db(noise=0.0) < -1.0
 
 
-def test_the_first_iterations_explain_by_neighbours_where_told() -> None:
+def test_first_iterations_use_correlated_residual_where_given() -> None:
     phi, y = _grey_problem(3, 5, 6)
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
@@ -146,7 +146,7 @@ def test_the_first_iterations_explain_by_neighbours_where_told() -> None:
     torch.testing.assert_close(by_both[2], plain[0], atol=1e-6, rtol=1e-5)
 
 
-def test_every_yielded_estimate_stays_as_it_was_and_so_does_the_input() -> None:
+def test_estimates_and_input_are_never_modified() -> None:
     phi, y = _grey_problem(2, 6, 6)
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
@@ -155,7 +155,7 @@ def test_every_yielded_estimate_stays_as_it_was_and_so_does_the_input() -> None:
     assert all(torch.equal(tensor, copy) for tensor, copy in given_ + kept)
 
 
-def test_planes_of_a_mosaic_are_solved_as_if_alone() -> None:
+def test_planes_of_a_mosaic_are_independent() -> None:
     phi, y = _grey_problem(4, 3, 6, 5)
     r_inv = inverse_gram(gram_diag(phi))
     *_, together = admm(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=shrink, sigmas=SIGMAS)

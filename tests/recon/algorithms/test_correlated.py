@@ -1,4 +1,4 @@
-"""The first iterations take errors for correlated where something moves, and leave alone what stands still."""
+"""The correlated data step of the first iterations: better where something moves, unchanged where nothing does."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def solved(footage: Footage, how: SolverSettings, iterations: int) -> tuple[np.n
     return video, report.psnr_db
 
 
-def test_what_moves_is_better_after_few_iterations() -> None:
+def test_correlated_residual_improves_moving_scene() -> None:
     fast = film("fast")
     assert solved(fast, DEFAULT, 4)[1] > solved(fast, PAPER, 4)[1] + 0.3
 
 
 @pytest.mark.parametrize("options", [{}, {"bayer": BayerPhase.RGGB}])
-def test_what_stands_still_is_as_good(options: dict[str, object]) -> None:
+def test_correlated_residual_keeps_static_scene(options: dict[str, object]) -> None:
     static = film("static", **options)
     assert solved(static, DEFAULT, 8)[1] > solved(static, PAPER, 8)[1] - 0.2
 
 
-def test_from_the_still_image_the_papers_algorithm_is_had_as_it_is_printed() -> None:
+def test_still_image_start_gives_the_papers_algorithm() -> None:
     fast = film("fast")
     results = [
         solved(fast, dataclasses.replace(how, linear_start=False, weigh_noise=False), 4)[0] for how in (DEFAULT, PAPER)

@@ -1,4 +1,4 @@
-"""PnP-GAP: the iteration of the paper, rightly started."""
+"""PnP-GAP: the iteration of the paper and its initial estimate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _problem(
 
 
 @pytest.mark.parametrize("relaxation", [0.0, 1.0, 1.5])
-def test_the_iteration_agrees_with_the_equations_written_with_matrices(relaxation: float) -> None:
+def test_iteration_equals_matrix_equations(relaxation: float) -> None:
     phi, _, y = _problem(3, 2, 4)
     matrix = torch.cat([torch.diag(mask.flatten()) for mask in phi], dim=1)
     gram_inverse = torch.linalg.inv(matrix @ matrix.T)
@@ -62,7 +62,7 @@ def test_the_iteration_agrees_with_the_equations_written_with_matrices(relaxatio
         torch.testing.assert_close(got, wanted)
 
 
-def test_the_first_iterations_explain_by_neighbours_where_told_and_no_more_than_what_is_measured() -> None:
+def test_correlated_residual_equals_matrix_equations() -> None:
     """With matrices: a covariance in the place of the identity, for a share of each pixel, in two of four."""
     phi, _, y = _problem(3, 2, 4)
     matrix = torch.cat([torch.diag(mask.flatten()) for mask in phi], dim=1)
@@ -97,20 +97,20 @@ def test_the_first_iterations_explain_by_neighbours_where_told_and_no_more_than_
 
 
 @given(seed=st.integers(0, 1000), b=st.integers(1, 5), h=st.integers(1, 7), w=st.integers(1, 7))
-def test_the_cold_start_explains_grey_measurements(seed: int, b: int, h: int, w: int) -> None:
+def test_cold_start_fits_grey_measurement(seed: int, b: int, h: int, w: int) -> None:
     phi, _, y = _problem(b, h, w, seed=seed)
     start = cold_start(y, phi, inverse_gram(gram_diag(phi)))
     torch.testing.assert_close(forward(phi, start), y)
 
 
-def test_a_still_scene_is_found_at_once() -> None:
+def test_static_scene_is_recovered_by_cold_start() -> None:
     phi, x, _ = _problem(4, 8, 8)
     still = x[:1].expand(4, 8, 8)
     start = cold_start(forward(phi, still), phi, inverse_gram(gram_diag(phi)))
     torch.testing.assert_close(start, still)
 
 
-def test_the_cold_start_fills_unmeasured_pixels_from_their_neighbours() -> None:
+def test_cold_start_fills_unmeasured_pixels_from_neighbours() -> None:
     phi = torch.ones(2, 20, 20)
     phi[:, 3, 4] = 0.0
     phi[:, 9:20, 9:20] = 0.0  # the middle of this is out of reach of any neighbour
@@ -119,26 +119,26 @@ def test_the_cold_start_fills_unmeasured_pixels_from_their_neighbours() -> None:
     torch.testing.assert_close(start, scene)
 
 
-def test_a_dead_sensor_starts_at_zero() -> None:
+def test_cold_start_of_dead_sensor_is_zero() -> None:
     phi = torch.zeros(2, 3, 3)
     assert torch.equal(cold_start(torch.zeros(3, 3), phi, torch.zeros(3, 3)), torch.zeros(2, 3, 3))
 
 
-def test_a_good_start_is_kept_by_the_first_projection() -> None:
+def test_first_projection_keeps_an_exact_start() -> None:
     phi, truth, y = _problem(4, 8, 8)
     r_inv = inverse_gram(gram_diag(phi))
     (first,) = gap(truth, y, phi, r_inv, denoise=identity, sigmas=[0.1])
     torch.testing.assert_close(first, truth)
 
 
-def test_a_single_frame_through_a_known_mask_is_exact() -> None:
+def test_single_frame_through_known_mask_is_exact() -> None:
     phi, x, y = _problem(1, 9, 7)
     r_inv = inverse_gram(gram_diag(phi))
     *_, last = gap(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=identity, sigmas=[0.1] * 3)
     torch.testing.assert_close(last, x)
 
 
-def test_iterations_are_asked_for_one_at_a_time_and_may_stop_anywhere() -> None:
+def test_iterations_are_lazy_and_may_stop_anywhere() -> None:
     phi, _, y = _problem(2, 6, 6)
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
@@ -155,7 +155,7 @@ def test_iterations_are_asked_for_one_at_a_time_and_may_stop_anywhere() -> None:
     assert len(asked) == 3
 
 
-def test_every_yielded_estimate_stays_as_it_was() -> None:
+def test_yielded_estimates_are_never_modified() -> None:
     phi, _, y = _problem(2, 6, 6)
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
@@ -164,7 +164,7 @@ def test_every_yielded_estimate_stays_as_it_was() -> None:
     assert all(torch.equal(v, copy) for v, copy in kept)
 
 
-def test_the_start_and_the_measurement_are_left_alone() -> None:
+def test_start_and_measurement_are_not_modified() -> None:
     phi, _, y = _problem(2, 6, 6)
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
@@ -173,7 +173,7 @@ def test_the_start_and_the_measurement_are_left_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip((start, y, phi, r_inv), before, strict=True))
 
 
-def test_planes_of_a_mosaic_are_solved_as_if_alone() -> None:
+def test_planes_of_a_mosaic_are_independent() -> None:
     phi, _, y = _problem(4, 3, 6, 5)
     r_inv = inverse_gram(gram_diag(phi))
     *_, together = gap(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=shrink, sigmas=[0.2, 0.1])
@@ -199,7 +199,7 @@ def test_single_precision_follows_double_precision() -> None:
 SIGMAS_TV = [0.15 * 0.8**k for k in range(8)]
 
 
-def test_the_right_start_beats_the_published_one() -> None:
+def test_still_image_start_beats_the_published_one() -> None:
     generator = torch.Generator().manual_seed(1)
     rows, columns = torch.meshgrid(torch.arange(48.0), torch.arange(48.0), indexing="ij")
     truth = torch.stack([0.5 + 0.4 * torch.sin((columns + 0.5 * b) / 5) * torch.cos(rows / 6) for b in range(6)])

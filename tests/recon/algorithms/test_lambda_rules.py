@@ -1,4 +1,4 @@
-"""The λ rules: what they look at, and that no budget keeps them from arriving."""
+"""The λ rules: their criteria, and the lowest λ at the end of any budget."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _adaptive_levels(iterations: int, *, eta: float, steps: list[float], xi: flo
     return levels
 
 
-def test_lambda_falls_by_xi_where_the_iterates_do_not_come_to_rest() -> None:
+def test_lambda_falls_by_xi_while_iterates_do_not_converge() -> None:
     levels = _adaptive_levels(12, eta=0.9, steps=[0.1] * 12)
     ratios = [(after / before) ** 2 for before, after in itertools.pairwise(levels)]
     assert ratios[:8] == pytest.approx([0.5] * 8)
     assert levels[8:] == pytest.approx([SCHEDULE.last] * 4)
 
 
-def test_lambda_is_held_while_each_move_is_shorter_than_eta_times_the_last() -> None:
+def test_lambda_is_held_while_iterates_converge() -> None:
     steps = [0.4, 0.2, 0.1, 0.05, 0.05, 0.05]
     levels = _adaptive_levels(40, eta=0.9, steps=steps)
     # Δ is known from the second move on and compared from the third: 0.1 < 0.9·0.2, 0.05 < 0.9·0.1, but 0.05 is not
@@ -44,7 +44,7 @@ def test_lambda_is_held_while_each_move_is_shorter_than_eta_times_the_last() -> 
     assert falls == [True, True, False, False, True, True]
 
 
-def test_delta_is_the_papers() -> None:
+def test_delta_equals_the_papers() -> None:
     x0, v0, *moves = (torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(k)) for k in range(6))
     path = [(x0, v0), (x0 + moves[0], v0 + moves[1]), (x0 + moves[0] + 0.3 * moves[2], v0 + moves[1] + 0.6 * moves[3])]
     delta_1 = (moves[0].norm() + moves[1].norm()) / 24**0.5
@@ -63,7 +63,7 @@ def test_delta_is_the_papers() -> None:
     eta=st.floats(0.0, 0.99),
     shrinking=st.floats(0.1, 1.5),
 )
-def test_the_adaptive_rule_arrives_at_the_lowest_sigma_whatever_the_budget(
+def test_adaptive_rule_reaches_lowest_sigma_at_any_budget(
     iterations: int, xi: float, eta: float, shrinking: float
 ) -> None:
     levels = _adaptive_levels(iterations, eta=eta, xi=xi, steps=[0.1 * shrinking**k for k in range(iterations)])
@@ -73,7 +73,7 @@ def test_the_adaptive_rule_arrives_at_the_lowest_sigma_whatever_the_budget(
 
 
 @pytest.mark.parametrize(("xi", "eta"), [(0.0, 0.5), (1.0, 0.5), (0.5, 1.0), (0.5, -0.1)])
-def test_a_rule_out_of_its_range_is_refused(xi: float, eta: float) -> None:
+def test_rule_out_of_range_is_refused(xi: float, eta: float) -> None:
     with pytest.raises(ValueError, match="0 < xi < 1"):
         AdaptiveRule(SCHEDULE, xi, eta)
 
@@ -87,7 +87,7 @@ def _measured(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, 
 
 
 @pytest.mark.parametrize("error", [0.02, 0.05])
-def test_the_residual_shows_the_error_of_an_estimate_through_grey_masks(error: float) -> None:
+def test_residual_estimates_error_through_grey_masks(error: float) -> None:
     phi, truth, y, r_inv = _measured()
     rule = ResidualRule(y, phi, r_inv, factor=1.0)
     v = truth + error * torch.randn(truth.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
@@ -96,7 +96,7 @@ def test_the_residual_shows_the_error_of_an_estimate_through_grey_masks(error: f
     assert rule.sigma(1.0) == pytest.approx(error, rel=0.05)
 
 
-def test_sigma_is_what_is_planned_until_there_is_an_estimate_and_where_the_error_is_great() -> None:
+def test_sigma_is_as_planned_without_estimate_or_with_large_error() -> None:
     phi, truth, y, r_inv = _measured()
     rule = ResidualRule(y, phi, r_inv)
     assert rule.sigma(0.2) == 0.2
@@ -104,7 +104,7 @@ def test_sigma_is_what_is_planned_until_there_is_an_estimate_and_where_the_error
     assert rule.sigma(0.2) == 0.2
 
 
-def test_sigma_does_not_fall_to_zero_where_nothing_is_left_to_explain() -> None:
+def test_sigma_has_a_lower_bound_without_residual() -> None:
     phi, truth, y, r_inv = _measured()
     rule = ResidualRule(y, phi, r_inv)
     rule.observe(truth, truth)
@@ -112,7 +112,7 @@ def test_sigma_does_not_fall_to_zero_where_nothing_is_left_to_explain() -> None:
     assert rule.sigma(0.001) == 0.001
 
 
-def test_a_diverged_estimate_and_a_dead_sensor_leave_the_plan_alone() -> None:
+def test_diverged_estimate_or_dead_sensor_keeps_the_plan() -> None:
     phi, truth, y, r_inv = _measured()
     rule = ResidualRule(y, phi, r_inv)
     rule.observe(truth, truth * math.nan)

@@ -1,4 +1,4 @@
-"""Noise that the calibration shows of is not to be explained: every pixel is accepted as far as it goes."""
+"""Known measurement noise is not fitted: each pixel is weighted by its noise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def as_matrix(phi: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.diag(mask.flatten()) for mask in phi], dim=1)
 
 
-def test_gap_projects_as_the_best_linear_estimate_does_and_forgets_what_is_not_believed(
+def test_gap_with_noise_is_the_linear_mmse_step(
     problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ) -> None:
     phi, y, noise = problem
@@ -70,7 +70,7 @@ def test_gap_projects_as_the_best_linear_estimate_does_and_forgets_what_is_not_b
         torch.testing.assert_close(got, wanted)
 
 
-def test_admm_weighs_its_two_sides_by_their_variances(
+def test_admm_with_noise_weights_terms_by_variance(
     problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ) -> None:
     phi, y, noise = problem
@@ -92,7 +92,7 @@ def test_admm_weighs_its_two_sides_by_their_variances(
 
 
 @pytest.mark.parametrize("solve", [gap, admm])
-def test_a_noise_of_nothing_changes_nothing(
+def test_zero_noise_changes_nothing(
     solve: Callable[..., Iterator[torch.Tensor]], problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 ) -> None:
     phi, y, noise = problem
@@ -104,7 +104,7 @@ def test_a_noise_of_nothing_changes_nothing(
         torch.testing.assert_close(got, wanted)
 
 
-def test_the_more_noise_and_the_lower_sigma_the_less_is_believed_and_pixels_without_light_are_left_alone() -> None:
+def test_data_weight_falls_with_noise_and_with_lower_sigma() -> None:
     r_inv = torch.tensor([0.5, 0.5, 0.1, 0.0])
     noise_ratio = noise_variance_ratio(torch.tensor([0.0, 0.02, 0.02, 0.02]), r_inv)
     assert noise_ratio is not None
@@ -115,10 +115,10 @@ def test_the_more_noise_and_the_lower_sigma_the_less_is_believed_and_pixels_with
     assert noise_variance_ratio(None, r_inv) is None
 
 
-# --- what the calibration knows
+# --- noise of the calibration
 
 
-def test_a_calibration_says_how_noisy_its_measurements_are() -> None:
+def test_calibration_gives_noise_variance() -> None:
     options = SimulatedOptions(n_frames=4, read_noise_e=12.0, full_well_e=3000.0)
     sensor = Sensor(options, np.full((4, 8, 8), 0.5, np.float32))
     calibration = Calibration(
@@ -135,7 +135,7 @@ def test_a_calibration_says_how_noisy_its_measurements_are() -> None:
         assert measured.var() == pytest.approx(calibration.noise[0] + calibration.noise[1] * y, rel=0.04)
 
 
-def test_noise_is_part_of_a_calibrations_identity_and_what_is_none_is_refused() -> None:
+def test_noise_enters_the_hash_and_invalid_noise_is_refused() -> None:
     phi = np.full((2, 4, 4), 0.5, np.float32)
     unknown = Calibration(phi)
     assert unknown.noise is None
@@ -179,4 +179,4 @@ def test_noisy_snapshot_improves_with_known_or_estimated_noise(
     unweighted = quality_db(exact, weigh=False)
     assert quality_db(report, weigh=False) == unweighted
     assert quality_db(report, weigh=True) > unweighted + least_db
-    assert quality_db(exact, weigh=True) > unweighted + 0.1, "it is found in the snapshot"
+    assert quality_db(exact, weigh=True) > unweighted + 0.1, "it is estimated from the snapshot"

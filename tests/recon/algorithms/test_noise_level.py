@@ -1,4 +1,4 @@
-"""Each place is denoised by how wrong the start is there, with priors that can tell places apart."""
+"""Local noise levels: each pixel is denoised by the estimated error of the start, with priors that accept a σ map."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def solved(denoiser: str, *, bayer: BayerPhase | None = None, **how: bool) -> tu
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GBRG])
-def test_a_small_thing_that_moves_before_what_stands_still_is_better_mended(bayer: BayerPhase | None) -> None:
+def test_small_moving_object_before_static_scene_improves(bayer: BayerPhase | None) -> None:
     local, even = (solved("ffdnet-lite", bayer=bayer, local_sigma=how)[1] for how in (True, False))
     assert local > even + 0.1
 
 
 @pytest.mark.parametrize(("denoiser", "how"), [("tv", {}), ("ffdnet-lite", {"linear_start": False})])
-def test_where_places_cannot_be_told_apart_it_is_the_same_everywhere(denoiser: str, how: dict[str, bool]) -> None:
+def test_level_without_local_errors_is_uniform(denoiser: str, how: dict[str, bool]) -> None:
     local, even = (solved(denoiser, local_sigma=setting, **how)[0] for setting in (True, False))
     assert np.array_equal(local, even)

@@ -1,4 +1,4 @@
-"""The σ ladder: monotone, and at its lowest when the budget ends, however it ends."""
+"""The σ schedule: monotone, and at its lowest when the budget ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _run(ladder: AnytimeSchedule, clock: FakeClock, costs_s: list[float]) -> lis
 
 
 @given(a=levels, b=levels, n=st.integers(1, 60), shape=st.sampled_from(Shape))
-def test_a_ladder_falls_from_first_to_last(a: float, b: float, n: int, shape: Shape) -> None:
+def test_ladder_falls_from_first_to_last(a: float, b: float, n: int, shape: Shape) -> None:
     first, last = max(a, b), min(a, b)
     ladder = SigmaSchedule(first, last, shape).ladder(n)
     assert len(ladder) == n
@@ -44,23 +44,23 @@ def test_a_ladder_falls_from_first_to_last(a: float, b: float, n: int, shape: Sh
     assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(ladder))
 
 
-def test_a_geometric_ladder_falls_by_a_constant_factor() -> None:
+def test_geometric_ladder_falls_by_constant_factor() -> None:
     ladder = SCHEDULE.ladder(11)
     assert [b / a for a, b in itertools.pairwise(ladder)] == pytest.approx([0.1 ** (1 / 10)] * 10)
 
 
-def test_a_stepwise_ladder_has_equal_plateaus() -> None:
+def test_stepwise_ladder_has_equal_plateaus() -> None:
     ladder = SigmaSchedule(0.4, 0.05, Shape.STEPWISE, plateaus=4).ladder(9)
     assert ladder == pytest.approx([0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.05])
 
 
 @pytest.mark.parametrize(("first", "last"), [(0.1, 0.2), (0.1, 0.0), (math.inf, 0.1), (math.nan, 0.1)])
-def test_a_rising_or_vanishing_sigma_is_refused(first: float, last: float) -> None:
+def test_rising_or_zero_sigma_is_refused(first: float, last: float) -> None:
     with pytest.raises(ValueError, match="sigma must fall"):
         SigmaSchedule(first, last)
 
 
-def test_a_budget_of_nothing_is_refused() -> None:
+def test_empty_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one iteration"):
         Budget(0)
     with pytest.raises(ValueError, match="time_s"):
@@ -68,7 +68,7 @@ def test_a_budget_of_nothing_is_refused() -> None:
 
 
 @given(n=st.integers(1, 50))
-def test_with_unlimited_time_the_plain_ladder_is_handed_out(n: int) -> None:
+def test_unlimited_time_gives_the_plain_ladder(n: int) -> None:
     assert list(AnytimeSchedule(SCHEDULE, Budget(n))) == pytest.approx(list(SCHEDULE.ladder(n)))
 
 
@@ -79,7 +79,7 @@ def test_with_unlimited_time_the_plain_ladder_is_handed_out(n: int) -> None:
     least=st.integers(1, 6),
     expected=st.one_of(st.none(), st.floats(1e-4, 1.0)),
 )
-def test_however_long_iterations_take_the_ladder_falls_and_ends_at_its_lowest(
+def test_ladder_ends_at_lowest_sigma_at_any_pace(
     costs: list[float], time_s: float, n: int, least: int, expected: float | None
 ) -> None:
     clock = FakeClock()
@@ -91,7 +91,7 @@ def test_however_long_iterations_take_the_ladder_falls_and_ends_at_its_lowest(
     assert ladder.taken == len(sigmas)
 
 
-def test_time_that_is_short_ends_the_ladder_in_time() -> None:
+def test_short_time_ends_the_ladder_in_time() -> None:
     clock = FakeClock()
     ladder = AnytimeSchedule(SCHEDULE, Budget(100, time_s=1.0), clock=clock)
     sigmas = _run(ladder, clock, [0.1])
@@ -99,24 +99,24 @@ def test_time_that_is_short_ends_the_ladder_in_time() -> None:
     assert clock.now - 100.0 <= 1.0 + 1e-9
 
 
-def test_what_earlier_snapshots_took_spreads_the_ladder_from_the_start() -> None:
+def test_known_iteration_time_spreads_the_ladder_from_the_start() -> None:
     clock = FakeClock()
     ladder = AnytimeSchedule(SCHEDULE, Budget(100, time_s=1.01), iteration_s=0.1, clock=clock)
     assert _run(ladder, clock, [0.1]) == pytest.approx(list(SCHEDULE.ladder(10)))
 
 
-def test_an_iteration_far_slower_than_expected_costs_one_more_at_most() -> None:
+def test_slow_iteration_costs_at_most_one_more() -> None:
     clock = FakeClock()
     ladder = AnytimeSchedule(SCHEDULE, Budget(100, time_s=1.0), iteration_s=0.01, clock=clock)
     sigmas = _run(ladder, clock, [5.0, 0.01])
     assert sigmas == [SCHEDULE.first, SCHEDULE.last]
 
 
-def test_the_minimum_is_spent_whatever_the_time() -> None:
+def test_minimum_is_spent_at_any_time_limit() -> None:
     clock = FakeClock()
     sigmas = _run(AnytimeSchedule(SCHEDULE, Budget(20, time_s=0.0), min_iterations=4, clock=clock), clock, [1.0])
     assert sigmas == pytest.approx(list(SCHEDULE.ladder(4)))
 
 
-def test_a_budget_below_the_minimum_bounds_it() -> None:
+def test_budget_below_minimum_limits_it() -> None:
     assert len(list(AnytimeSchedule(SCHEDULE, Budget(2), min_iterations=4))) == 2

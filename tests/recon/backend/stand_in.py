@@ -1,4 +1,4 @@
-"""A stand-in for a GPU that counts what its host asks of it: launches, waits and recordings.
+"""A substitute for a GPU that counts kernel launches, waits and recordings.
 
 A CPU does the work, with the very code that runs on a GPU. Each operation of torch that computes counts as a launch,
 and each that makes the host wait for a value as a wait; the replay of a recording is one launch, whatever it holds.
@@ -19,7 +19,7 @@ from sci_stream.recon.backend.cuda_graph import Replay, wait_of
 
 
 class _Lists(TorchFunctionMode):
-    """Notes the reading of whole tensors, which on a CPU is no operation."""
+    """Counts reads of whole tensors, which are no operation on a CPU."""
 
     def __init__(self, waits: Callable[[str], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Recorded iterations: replayed from fixed memory, they must give what iterations done one by one give.
+"""Recorded iterations, replayed from fixed memory, equal plain ones.
 
 Without a GPU the recorder stands in for the graph: it does the recorded work again, on the same fixed tensors.
 """
@@ -83,9 +83,7 @@ def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -
         {"relative": torch.linspace(0.5, 2.0, 15).expand(18, 15)},
     ],
 )
-def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
-    make: Callable[[], RecordableDenoiser], how: dict[str, Any]
-) -> None:
+def test_recorded_estimates_equal_plain_iterations(make: Callable[[], RecordableDenoiser], how: dict[str, Any]) -> None:
     denoise, problem = make(), Problem()
     recorded = Recorded(by_hand)
     for got, wanted in zip(
@@ -98,8 +96,8 @@ def test_every_estimate_is_that_of_the_iterations_done_one_by_one(
     assert not recorded.graphs.fault
 
 
-def test_iterations_that_explain_by_neighbours_are_recorded_too() -> None:
-    """Two recordings, of these and of those after them, and another one for another way to explain."""
+def test_correlated_iterations_are_recorded() -> None:
+    """One recording for these iterations, one for the following ones, and one for another correlated step."""
     denoise, problem = TvDenoiser(), Problem()
     recorded = Recorded(by_hand)
     for factor in (0.4, 0.4, 0.7):
@@ -128,7 +126,7 @@ def spread_evenly(factor: float, residual: torch.Tensor, measured: torch.Tensor)
     return (factor / 4 * residual * measured).unsqueeze(-3).expand(4, *residual.shape).clone()
 
 
-def test_one_recording_serves_all_snapshots_of_a_calibration() -> None:
+def test_recording_serves_all_snapshots_of_a_calibration() -> None:
     denoise = TvDenoiser()
     recorded, phi = Recorded(by_hand), Problem().phi
     for seed in range(4):
@@ -138,7 +136,7 @@ def test_one_recording_serves_all_snapshots_of_a_calibration() -> None:
     assert len(recorded.graphs) == 1
 
 
-def test_each_acceleration_and_each_form_of_a_denoiser_has_a_recording_of_its_own() -> None:
+def test_each_relaxation_and_graph_key_has_its_recording() -> None:
     denoise = lite(precision=Precision.HALF)
     denoise.half_from_sigma = 0.1
     recorded, problem = Recorded(by_hand), Problem()
@@ -149,7 +147,7 @@ def test_each_acceleration_and_each_form_of_a_denoiser_has_a_recording_of_its_ow
     assert len(recorded.graphs) == 4
 
 
-def test_an_observer_is_told_the_same() -> None:
+def test_observer_receives_the_same_estimates() -> None:
     denoise, problem = TvDenoiser(), Problem()
     report: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
     for step in (gap_step, Recorded(by_hand).step):
@@ -168,7 +166,7 @@ def test_an_observer_is_told_the_same() -> None:
         torch.testing.assert_close(d, wanted_d)
 
 
-def test_a_sequence_of_priors_has_a_recording_for_each() -> None:
+def test_sequence_has_a_recording_for_each_prior() -> None:
     denoise = in_sequence(TvDenoiser(), lite(), switch_sigma=0.1)
     recorded, problem = Recorded(by_hand), Problem()
     for got, wanted in zip(
@@ -178,7 +176,7 @@ def test_a_sequence_of_priors_has_a_recording_for_each() -> None:
     assert len(recorded.graphs) == 2
 
 
-def test_recorded_admm_equals_the_iterations_done_one_by_one() -> None:
+def test_recorded_admm_equals_plain_iterations() -> None:
     problem, recorded = Problem(), Recorded(by_hand, admm_step)
     start = cold_start(problem.y, problem.phi, problem.r_inv)
     for noise in (None, torch.full((18, 15), 0.01)):
@@ -197,7 +195,7 @@ def test_recorded_admm_equals_the_iterations_done_one_by_one() -> None:
     assert not recorded.graphs.fault
 
 
-def test_recorded_step_leaves_the_start_as_it_was() -> None:
+def test_recorded_step_does_not_modify_the_start() -> None:
     problem = Problem()
     start = cold_start(problem.y, problem.phi, problem.r_inv)
     before = start.clone()
@@ -260,8 +258,8 @@ def test_recorded_function_reads_its_arguments_where_they_were_copied() -> None:
     assert graphs.call("key", halved, torch.ones(2), None)[0].tolist() == [0.5, 0.5]
 
 
-def test_a_capture_that_fails_ends_the_use_of_the_device() -> None:
-    """Where torch's allocator may be broken, going on step by step is no way out."""
+def test_failed_capture_ends_the_use_of_the_device() -> None:
+    """torch's allocator may be broken then, so the engine must not continue stepwise."""
 
     def fails(_work: Callable[[], None]) -> Replay:
         raise CaptureError("Capturing a CUDA graph failed")
@@ -288,7 +286,7 @@ def test_overwrite_copies_the_tensors_of_an_object_to_where_they_were() -> None:
     assert (held.own.tolist(), held.parts[0].tolist(), held.late.tolist()) == ([2.0, 2.0], [2.0], [3.0, 3.0])
 
 
-def test_what_cannot_be_recorded_is_done_one_by_one_and_said() -> None:
+def test_unrecordable_work_is_done_stepwise_with_reason() -> None:
     def refuse(_work: Callable[[], None]) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
@@ -310,7 +308,7 @@ def test_very_large_videos_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> 
     assert not recorded.graphs.fault
 
 
-def test_a_level_is_a_number_with_a_copy_on_the_device() -> None:
+def test_noise_level_has_a_copy_on_the_device() -> None:
     tensor = torch.tensor(0.5)
     level = NoiseLevel(0.25, tensor)
     assert level == 0.25
@@ -319,20 +317,20 @@ def test_a_level_is_a_number_with_a_copy_on_the_device() -> None:
     assert torch.equal(on_device(0.25, torch.zeros(2, dtype=torch.float64)), torch.tensor(0.25, dtype=torch.float64))
 
 
-def test_a_level_may_differ_from_place_to_place() -> None:
+def test_noise_level_may_vary_over_pixels() -> None:
     relative, tensor, like = torch.tensor([[[0.5, 2.0]]]), torch.tensor(0.1), torch.zeros(3, 1, 2)
     level = local_sigma(NoiseLevel(0.1, tensor), relative)
     assert (level, on_device(level, like)) == (0.1, tensor)
     torch.testing.assert_close(sigma_map(level, like), torch.tensor([[[0.05, 0.2]]]))
     torch.testing.assert_close(sigma_map(scaled(local_sigma(0.1, relative), 2.0), like), torch.tensor([[[0.1, 0.4]]]))
-    assert sigma_map(level * 1.0, like).ndim == 0, "a mere number is the same everywhere"
+    assert sigma_map(level * 1.0, like).ndim == 0, "a plain number is uniform"
     assert local_sigma(0.1, None) == 0.1
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", list(Precision))
-def test_a_cuda_graph_replays_the_iteration(precision: Precision) -> None:
+def test_cuda_graph_replays_the_iteration(precision: Precision) -> None:
     cuda = torch.device("cuda")
     with torch.inference_mode():
         for denoise in (TvDenoiser(), lite(cuda, precision)):
@@ -347,7 +345,7 @@ def test_a_cuda_graph_replays_the_iteration(precision: Precision) -> None:
             assert len(recorded.graphs) >= 1
 
 
-def test_what_is_given_up_is_given_back_and_not_recorded_again() -> None:
+def test_released_recordings_free_memory_and_are_not_remade() -> None:
     denoise, problem = TvDenoiser(), Problem()
     recorded = Recorded(by_hand)
     before = problem.solve(denoise, recorded.step, problem.phi)[-1]
@@ -356,5 +354,5 @@ def test_what_is_given_up_is_given_back_and_not_recorded_again() -> None:
     after = problem.solve(denoise, recorded.step, problem.phi)[-1]
     assert len(recorded.graphs) == 0
     assert recorded.graphs.fault == "iterations are not recorded: memory ran out"
-    assert not recorded.graphs.give_up("memory ran out"), "nothing is left to give"
+    assert not recorded.graphs.give_up("memory ran out"), "nothing is left to release"
     torch.testing.assert_close(after, before)

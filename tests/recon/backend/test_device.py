@@ -23,7 +23,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
 
 
-def test_auto_takes_the_first_gpu(two_gpus: None) -> None:
+def test_auto_chooses_the_first_gpu(two_gpus: None) -> None:
     assert pick_device("auto") == torch.device("cuda", 0)
 
 
@@ -31,32 +31,32 @@ def test_auto_falls_back_to_the_cpu(no_gpu: None) -> None:
     assert pick_device("auto") == torch.device("cpu")
 
 
-def test_the_cpu_is_taken_when_asked_for(two_gpus: None) -> None:
+def test_cpu_is_chosen_by_name(two_gpus: None) -> None:
     assert pick_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize(("name", "index"), [("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
-def test_a_gpu_is_taken_by_number(two_gpus: None, name: str, index: int) -> None:
+def test_gpu_is_chosen_by_number(two_gpus: None, name: str, index: int) -> None:
     assert pick_device(name) == torch.device("cuda", index)
 
 
-def test_a_missing_gpu_is_said_to_be_missing(no_gpu: None) -> None:
+def test_missing_gpu_is_a_device_error(no_gpu: None) -> None:
     with pytest.raises(DeviceError, match=r"Device cuda:1 is not available.*'auto' or 'cpu'"):
         pick_device("cuda:1")
 
 
-def test_a_gpu_beyond_those_there_are_names_those(two_gpus: None) -> None:
+def test_gpu_number_out_of_range_lists_available_ones(two_gpus: None) -> None:
     with pytest.raises(DeviceError, match=r"cuda:7 does not exist.*cuda:0 \(GPU 0\), cuda:1 \(GPU 1\)"):
         pick_device("cuda:7")
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU"])
-def test_an_unknown_name_is_a_mistake_in_the_rig(name: str) -> None:
+def test_unknown_device_is_a_config_error(name: str) -> None:
     with pytest.raises(ConfigError, match="auto, cpu, cuda or cuda:N"):
         pick_device(name)
 
 
-def test_descriptions_say_what_a_person_wants_to_know(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_description_names_model_and_threads(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA Test")
     assert describe_device(torch.device("cuda", 1)) == "NVIDIA Test (cuda:1)"
     assert describe_device(torch.device("cpu")).endswith("threads)") or torch.get_num_threads() == 1

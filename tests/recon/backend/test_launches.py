@@ -1,4 +1,4 @@
-"""What a GPU is asked for in a solve, counted on a stand-in: launches, waits and recordings."""
+"""Kernel launches, waits and recordings of a solve, counted on a substitute for a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Expose = Callable[..., Snapshot]
 
 
 def snapshots(calibration: Calibration, expose: Expose, count: int = 4) -> list[Snapshot]:
-    """Return consecutive snapshots of a pattern that goes by at half a pixel a frame."""
+    """Return consecutive snapshots of a pattern that moves by half a pixel per frame."""
     random = np.random.default_rng(0)
     waves = random.uniform(-0.5, 0.5, (6, 2)), random.uniform(0, 6, 6)
     rows, columns = np.mgrid[: SHAPE[1], : SHAPE[2]].astype(np.float64)
@@ -57,7 +57,7 @@ def make_engine(calibration: Calibration, device: Device | None, **how: Any) -> 
 def test_warm_snapshot_takes_few_launches_and_waits_and_no_recording(
     bayer: BayerPhase | None, how: dict[str, Any], make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    """And gives what an engine gives that records nothing."""
+    """The result equals that of an engine without recordings."""
     calibration, device = make_calibration(*SHAPE, bayer=bayer), Device()
     plain, engine = make_engine(calibration, None, **how), make_engine(calibration, device, **how)
     engine.warm_up()
@@ -67,7 +67,7 @@ def test_warm_snapshot_takes_few_launches_and_waits_and_no_recording(
         device.reset()
         with device:
             pending = engine.begin(snapshot, Budget(iterations))
-        assert device.recordings == 0, "all kinds were recorded when it warmed up"
+        assert device.recordings == 0, "all kinds were recorded at warm-up"
         assert len(device.waits) <= 1, device.waits
         waits.append(len(device.waits))
         assert device.launches < 200
@@ -79,7 +79,7 @@ def test_warm_snapshot_takes_few_launches_and_waits_and_no_recording(
     assert engine.fault == ""
     assert starts[0] is Start.COLD
     assert Start.WARM in starts
-    assert max(waits) == 1, "the figures that decide are read"
+    assert max(waits) == 1, "the deciding figures are read back"
 
 
 def test_displaced_masks_need_no_new_recording(make_calibration: MakeCalibration, expose: Expose) -> None:
@@ -117,7 +117,7 @@ def test_time_limit_is_planned_and_not_watched(
 
 
 def test_snapshot_after_a_diverged_one_starts_cold(make_calibration: MakeCalibration, expose: Expose) -> None:
-    """Whether a solve came to something is read with the figures of the next start, without a wait of its own."""
+    """Whether a solve diverged is read with the figures of the next start, without a separate wait."""
     calibration, device = make_calibration(*SHAPE), Device()
     engine = make_engine(calibration, device)
     engine.warm_up()
@@ -132,7 +132,7 @@ def test_snapshot_after_a_diverged_one_starts_cold(make_calibration: MakeCalibra
     assert all(report.psnr_db is not None and report.psnr_db > 10 for report in reports)
 
 
-def test_engine_out_of_memory_lets_go_of_recordings_and_works_on(
+def test_engine_out_of_memory_releases_recordings_and_continues(
     make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration, device = make_calibration(*SHAPE), Device()

@@ -1,4 +1,4 @@
-"""Cutting a video into what a network takes at once, and what a solve takes of memory."""
+"""Chunk sizes for a network, and the memory of a solve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sci_stream.training.learner import initial_weights
 
 
 @given(n=st.integers(0, 500), pixels=st.integers(1, 10**7), most=st.integers(1, 10**8))
-def test_all_frames_are_taken_in_nearly_equal_chunks_within_the_bound(n: int, pixels: int, most: int) -> None:
+def test_chunks_are_nearly_equal_and_within_the_limit(n: int, pixels: int, most: int) -> None:
     sizes = plan_chunks(n, pixels, most)
     assert sum(sizes) == n
     assert all(size >= 1 for size in sizes)
@@ -35,7 +35,7 @@ def test_all_frames_are_taken_in_nearly_equal_chunks_within_the_bound(n: int, pi
     assert not sizes or len(sizes) == -(-n // max(1, most // pixels))
 
 
-def test_a_frame_larger_than_the_bound_goes_alone() -> None:
+def test_frame_larger_than_limit_is_its_own_chunk() -> None:
     assert plan_chunks(3, 6_312_960, 2**20) == [1, 1, 1]
 
 
@@ -69,7 +69,7 @@ class Tracker(TorchDispatchMode):
     ("chunk", "along_time", "from_linear"),
     [(1, False, False), (10**9, False, False), (10**9, True, False), (1, True, True)],
 )
-def test_a_solve_takes_the_memory_that_is_planned_for_it(
+def test_solve_takes_the_planned_memory(
     bayer: BayerPhase | None, chunk: int, along_time: bool, from_linear: bool
 ) -> None:
     phi = np.random.default_rng(0).random((12, 64, 48)).astype(np.float32)
@@ -93,7 +93,7 @@ def test_a_solve_takes_the_memory_that_is_planned_for_it(
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GBRG])
-def test_solve_in_chunks_gives_what_it_gives_in_one_piece(bayer: BayerPhase | None) -> None:
+def test_solve_in_chunks_equals_one_piece(bayer: BayerPhase | None) -> None:
     phi = (np.random.default_rng(0).random((12, 64, 48)) < 0.5).astype(np.float32)
     calibration = Calibration(phi=phi, bayer=bayer)
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer)
@@ -113,14 +113,14 @@ def test_solve_in_chunks_gives_what_it_gives_in_one_piece(bayer: BayerPhase | No
     np.testing.assert_allclose(small, whole, atol=1e-5)
 
 
-def test_the_largest_published_measurement_fits_into_24_gigabytes() -> None:
+def test_largest_published_measurement_fits_24_gb() -> None:
     assert solve_bytes(48, 3840, 1644, pixels_per_chunk=PIXELS_PER_CHUNK["cuda"]) < 0.6 * 24e9
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_the_largest_published_measurement_is_solved_within_24_gigabytes() -> None:
+def test_largest_published_measurement_is_solved_in_24_gb() -> None:
     device = torch.device("cuda")
     phi = (np.random.default_rng(0).random((48, 3840, 1644), dtype=np.float32) < 0.5).astype(np.float32)
     calibration = Calibration(phi=phi)

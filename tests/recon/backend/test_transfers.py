@@ -1,4 +1,4 @@
-"""Copies beside the computing, and clocks that do not hold it up."""
+"""Copies that run in parallel with computation, and clocks that do not block it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEVICES = [
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_])
-def test_what_goes_up_comes_down_the_same(device: torch.device, dtype: type[np.generic]) -> None:
+def test_upload_and_download_round_trip(device: torch.device, dtype: type[np.generic]) -> None:
     transfers = Transfers(device)
     arrays = [(np.random.default_rng(n).random((31, 17)) * 2).astype(dtype) for n in range(5)]
     with torch.inference_mode():
@@ -33,7 +33,7 @@ def test_what_goes_up_comes_down_the_same(device: torch.device, dtype: type[np.g
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_download_waits_for_what_computes_it(device: torch.device) -> None:
+def test_download_waits_for_its_computation(device: torch.device) -> None:
     transfers = Transfers(device)
     with torch.inference_mode():
         x = transfers.upload(np.full((256, 256), 0.5, np.float32))
@@ -45,7 +45,7 @@ def test_a_download_waits_for_what_computes_it(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_stopwatch_measures_between_laps(device: torch.device) -> None:
+def test_stopwatch_measures_between_laps(device: torch.device) -> None:
     watch = Stopwatch(device)
     for _ in range(3):
         watch.lap()
@@ -63,7 +63,7 @@ class Queue:
         self.idle_s = 0.0
 
     def ask(self, preparing_s: float) -> None:
-        """Have the host prepare an iteration and the device do it when it comes to it."""
+        """Let the host prepare an iteration, which the device executes in its turn."""
         self.host_s += preparing_s
         self.idle_s += max(0.0, self.host_s - self.busy_until_s)
         self.busy_until_s = max(self.busy_until_s, self.host_s) + self.iteration_s
@@ -87,7 +87,7 @@ class Mark:
         return 1e3 * (end_event.reached_s - self.reached_s)
 
 
-def test_the_clock_tells_when_what_was_asked_for_will_be_done_and_keeps_the_device_busy() -> None:
+def test_run_ahead_clock_predicts_completion_and_keeps_device_busy() -> None:
     device = Queue(iteration_s=1.0)
     clock = RunAheadClock(device.mark, lambda: device.host_s)
     began = clock()
@@ -95,7 +95,7 @@ def test_the_clock_tells_when_what_was_asked_for_will_be_done_and_keeps_the_devi
     for k in range(8):
         device.ask(preparing_s=0.1)
         if k == 2:
-            device.idle_s = 0.0  # the first iterations are waited for: nothing is known of them
+            device.idle_s = 0.0  # the clock waits for the first iterations: their duration is unknown
         report.append(clock() - began)
     ends = [1.1, 2.2, 3.2, 4.2, 5.2, 6.2, 7.2, 8.2]
     assert report == pytest.approx(ends, abs=0.15)

@@ -1,4 +1,4 @@
-"""One layer, in the ways that devices do it."""
+"""One convolution layer in its implementations for each device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _layer(channels_in: int, channels_out: int) -> tuple[torch.Tensor, torch.Ten
 
 @pytest.mark.parametrize("rectify", [False, True])
 @pytest.mark.parametrize(("channels_in", "channels_out"), [(5, 64), (64, 4), (8, 8), (1, 9)])
-def test_padding_to_eights_of_channels_changes_nothing(channels_in: int, channels_out: int, rectify: bool) -> None:
+def test_padded_channels_change_nothing(channels_in: int, channels_out: int, rectify: bool) -> None:
     h, kernel, bias = _layer(channels_in, channels_out)
     padded = pad_channels(kernel, bias)
     assert padded[0].shape[0] % 8 == padded[0].shape[1] % 8 == 0
@@ -37,19 +37,19 @@ def test_padding_to_eights_of_channels_changes_nothing(channels_in: int, channel
     assert not result[:, channels_out:].any()
 
 
-def test_features_are_brought_to_the_kernels_precision() -> None:
+def test_features_are_converted_to_kernel_precision() -> None:
     h, kernel, bias = _layer(8, 8)
     assert convolve_mixed(h, kernel.bfloat16(), bias.bfloat16(), True).dtype is torch.bfloat16
     assert convolve_mixed(h.bfloat16(), kernel, bias, True).dtype is torch.float32
 
 
-def test_where_cudnn_is_missing_the_plain_way_is_taken() -> None:
+def test_missing_cudnn_uses_the_plain_convolution() -> None:
     if torch.cuda.is_available():
         pytest.skip("cuDNN is here")
     assert fastest_on_gpu(torch.device("cpu"), torch.float32) is convolve_padded
 
 
-def test_agrees_with_plain_accepts_what_is_right_and_refuses_the_rest() -> None:
+def test_agrees_with_plain_accepts_only_correct_results() -> None:
     layer = _layer(8, 8)
 
     def refuses(*_layer: object) -> torch.Tensor:
@@ -95,7 +95,7 @@ def test_agrees_with_plain_fills_freed_memory_with_nan_before_each_trial() -> No
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("channels_in", "channels_out"), [(8, 64), (64, 64), (64, 8)])
-def test_the_fused_way_gives_what_the_plain_one_gives(channels_in: int, channels_out: int) -> None:
+def test_fused_convolution_equals_the_plain_one(channels_in: int, channels_out: int) -> None:
     h, kernel, bias = (value.to("cuda", torch.float16) for value in _layer(channels_in, channels_out))
     fused, plain = convolve_fused(h, kernel, bias, True), convolve_padded(h, kernel, bias, True)
     torch.testing.assert_close(fused, plain, rtol=1e-2, atol=1e-2)

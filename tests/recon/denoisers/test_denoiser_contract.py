@@ -1,4 +1,4 @@
-"""What every denoiser must do, whichever it is; and the registry they are made from."""
+"""The contract of every denoiser, and the registry that makes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny FFDNet of random weights: its form is right, its pictures are not."""
+    """Write a tiny FFDNet of random weights, valid in form only."""
     generator = torch.Generator().manual_seed(0)
     channels = [5, 8, 8, 4]
     kernels = tuple(0.1 * torch.randn(o, i, 3, 3, generator=generator) for i, o in itertools.pairwise(channels))
@@ -52,7 +52,7 @@ class TestShippedNetworks:
         contract.test_noise_is_reduced()
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite, identity, tv.*'median'"):
         make_denoiser("median", CPU)
 

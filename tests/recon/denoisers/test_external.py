@@ -123,7 +123,7 @@ def test_reconstruct_runs_a_plugin_by_name() -> None:
         ("absent_module:Net", "Cannot import the denoiser 'absent_module:Net'.*No module named.*PYTHONPATH"),
         ("shrinking:Shrunk", "Cannot import the denoiser 'shrinking:Shrunk'.*has no attribute"),
         ("shrinking:needy", r"needs arguments that are not known.*needy\(device, size\)"),
-        ("shrinking:nothing", "made no denoiser; expected a callable; got NoneType"),
+        ("shrinking:nothing", "returned no denoiser; expected a callable; got NoneType"),
         ("shrinking:Wrong", "attribute defaults .* is invalid; expected .*DenoiserDefaults; got dict"),
         ("shrinking:number", "is not a class or function; got int"),
     ],

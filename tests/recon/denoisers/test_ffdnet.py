@@ -1,4 +1,4 @@
-"""FFDNet: the form of the network, and the published weights doing what their papers say."""
+"""FFDNet: the form of the network, and the published weights with their published results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _weights(*, gives_noise: bool) -> FfdnetWeights:
 
 
 @pytest.mark.parametrize("gives_noise", [False, True])
-def test_the_network_is_unshuffle_convolutions_shuffle(gives_noise: bool) -> None:
+def test_network_is_unshuffle_convolutions_shuffle(gives_noise: bool) -> None:
     weights = _weights(gives_noise=gives_noise)
     x = torch.rand(2, 8, 6, generator=torch.Generator().manual_seed(0))
     planes = torch.stack([x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)], dim=1)
@@ -42,14 +42,14 @@ def test_the_network_is_unshuffle_convolutions_shuffle(gives_noise: bool) -> Non
     torch.testing.assert_close(FfdnetDenoiser(weights, CPU)(x, 0.3), expected)
 
 
-def test_sigma_matters() -> None:
+def test_result_depends_on_sigma() -> None:
     denoise = FfdnetDenoiser(_weights(gives_noise=False), CPU)
     x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert not torch.allclose(denoise(x, 0.1), denoise(x, 0.2))
 
 
 @pytest.mark.parametrize("chunk", [None, 2 * 12 * 15])
-def test_sigma_may_differ_from_place_to_place_and_from_plane_to_plane(chunk: int | None) -> None:
+def test_sigma_may_vary_over_pixels_and_planes(chunk: int | None) -> None:
     """Where it is one for many pixels around, it is as if it were that everywhere; three frames of two planes each."""
     denoise = FfdnetDenoiser(_weights(gives_noise=False), CPU, pixels_per_chunk=chunk)
     x = torch.rand(6, 12, 31, generator=torch.Generator().manual_seed(0))
@@ -61,7 +61,7 @@ def test_sigma_may_differ_from_place_to_place_and_from_plane_to_plane(chunk: int
         torch.testing.assert_close(found[frames, :, 20:], denoise(x[frames], right)[..., 20:])
 
 
-def test_an_odd_size_is_mirrored_to_an_even_one() -> None:
+def test_odd_size_is_padded_by_mirroring() -> None:
     denoise = FfdnetDenoiser(_weights(gives_noise=False), CPU)
     x = torch.rand(1, 7, 9, generator=torch.Generator().manual_seed(0))
     mirrored = F.pad(x, (0, 1, 0, 1), mode="reflect")
@@ -85,7 +85,7 @@ def test_memory_is_bounded_by_chunks_of_frames(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("gives_noise", [False, True])
-def test_lower_precision_inside_stays_inside(gives_noise: bool) -> None:
+def test_lower_precision_does_not_leave_the_network(gives_noise: bool) -> None:
     weights = _weights(gives_noise=gives_noise)
     x = torch.rand(2, 8, 8, generator=torch.Generator().manual_seed(0))
     half = FfdnetDenoiser(weights, CPU, Precision.HALF)(x, 0.1)
@@ -96,7 +96,7 @@ def test_lower_precision_inside_stays_inside(gives_noise: bool) -> None:
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_a_network_of_any_depth_runs_in_any_precision(precision: Precision) -> None:
+def test_network_of_any_depth_runs_in_any_precision(precision: Precision) -> None:
     kernel = 0.1 * torch.randn(4, 5, 3, 3, generator=torch.Generator().manual_seed(1))
     single = FfdnetWeights((kernel,), (torch.full((4,), 0.3),), gives_noise=False, origin="own")
     x = torch.rand(2, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -116,8 +116,8 @@ def test_shipped_weights_run_in_16_bits_where_that_is_faster(fast_in_bfloat16: N
     assert denoise.graph_key(0.2) == denoise.graph_key(10 / 255) == "half", "at every σ of the default schedule"
 
 
-def test_weights_that_do_not_bear_rounding_keep_float32(fast_in_bfloat16: None) -> None:
-    # Two layers that all but cancel: what is left of them is lost in 8 bits of mantissa.
+def test_weights_sensitive_to_rounding_keep_float32(fast_in_bfloat16: None) -> None:
+    # Two layers that almost cancel: the remainder is lost in 8 bits of mantissa.
     up = torch.zeros(8, 5, 3, 3)
     up[:, :4, 1, 1] = 100.0 + torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
     down = torch.zeros(4, 8, 3, 3)
@@ -129,7 +129,7 @@ def test_weights_that_do_not_bear_rounding_keep_float32(fast_in_bfloat16: None) 
     assert torch.equal(denoise(x, 0.1), FfdnetDenoiser(fragile, CPU)(x, 0.1))
 
 
-def test_precision_follows_sigma_where_only_coarse_levels_bear_rounding(fast_in_bfloat16: None, data_dir: Path) -> None:
+def test_precision_follows_sigma_if_only_high_levels_allow_16_bits(fast_in_bfloat16: None, data_dir: Path) -> None:
     weights = load_ffdnet(data_dir / "weights" / "kair_ffdnet_gray.pth")
     denoise = FfdnetDenoiser(weights, CPU, Precision.AUTO)
     assert 4 / 255 < denoise.half_from_sigma < 25 / 255
@@ -141,7 +141,7 @@ def test_precision_follows_sigma_where_only_coarse_levels_bear_rounding(fast_in_
     assert not torch.equal(denoise(x, 50 / 255), exact(x, 50 / 255))
 
 
-def test_without_instructions_for_16_bits_auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_without_16_bit_instructions_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ffdnet, "half_dtype", lambda _device: None)
     assert FfdnetDenoiser(_weights(gives_noise=True), CPU, Precision.AUTO).arithmetic == "float32"
 
@@ -149,7 +149,7 @@ def test_without_instructions_for_16_bits_auto_is_float32(monkeypatch: pytest.Mo
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", list(Precision))
-def test_the_gpu_denoises_as_the_cpu_does(precision: Precision) -> None:
+def test_gpu_equals_cpu(precision: Precision) -> None:
     weights = load_ffdnet(shipped_weights("ffdnet-lite"))
     x = torch.rand(5, 63, 50, generator=torch.Generator().manual_seed(0))
     on_gpu = FfdnetDenoiser(weights, torch.device("cuda"), precision, pixels_per_chunk=2 * 63 * 50)(x.cuda(), 0.1)
@@ -159,7 +159,7 @@ def test_the_gpu_denoises_as_the_cpu_does(precision: Precision) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_float16_survives_what_no_image_holds() -> None:
+def test_float16_survives_extreme_values() -> None:
     denoise = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), torch.device("cuda"), Precision.HALF)
     x = torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
     x[0, 3, 4], x[0, 9, 9] = 1e5, -1e5
@@ -167,7 +167,7 @@ def test_float16_survives_what_no_image_holds() -> None:
 
 
 @pytest.mark.parametrize(("file", "published_db"), [("kair_ffdnet_gray.pth", 30.43), ("ipol_net_gray.pth", 30.47)])
-def test_published_weights_denoise_as_published(data_dir: Path, file: str, published_db: float) -> None:
+def test_published_weights_reach_published_psnr(data_dir: Path, file: str, published_db: float) -> None:
     # A wrong order of sub-pixels or a σ map in the wrong place would cost decibels.
     denoise = FfdnetDenoiser(load_ffdnet(data_dir / "weights" / file), CPU)
     sigma, scores = 25 / 255, []

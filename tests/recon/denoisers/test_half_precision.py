@@ -1,4 +1,4 @@
-"""Rounding a network to 16 bits: what has to be kept is kept."""
+"""Rounding a network to 16 bits preserves its kernel sums and biases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run(h: torch.Tensor, layers: list[tuple[torch.Tensor, torch.Tensor]]) -> to
 
 @pytest.mark.parametrize("dtype", HALVES)
 @given(seed=st.integers(0, 1000))
-def test_scaling_leaves_the_network_the_same_with_biases_that_need_no_rounding(dtype: torch.dtype, seed: int) -> None:
+def test_scaling_makes_biases_exact_and_keeps_the_network(dtype: torch.dtype, seed: int) -> None:
     kernels, biases = _network(seed)
     layers = scale_to_exact_biases(kernels, biases, dtype)
     for _, bias in layers[:-1]:
@@ -45,7 +45,7 @@ def test_scaling_leaves_the_network_the_same_with_biases_that_need_no_rounding(d
 
 @pytest.mark.parametrize("dtype", HALVES)
 @given(seed=st.integers(0, 1000), scale=st.sampled_from([1e-3, 0.1, 3.0]))
-def test_rounding_keeps_the_sum_of_every_kernel(dtype: torch.dtype, seed: int, scale: float) -> None:
+def test_rounding_keeps_kernel_sums(dtype: torch.dtype, seed: int, scale: float) -> None:
     kernel = scale * torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(seed))
     handed_on = round_kernel(kernel, dtype)
     assert handed_on.dtype == dtype
@@ -59,7 +59,7 @@ def test_rounding_keeps_the_sum_of_every_kernel(dtype: torch.dtype, seed: int, s
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_rounded_network_is_nearer_to_the_exact_one_than_one_rounded_plainly(dtype: torch.dtype) -> None:
+def test_rounding_is_more_accurate_than_plain_rounding(dtype: torch.dtype) -> None:
     ratios = []
     for seed in range(20):
         kernels, biases = _network(seed)
@@ -77,7 +77,7 @@ def test_a_rounded_network_is_nearer_to_the_exact_one_than_one_rounded_plainly(d
     assert sum(ratios) / len(ratios) < 0.7
 
 
-def test_the_weights_given_are_left_alone() -> None:
+def test_given_weights_are_not_modified() -> None:
     kernels, biases = _network(0)
     before = [t.clone() for t in (*kernels, *biases)]
     round_network(kernels, biases, torch.bfloat16)

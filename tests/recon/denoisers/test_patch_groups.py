@@ -38,7 +38,7 @@ def untouched(patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor,
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sigma", [0.04, 0.15])
-def test_video_denoiser_removes_more_noise_than_frames_alone_show(name: str, sigma: float) -> None:
+def test_video_denoiser_removes_more_noise_than_single_frames(name: str, sigma: float) -> None:
     denoiser, clean = make_denoiser(name, CPU), scene()
     x = noisy(clean, sigma)
     together = denoiser.denoise_video(x.unsqueeze(0), sigma).squeeze(0)  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def test_video_denoiser_removes_more_noise_than_frames_alone_show(name: str, sig
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_video_denoiser_does_not_depend_on_how_much_is_done_at_once(name: str) -> None:
+def test_video_denoiser_is_independent_of_chunk_size(name: str) -> None:
     denoiser, x = make_denoiser(name, CPU), noisy(scene(), 0.1).unsqueeze(0)
     before = denoiser.denoise_video(x, 0.1)  # type: ignore[attr-defined]
     while denoiser.reduce_memory():  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def test_video_denoiser_does_not_depend_on_how_much_is_done_at_once(name: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_video_denoiser_with_a_level_at_each_pixel_denoises_where_it_is_high(name: str) -> None:
+def test_video_denoiser_follows_local_level(name: str) -> None:
     denoiser, clean = make_denoiser(name, CPU), scene().unsqueeze(0)
     x = noisy(clean, 0.1)
     relative = torch.ones(1, 40, 40)
@@ -66,7 +66,7 @@ def test_video_denoiser_with_a_level_at_each_pixel_denoises_where_it_is_high(nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_video_denoiser_treats_planes_alike(name: str) -> None:
+def test_video_denoiser_treats_planes_equally(name: str) -> None:
     denoiser, x = make_denoiser(name, CPU), noisy(scene(3, 24), 0.1)
     both = denoiser.denoise_video(torch.stack((x, 1 - x)), 0.1)  # type: ignore[attr-defined]
     torch.testing.assert_close(both[1], denoiser.denoise_video(1 - x.unsqueeze(0), 0.1)[0])  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ def test_video_of_any_size_keeps_its_shape(name: str, shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("per_frame", [False, True])
-def test_groups_that_are_not_changed_give_the_video_back(per_frame: bool) -> None:
+def test_unchanged_groups_return_the_video(per_frame: bool) -> None:
     video = torch.rand(3, 21, 34, generator=torch.Generator().manual_seed(0))
     search = Search(patch=5, stride=3, radius=3, count=4, per_frame=per_frame)
     for at_once in (2**10, 2**22):
@@ -91,7 +91,7 @@ def test_groups_that_are_not_changed_give_the_video_back(per_frame: bool) -> Non
 
 
 def test_groups_consist_of_the_most_similar_patches() -> None:
-    """Copies of a patch within the window are found in all frames, at whatever place."""
+    """Copies of a patch within the window are found in all frames at any position."""
     video = torch.rand(2, 24, 24, generator=torch.Generator().manual_seed(0))
     patch = video[0, 8:12, 8:12].clone()
     video[0, 10:14, 13:17], video[1, 5:9, 6:10] = patch, patch
@@ -105,7 +105,7 @@ def test_groups_consist_of_the_most_similar_patches() -> None:
     assert int((torch.cat(spreads) < 1e-10).sum()) >= 1, "a group of three equal patches"
 
 
-def test_shrinking_singular_values_takes_pure_noise_away_and_leaves_what_is_strong() -> None:
+def test_shrinkage_removes_noise_and_keeps_strong_values() -> None:
     generator = torch.Generator().manual_seed(0)
     noise = 0.1 * torch.randn(20, 32, 64, generator=generator)
     sigma = torch.tensor(0.1)
@@ -119,7 +119,7 @@ def test_shrinking_singular_values_takes_pure_noise_away_and_leaves_what_is_stro
         torch.testing.assert_close(shrink_singular_values(patches, torch.tensor(0.0))[0], patches, atol=1e-3, rtol=1e-3)
 
 
-def test_threshold_of_4d_coefficients_keeps_what_is_exact_and_weighs_sparse_groups_more() -> None:
+def test_4d_threshold_keeps_signal_and_favours_sparse_groups() -> None:
     generator = torch.Generator().manual_seed(0)
     patches = torch.rand(2, 8, 64, generator=generator)
     patches[1] = 0.5

@@ -1,4 +1,4 @@
-"""Denoising along time: an orthonormal transform around any prior, which takes turns with the frames."""
+"""Denoising along time: an orthonormal transform around any prior, alternating with single frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 class Listening:
-    """Remembers what it was asked for, and leaves everything as it is."""
+    """Records its calls and returns copies of its input."""
 
     name = "listening"
 
@@ -49,14 +49,14 @@ def lite() -> FfdnetDenoiser:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 8])
-def test_the_transform_is_orthonormal_and_begins_with_the_mean(length: int) -> None:
+def test_transform_is_orthonormal_with_mean_first(length: int) -> None:
     transform = cosines(length)
     torch.testing.assert_close(transform @ transform.mT, torch.eye(length, dtype=torch.float64))
     torch.testing.assert_close(transform[0], torch.full((length,), length**-0.5, dtype=torch.float64))
 
 
 @given(n_frames=st.integers(1, 25), group=st.integers(2, 9), planes=st.sampled_from([(), (1,), (4,)]))
-def test_a_prior_that_changes_nothing_changes_nothing(n_frames: int, group: int, planes: tuple[int, ...]) -> None:
+def test_identity_prior_changes_nothing(n_frames: int, group: int, planes: tuple[int, ...]) -> None:
     x = torch.rand(*planes, n_frames, 5, 6, generator=torch.Generator().manual_seed(n_frames))
     before = x.clone()
     out = TemporalDctDenoiser(IdentityDenoiser(), n_frames, group, CPU)(x, 0.1)
@@ -65,7 +65,7 @@ def test_a_prior_that_changes_nothing_changes_nothing(n_frames: int, group: int,
     assert out.data_ptr() != x.data_ptr()
 
 
-def test_means_come_as_bright_as_frames_and_changes_around_the_middle() -> None:
+def test_means_are_scaled_to_frames_and_changes_centred() -> None:
     prior = Listening()
     still = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(1)).expand(5, 4, 4)
     TemporalDctDenoiser(prior, 5, 2, CPU)(still, 0.1)  # 5 frames in groups of 2, 2 and 1
@@ -76,7 +76,7 @@ def test_means_come_as_bright_as_frames_and_changes_around_the_middle() -> None:
     assert (of_pairs, of_single, of_changes) == pytest.approx((0.1 * 2**-0.25, 0.1, 0.1))
 
 
-def test_every_other_turn_is_along_time_in_ever_longer_groups() -> None:
+def test_cycle_alternates_with_groups_of_increasing_length() -> None:
     along = [type(prior) for prior in cycled_denoisers(IdentityDenoiser(), 8, CPU, along_time=True)]
     assert along == [TemporalDctDenoiser, FrameDenoiser] * 3
     # Two frames make no group of four; one makes none at all.
@@ -87,7 +87,7 @@ def test_every_other_turn_is_along_time_in_ever_longer_groups() -> None:
         assert isinstance(alone, FrameDenoiser)
 
 
-def test_the_solvers_let_priors_take_turns() -> None:
+def test_solvers_cycle_through_the_denoisers() -> None:
     phi = torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(2))
     y, r_inv = phi.sum(0), inverse_gram(gram_diag(phi))
     for solve in (gap, admm):
@@ -100,7 +100,7 @@ def test_the_solvers_let_priors_take_turns() -> None:
 
 
 def _scene(speed: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return masks and a grating with fine grain, (8, 48, 48) both, that moves by so many pixels a frame."""
+    """Return masks and a grating with fine grain, (8, 48, 48) both, that moves by the given pixels per frame."""
     generator = torch.Generator().manual_seed(3)
     grain = torch.rand(48, 48, generator=generator) - 0.5
     frames = []
@@ -123,7 +123,7 @@ def _solved(speed: float, *, along_time: bool) -> float:
     return psnr(list(iterates)[-1], truth)
 
 
-def test_what_stands_still_keeps_its_texture_and_what_moves_does_not_lose() -> None:
+def test_static_texture_is_kept_and_motion_not_degraded() -> None:
     with torch.inference_mode():
         # Measured: 1.7 dB more where nothing moves, 2.9 where all moves by two pixels a frame.
         assert _solved(0.0, along_time=True) > _solved(0.0, along_time=False) + 1.0
@@ -131,7 +131,7 @@ def test_what_stands_still_keeps_its_texture_and_what_moves_does_not_lose() -> N
 
 
 @pytest.mark.parametrize("make", [TvDenoiser, lite])
-def test_recorded_turns_are_those_done_one_by_one(make: type[TvDenoiser]) -> None:
+def test_recorded_cycle_equals_plain_iterations(make: type[TvDenoiser]) -> None:
     def by_hand(work: Replay) -> Replay:
         work()  # as a graph's warm-up does
         return work
@@ -154,7 +154,7 @@ def test_recorded_turns_are_those_done_one_by_one(make: type[TvDenoiser]) -> Non
 
 
 @pytest.mark.parametrize("iterations", range(6, 20))
-def test_however_many_iterations_there_are_the_last_are_those_of_the_longest_groups_and_the_frames(
+def test_cycle_ends_with_longest_groups_and_frames(
     iterations: int,
 ) -> None:
     priors = cycled_denoisers(TvDenoiser(), 8, CPU, along_time=True)
@@ -165,6 +165,6 @@ def test_however_many_iterations_there_are_the_last_are_those_of_the_longest_gro
 
 
 @pytest.mark.parametrize("iterations", range(1, 6))
-def test_fewer_iterations_than_a_round_begin_with_the_shortest_groups(iterations: int) -> None:
+def test_short_solve_begins_with_the_shortest_groups(iterations: int) -> None:
     priors = cycled_denoisers(TvDenoiser(), 8, CPU, along_time=True)
     assert ending_on_frames(priors, iterations) == priors

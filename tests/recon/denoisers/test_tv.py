@@ -1,4 +1,4 @@
-"""Total variation: what its minimiser must satisfy."""
+"""Total variation: properties of its minimiser."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ def _objective(u: torch.Tensor, x: torch.Tensor, weight: float) -> float:
 
 
 @given(seed=seeds, h=sizes, w=sizes, sigma=st.floats(0.01, 0.5))
-def test_the_mean_of_a_frame_is_kept(seed: int, h: int, w: int, sigma: float) -> None:
+def test_mean_of_a_frame_is_kept(seed: int, h: int, w: int, sigma: float) -> None:
     x = _random(seed, 2, h, w)
     torch.testing.assert_close(TvDenoiser()(x, sigma).mean((-2, -1)), x.mean((-2, -1)))
 
 
 @given(seed=seeds, h=sizes, w=sizes, sigma=st.floats(0.01, 0.5))
-def test_the_result_is_better_than_doing_nothing_and_within_the_range_of_the_frame(
-    seed: int, h: int, w: int, sigma: float
-) -> None:
+def test_result_lowers_the_objective_within_the_frames_range(seed: int, h: int, w: int, sigma: float) -> None:
     x = _random(seed, 1, h, w)
     weight = WEIGHT_PER_SIGMA * sigma
     assert _objective(TvDenoiser(100)(x, sigma), x, weight) <= _objective(x, x, weight) + 1e-9
@@ -55,12 +53,12 @@ def test_many_steps_reach_the_minimum() -> None:
             assert _objective(other, x, WEIGHT_PER_SIGMA * 0.2) >= best - 1e-9
 
 
-def test_a_flat_frame_stays_flat() -> None:
+def test_flat_frame_stays_flat() -> None:
     x = torch.full((2, 9, 9), 0.4)
     torch.testing.assert_close(TvDenoiser()(x, 0.3), x)
 
 
-def test_noise_on_flat_patches_goes_and_the_edge_between_them_stays() -> None:
+def test_noise_is_removed_and_edge_kept() -> None:
     truth = torch.zeros(1, 64, 64)
     truth[:, :, 32:] = 1.0
     noisy = truth + 0.1 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
@@ -69,6 +67,6 @@ def test_noise_on_flat_patches_goes_and_the_edge_between_them_stays() -> None:
     assert float(clean[..., 32:].mean() - clean[..., :32].mean()) > 0.95
 
 
-def test_it_needs_at_least_one_step() -> None:
+def test_zero_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         TvDenoiser(0)

@@ -1,4 +1,4 @@
-"""Denoisers that see the whole video: the solver and sequences hand it over, for any B, size and Bayer plane."""
+"""Denoisers of whole videos: the solver and sequences pass the video, for any B, size and Bayer plane."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def video(*shape: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(1))
 
 
-def test_port_is_told_by_the_method() -> None:
+def test_video_port_is_recognised_by_its_method() -> None:
     assert isinstance(TemporalMean(), VideoDenoiser)
     assert not isinstance(IdentityDenoiser(), VideoDenoiser)
 
 
-def test_cycled_denoisers_hands_whole_videos_over() -> None:
+def test_cycled_denoisers_pass_whole_videos() -> None:
     (only,) = cycled_denoisers(TemporalMean(), 8, CPU, along_time=True)
     assert isinstance(only, WholeVideoDenoiser)
     x = video(2, 4, 8, 8)
@@ -72,7 +72,7 @@ def test_engine_solves_with_a_video_denoiser(n_frames: int, size: int, bayer: st
     assert set(prior.maps) <= {(planes, side, side)}
 
 
-def test_sequence_with_a_video_denoiser_is_one() -> None:
+def test_sequence_with_a_video_denoiser_is_a_video_denoiser() -> None:
     both = in_sequence(IdentityDenoiser(), TemporalMean(), 0.1)
     assert isinstance(both, VideoDenoiser)
     assert not isinstance(both, RecordableDenoiser), "one of the two cannot be recorded"

@@ -1,4 +1,4 @@
-"""Checkpoints: every known layout comes out the same, and a stranger is turned away with a reason."""
+"""Checkpoints: every known layout gives the same network, and unknown ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def _write(tensors: object, path: Path) -> Path:
     return path
 
 
-def test_the_kair_layout_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_kair_layout_is_read_unchanged(tmp_path: Path) -> None:
     weights = load_ffdnet(_write(_kair(), tmp_path / "kair.pth"))
     assert (weights.origin, weights.gives_noise) == ("kair", False)
     assert torch.equal(weights.kernels[0], _kair()["model.0.weight"])
     assert torch.equal(weights.biases[2], _kair()["model.4.bias"])
 
 
-def test_the_ipol_layout_folds_its_normalisation_and_moves_sigma_last(tmp_path: Path) -> None:
+def test_ipol_layout_folds_normalisation_and_moves_sigma_last(tmp_path: Path) -> None:
     state = _ipol()
     weights = load_ffdnet(_write(state, tmp_path / "ipol.pth"))
     assert (weights.origin, weights.gives_noise) == ("ipol", True)
@@ -75,23 +75,23 @@ def test_the_ipol_layout_folds_its_normalisation_and_moves_sigma_last(tmp_path: 
     torch.testing.assert_close(FfdnetDenoiser(weights, CPU)(x, sigma), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_key_without_the_module_prefix_is_known_too(tmp_path: Path) -> None:
+def test_key_without_module_prefix_is_read(tmp_path: Path) -> None:
     bare = {key.removeprefix("module."): value for key, value in _ipol().items()}
     assert load_ffdnet(_write(bare, tmp_path / "bare.pth")).origin == "ipol"
 
 
-def test_the_count_of_batches_that_newer_checkpoints_carry_is_no_obstacle(tmp_path: Path) -> None:
+def test_batch_count_of_newer_checkpoints_is_ignored(tmp_path: Path) -> None:
     state = {**_ipol(), f"{IPOL}.3.num_batches_tracked": torch.tensor(100)}
     assert load_ffdnet(_write(state, tmp_path / "tracked.pth")).origin == "ipol"
 
 
-def test_tensors_wrapped_by_a_training_script_are_found(tmp_path: Path) -> None:
+def test_tensors_in_a_training_checkpoint_are_found(tmp_path: Path) -> None:
     wrapped = {"epoch": 3, "state_dict": _kair()}
     assert load_ffdnet(_write(wrapped, tmp_path / "wrapped.pth")).origin == "kair"
 
 
 @pytest.mark.parametrize("state", [_kair(), _ipol()], ids=["kair", "ipol"])
-def test_own_files_give_back_what_was_saved(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
+def test_own_files_round_trip(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
     weights = load_ffdnet(_write(state, tmp_path / "foreign.pth"))
     own = tmp_path / "own.safetensors"
     save_ffdnet(weights, own, about={"trained_on": "nothing"})
@@ -105,7 +105,7 @@ def test_own_files_give_back_what_was_saved(tmp_path: Path, state: dict[str, tor
     assert (metadata["layers"], metadata["channels"]) == ("3", "6")
 
 
-def test_published_files_are_told_apart(data_dir: Path) -> None:
+def test_published_layouts_are_distinguished(data_dir: Path) -> None:
     for name, origin, gives_noise in [("kair_ffdnet_gray", "kair", False), ("ipol_net_gray", "ipol", True)]:
         weights = load_ffdnet(data_dir / "weights" / f"{name}.pth")
         assert (weights.origin, weights.gives_noise, len(weights.kernels)) == (origin, gives_noise, 15)
@@ -135,7 +135,7 @@ def _without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor
         ({**_ipol(), f"{IPOL}.3.weight": torch.ones(9)}, "broken batch normalisation"),
     ],
 )
-def test_a_stranger_is_turned_away_with_its_name_and_the_reason(tmp_path: Path, content: object, said: str) -> None:
+def test_unknown_layout_is_refused_with_file_and_reason(tmp_path: Path, content: object, said: str) -> None:
     path = _write(content, tmp_path / "stranger.pth")
     with pytest.raises(WeightsError, match=rf"stranger\.pth.*{said}"):
         load_ffdnet(path)
@@ -145,7 +145,7 @@ class Payload:
     """An object whose loading would need code."""
 
 
-def test_a_checkpoint_that_needs_code_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_that_needs_code_is_refused(tmp_path: Path) -> None:
     path = _write({"model": Payload()}, tmp_path / "code.pth")
     with pytest.raises(WeightsError, match=r"code\.pth cannot be read.*needs code to load is refused"):
         load_ffdnet(path)
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_needs_code_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["noise.pth", "noise.safetensors", "noise"])
 @pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"no weights at all" * 20, b"rubbish"])
-def test_rubbish_is_called_rubbish(tmp_path: Path, name: str, content: bytes) -> None:
+def test_random_bytes_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightsError, match="noise"):
@@ -161,7 +161,7 @@ def test_rubbish_is_called_rubbish(tmp_path: Path, name: str, content: bytes) ->
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
     whole = _write(_kair(), tmp_path / "whole.pth")
     if suffix == ".safetensors":
         save_ffdnet(load_ffdnet(whole), whole := tmp_path / "whole.safetensors")
@@ -175,14 +175,14 @@ def test_a_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
     ("metadata", "said"),
     [(None, "unknown layout"), ({"layout": "other.9"}, "'other.9'"), ({"layout": LAYOUT}, "image or noise")],
 )
-def test_an_own_file_must_say_what_it_is(tmp_path: Path, metadata: dict[str, str] | None, said: str) -> None:
+def test_own_file_needs_its_metadata(tmp_path: Path, metadata: dict[str, str] | None, said: str) -> None:
     path = tmp_path / "mute.safetensors"
     safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
     with pytest.raises(WeightsError, match=said):
         load_ffdnet(path)
 
 
-def test_an_own_file_must_be_of_the_shape_it_says(tmp_path: Path) -> None:
+def test_own_file_must_match_its_metadata(tmp_path: Path) -> None:
     path = tmp_path / "liar.safetensors"
     metadata = {"layout": LAYOUT, "output": "noise", "layers": "7", "channels": "32"}
     safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
@@ -190,7 +190,7 @@ def test_an_own_file_must_be_of_the_shape_it_says(tmp_path: Path) -> None:
         load_ffdnet(path)
 
 
-def test_an_own_file_of_before_shapes_were_written_is_read(tmp_path: Path) -> None:
+def test_own_file_without_shape_metadata_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.safetensors"
     metadata = {"layout": LAYOUT, "output": "noise"}
     safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
@@ -198,6 +198,6 @@ def test_an_own_file_of_before_shapes_were_written_is_read(tmp_path: Path) -> No
     assert (weights.layers, weights.channels) == (1, 4)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"nowhere\.pth does not exist"):
         load_ffdnet(tmp_path / "nowhere.pth")

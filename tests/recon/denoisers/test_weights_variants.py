@@ -1,4 +1,4 @@
-"""The sizes FFDNet comes in, and the weights that came with the product."""
+"""The FFDNet variants and the shipped weights."""
 
 from __future__ import annotations
 
@@ -26,36 +26,34 @@ def _weights(shape: NetworkShape) -> FfdnetWeights:
     return FfdnetWeights(kernels, biases, gives_noise=True, origin="own")
 
 
-def test_the_full_network_is_the_published_one() -> None:
+def test_full_network_is_the_published_one() -> None:
     shape = variant_shape("ffdnet")
     assert shape.n_parameters == pytest.approx(0.485e6, rel=0.002)
     assert shape.flop_per_pixel == pytest.approx(242e3, rel=0.002)
 
 
-def test_the_lite_network_is_a_tenth_of_the_work() -> None:
+def test_lite_network_takes_a_tenth_of_the_work() -> None:
     assert VARIANTS["ffdnet-lite"].flop_per_pixel == pytest.approx(VARIANTS["ffdnet"].flop_per_pixel / 10, rel=0.02)
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_a_network_is_known_by_its_shape(name: str) -> None:
+def test_variant_is_recognised_by_shape(name: str) -> None:
     weights = _weights(VARIANTS[name])
     assert sum(t.numel() for t in (*weights.kernels, *weights.biases)) == VARIANTS[name].n_parameters
     assert variant_of(weights) == name
 
 
-def test_a_network_of_another_shape_is_of_no_variant() -> None:
+def test_other_shape_is_of_no_variant() -> None:
     assert variant_of(_weights(NetworkShape(3, 6))) is None
 
 
-def test_an_unknown_network_lists_the_known_ones() -> None:
+def test_unknown_variant_lists_the_known_ones() -> None:
     for look_up in (variant_shape, shipped_weights):
         with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite.*'ffdnet-huge'"):
             look_up("ffdnet-huge")
 
 
-def test_without_a_path_the_lite_network_is_the_one_that_came_with_the_product(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lite_network_without_path_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "_WEIGHTS_FOLDER", tmp_path)
     with pytest.raises(WeightsError, match=r"no weights for 'ffdnet-lite'.*sci-stream train"):
         make_denoiser("ffdnet-lite", CPU)
@@ -68,14 +66,14 @@ def test_without_a_path_the_lite_network_is_the_one_that_came_with_the_product(
     assert torch.equal(denoise(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
 
 
-def test_the_lite_network_can_be_given_other_weights() -> None:
+def test_lite_network_accepts_other_weights() -> None:
     x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     weights = _weights(NetworkShape(3, 8))
     assert torch.equal(make_denoiser("ffdnet-lite", CPU, weights)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
 
 
 @pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
-def test_shipped_weights_are_whole_and_described(name: str) -> None:
+def test_shipped_weights_are_complete_and_documented(name: str) -> None:
     path = shipped_weights(name)
     assert variant_of(load_ffdnet(path)) == name
     card = path.with_suffix(".md").read_text()

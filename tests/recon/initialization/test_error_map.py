@@ -1,4 +1,4 @@
-"""The error of a start is estimated at each pixel, and each pixel is denoised by it."""
+"""The estimated error of the start at each pixel, and denoising by it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_mask_errors_count_more_where_something_moves() -> None:
 
 
 def grass() -> np.ndarray:
-    """Return frames of a fine texture that stands still, (B, H, W)."""
+    """Return frames of a static fine texture, (B, H, W)."""
     fine = np.random.default_rng(5).standard_normal((64, 64))
     spread = sum(np.roll(fine, (i, j), (0, 1)) for i in (0, 1) for j in (0, 1)) / 2
     return np.broadcast_to(np.float32(0.5 + 0.12 * spread.clip(-3, 3)), (8, 64, 64)).clip(0, 1)
@@ -94,7 +94,7 @@ def ball() -> np.ndarray:
 
 
 def solved(video: np.ndarray, how: SolverSettings, iterations: int) -> float:
-    """Return the PSNR after so many iterations behind random masks."""
+    """Return the PSNR after a number of iterations behind random masks."""
     phi = (np.random.default_rng(7).random(video.shape) < 0.5).astype(np.float32)
     calibration = Calibration(phi, dark=0.0, full_scale_dn=1.0)
     counts = (phi * video).sum(0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The σ that a solve begins with: as high as the start's error asks for, and no higher."""
+"""The first σ of a solve, chosen from the estimated error of the start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FRAMES_ONLY = dataclasses.replace(SETTINGS, along_time=False)
 
 
 def smooth(speed: float) -> np.ndarray:
-    """Return frames of a smooth scene in which rings and a disc move, (B, H, W): much motion that y hardly shows of."""
+    """Return frames of a smooth scene in which rings and a disc move, (B, H, W): much motion that y hardly shows."""
     rows, columns = np.mgrid[:SIZE, :SIZE].astype(np.float32)
     frames = []
     for t in speed * np.arange(B, dtype=np.float32):
@@ -39,7 +39,7 @@ def smooth(speed: float) -> np.ndarray:
 
 
 def textured() -> np.ndarray:
-    """Return frames of a fine texture that stands still, (B, H, W)."""
+    """Return frames of a static fine texture, (B, H, W)."""
     fine = np.random.default_rng(5).standard_normal((SIZE, SIZE))
     spread = sum(np.roll(fine, (i, j), (0, 1)) for i in (0, 1) for j in (0, 1)) / 2
     return np.broadcast_to(np.float32(0.5 + 0.12 * spread.clip(-3, 3)), (B, SIZE, SIZE)).clip(0, 1)
@@ -57,7 +57,7 @@ def snapshot_of(video: np.ndarray) -> Snapshot:
 
 
 def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tuple[float, list[float]]:
-    """Return the PSNR after so many iterations, and σ of each."""
+    """Return the PSNR after a number of iterations, and σ of each."""
     network = make_denoiser("ffdnet-lite", CPU)
     sigmas: list[float] = []
 
@@ -71,43 +71,43 @@ def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tupl
 
 
 @pytest.mark.parametrize("video", [smooth(0.5), smooth(3), textured()], ids=["slow", "fast", "texture"])
-def test_sigma_falls_from_no_more_than_the_first_to_no_more_than_the_last(video: np.ndarray) -> None:
+def test_sigma_stays_within_the_set_limits(video: np.ndarray) -> None:
     _, sigmas = solved(video, FRAMES_ONLY, 16)
     assert 4 / 255 <= sigmas[0] <= SETTINGS.sigma_first + 1e-9
     assert sigmas[-1] <= SETTINGS.sigma_last + 1e-9
     assert all(after <= before + 1e-9 for before, after in itertools.pairwise(sigmas))
 
 
-def test_the_nearer_the_start_the_lower_sigma() -> None:
+def test_better_start_has_lower_sigma() -> None:
     slow, fast = (solved(smooth(speed), FRAMES_ONLY, 4)[1][0] for speed in (0.5, 3))
     assert slow < 0.8 * fast
 
 
-def test_still_texture_survives_though_nothing_predicts_it() -> None:
-    # ȳ is exact here, and only with it is σ what the settings say.
+def test_static_texture_survives() -> None:
+    # ȳ is exact here, and only from ȳ is σ as set.
     as_set = dataclasses.replace(SETTINGS, linear_start=False)
     assert solved(textured(), SETTINGS, 8)[0] > solved(textured(), as_set, 8)[0] + 1.5
 
 
-def test_smooth_motion_is_not_left_behind_as_by_the_rule_that_follows_the_residual() -> None:
+def test_smooth_motion_beats_the_residual_rule() -> None:
     follows = dataclasses.replace(SETTINGS, lambda_rule=LambdaRule.RESIDUAL)
     found, followed = (solved(smooth(3), settings, 20)[0] for settings in (SETTINGS, follows))
     assert found > followed + 2
 
 
-def test_a_first_sigma_that_is_set_lower_is_kept() -> None:
+def test_lower_first_sigma_is_kept() -> None:
     low = dataclasses.replace(FRAMES_ONLY, sigma_first=2 / 255, sigma_last=1 / 255)
     assert solved(smooth(3), low, 3)[1][0] == pytest.approx(2 / 255)
 
 
-def test_from_the_still_image_it_is_as_set() -> None:
+def test_first_sigma_from_the_still_image_is_as_set() -> None:
     plain = dataclasses.replace(FRAMES_ONLY, linear_start=False)
     assert solved(smooth(0.5), plain, 3)[1][0] == pytest.approx(SETTINGS.sigma_first)
 
 
 @given(ratio=st.floats(0, 1), better=st.floats(0, 1))
-def test_the_less_a_warm_start_gains_the_more_it_is_treated_as_a_cold_one(ratio: float, better: float) -> None:
+def test_first_sigma_of_weak_warm_start_approaches_cold_one(ratio: float, better: float) -> None:
     better = min(ratio, better)
     assert sigma_per_error(better) <= sigma_per_error(ratio) <= sigma_per_error(1.0)
-    # No step: one that is about as good as the cold start is treated about the same, on either side of a refusal.
+    # Continuous: a warm start about as good as the cold one gets about the same σ, whether it is used or not.
     assert sigma_per_error(ratio) - sigma_per_error(better) <= 7 * (ratio - better) + 1e-9

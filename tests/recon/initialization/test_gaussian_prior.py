@@ -1,4 +1,4 @@
-"""A random field behind masks: solved in few steps, for what a dense solution gives."""
+"""A Gaussian random field behind masks: a few steps of the solver equal the dense solution."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def model_of(phi: torch.Tensor, covariance: Covariance = FRAMES) -> GaussianPrio
 
 
 def dense(model: GaussianPrior, kappa2: float = 0.5) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ΦCΦᵀ + νI and CΦᵀ of a small plane, written down, float64: what the transforms stand for."""
+    """Return ΦCΦᵀ + νI and CΦᵀ of a small plane as dense matrices, float64."""
     masks = model.masks[0].double()
     n_frames, height, width = masks.shape
     times = 2 - 2 * torch.cos(math.pi / n_frames * torch.arange(n_frames, dtype=torch.float64))
@@ -64,7 +64,7 @@ def everywhere(residual: torch.Tensor) -> torch.Tensor:
     return torch.ones_like(residual)
 
 
-def test_with_steps_enough_it_is_the_linear_estimate_of_least_mean_square_error() -> None:
+def test_solution_equals_dense_lmmse_estimate() -> None:
     phi = random_masks()
     model, residual = model_of(phi), unexplained(phi)
     gram, cross = dense(model)
@@ -75,7 +75,7 @@ def test_with_steps_enough_it_is_the_linear_estimate_of_least_mean_square_error(
     torch.testing.assert_close(estimate.double(), expected, atol=2e-4, rtol=0)
 
 
-def test_what_a_residual_speaks_for_is_the_linear_estimate_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_posterior_mean_equals_dense_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(field_model, "_STEPS_PER_ITERATION", 60)
     phi = random_masks(grey=True)
     model, residual = model_of(phi, ESTIMATES), unexplained(phi)
@@ -88,22 +88,22 @@ def test_what_a_residual_speaks_for_is_the_linear_estimate_too(monkeypatch: pyte
 
 
 def error_after(steps: int, phi: torch.Tensor) -> float:
-    """Return how far an estimate after so many steps is from that after very many, relative."""
+    """Return the relative distance of an estimate after a number of steps from the converged one."""
     model, residual = model_of(phi), unexplained(phi)
     exact, early = (model.solve(residual, everywhere(residual), n).frames() for n in (80, steps))
     return float((early - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("masks", [random_masks(64, 72), random_masks(64, 72, grey=True), shifted_masks(64, 72)])
-def test_two_steps_are_enough(masks: torch.Tensor) -> None:
+def test_two_steps_suffice(masks: torch.Tensor) -> None:
     assert error_after(2, masks) < 0.16
 
 
-def test_solved_to_rounding_it_stays_solved() -> None:
+def test_converged_solution_stays_stable() -> None:
     assert error_after(300, random_masks()) < 1e-4
 
 
-def test_pixels_that_a_snapshot_lacks_take_no_part() -> None:
+def test_invalid_pixels_take_no_part() -> None:
     phi = random_masks(32, 40)
     measured = torch.ones(1, 32, 40)
     measured[..., 10:20, 5:9] = 0.0
@@ -112,7 +112,7 @@ def test_pixels_that_a_snapshot_lacks_take_no_part() -> None:
     assert bool(dual.isfinite().all())
 
 
-def test_the_error_is_that_with_which_the_other_pixels_predict_a_pixel() -> None:
+def test_leave_one_out_error_equals_explicit_prediction() -> None:
     """z_p/[K⁻¹]_pp equals what leaving y_p out and predicting it from the others gives."""
     phi = random_masks()
     model, residual = model_of(phi), unexplained(phi)
@@ -128,7 +128,7 @@ def test_the_error_is_that_with_which_the_other_pixels_predict_a_pixel() -> None
         )
 
 
-def test_the_diagonal_of_the_inverse_is_near_the_true_one() -> None:
+def test_diagonal_of_inverse_is_close_to_exact() -> None:
     model = model_of(random_masks(grey=True))
     gram, _ = dense(model)
     assert float(model.expected.mean()) == pytest.approx(float(torch.linalg.inv(gram).diagonal().mean()), rel=0.25)

@@ -1,4 +1,4 @@
-"""Warm starts in the engine: when a snapshot follows on, what is said when it does not, and what it is worth."""
+"""Warm starts in the engine: when they apply, the reported reason when they do not, and their gain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPE = (6, 48, 56)
 
 
 def scene(seq: int, *, seed: int = 0) -> Video:
-    """Return the frames of snapshot ``seq`` of a pattern that goes by at half a pixel a frame, (B, H, W)."""
+    """Return the frames of snapshot ``seq`` of a pattern that moves by half a pixel per frame, (B, H, W)."""
     n_frames, height, width = SHAPE
     rows, columns = np.mgrid[:height, :width].astype(np.float64)
     random = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ def engine(calibration: Calibration) -> Engine:
     return Engine(calibration, TvDenoiser(), CPU, WARM)
 
 
-def test_what_follows_on_starts_warm_and_ends_better(
+def test_next_snapshot_starts_warm_and_ends_better(
     engine: Engine, calibration: Calibration, shots: list[Snapshot]
 ) -> None:
     cold = Engine(calibration, TvDenoiser(), CPU, dataclasses.replace(WARM, warm_start=False))
@@ -86,7 +86,7 @@ def test_what_follows_on_starts_warm_and_ends_better(
         ({"id": SnapshotId("another", 0, 2)}, "first"),
     ],
 )
-def test_what_does_not_follow_on_starts_cold_and_says_why(
+def test_unconnected_snapshot_starts_cold_with_reason(
     engine: Engine, shots: list[Snapshot], changes: dict[str, Any], reason: str
 ) -> None:
     fresh = Engine(engine.calibration, TvDenoiser(), CPU, WARM)
@@ -96,7 +96,7 @@ def test_what_does_not_follow_on_starts_cold_and_says_why(
     assert report.psnr_db == solve(fresh, shots[2]).psnr_db
 
 
-def test_a_cut_starts_cold_and_what_comes_after_it_warm_again(
+def test_cut_starts_cold_and_next_snapshot_warm(
     engine: Engine, calibration: Calibration, expose: Expose, shots: list[Snapshot]
 ) -> None:
     solve(engine, shots[0])
@@ -104,25 +104,25 @@ def test_a_cut_starts_cold_and_what_comes_after_it_warm_again(
     assert [report.start_reason for report in after] == ["cut", "warm"]
 
 
-def test_a_snapshot_that_comes_late_does_not_displace_the_newest(engine: Engine, shots: list[Snapshot]) -> None:
+def test_late_snapshot_does_not_replace_the_newest_video(engine: Engine, shots: list[Snapshot]) -> None:
     solve(engine, shots[2])
     solve(engine, shots[0], redelivered=1)
     assert solve(engine, shots[3]).start is Start.WARM
 
 
-def test_it_can_be_told_to_forget_and_why(engine: Engine, shots: list[Snapshot]) -> None:
+def test_forget_starts_cold_with_given_reason(engine: Engine, shots: list[Snapshot]) -> None:
     solve(engine, shots[0])
     engine.forget("calibration")
     assert solve(engine, shots[1]).start_reason == "calibration"
     assert solve(engine, shots[2]).start_reason == "warm"
 
 
-def test_warming_up_is_no_past(engine: Engine, shots: list[Snapshot]) -> None:
+def test_warm_up_leaves_no_video(engine: Engine, shots: list[Snapshot]) -> None:
     engine.warm_up()
     assert solve(engine, shots[0], id=SnapshotId("warm-up", 0, 1)).start_reason == "first"
 
 
-def test_the_caller_may_do_what_it_likes_with_a_video(engine: Engine, shots: list[Snapshot]) -> None:
+def test_modified_result_does_not_affect_next_start(engine: Engine, shots: list[Snapshot]) -> None:
     undisturbed = Engine(engine.calibration, TvDenoiser(), CPU, WARM)
     solve(undisturbed, shots[0])
     video, _ = engine.reconstruct(shots[0], Budget(6))
@@ -130,14 +130,14 @@ def test_the_caller_may_do_what_it_likes_with_a_video(engine: Engine, shots: lis
     assert solve(engine, shots[1]).psnr_db == solve(undisturbed, shots[1]).psnr_db
 
 
-def test_a_mosaic_starts_warm_too(make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_mosaic_starts_warm(make_calibration: MakeCalibration, expose: Expose) -> None:
     calibration = make_calibration(*SHAPE, bayer=BayerPhase.GRBG)
     engine = Engine(calibration, TvDenoiser(), CPU, WARM)
     reports = [solve(engine, expose(calibration, scene(seq), seq=seq)) for seq in range(2)]
     assert [report.start_reason for report in reports] == ["first", "warm"]
 
 
-def test_a_solve_that_came_to_nothing_is_not_begun_from(engine: Engine, shots: list[Snapshot]) -> None:
+def test_diverged_solve_is_not_a_start(engine: Engine, shots: list[Snapshot]) -> None:
     class BreaksOnce(IdentityDenoiser):
         broken = True
 
@@ -153,10 +153,10 @@ def test_a_solve_that_came_to_nothing_is_not_begun_from(engine: Engine, shots: l
 
 
 @pytest.mark.parametrize("relaxation", [1.5, 1.86, 1.99])
-def test_no_acceleration_diverges_from_a_warm_start(
+def test_no_relaxation_diverges_from_a_warm_start(
     calibration: Calibration, shots: list[Snapshot], relaxation: float
 ) -> None:
-    """Two iterations leave a sound past whatever the acceleration; the thirty after them have time to diverge."""
+    """Two iterations give a valid preceding video for any relaxation; the thirty after them have time to diverge."""
     solved = []
     for alpha in (relaxation, 1.0):
         settings = dataclasses.replace(WARM, relaxation=alpha, iterations=30)

@@ -1,4 +1,4 @@
-"""The cold start: better than ȳ where something moves, ȳ where nothing does, and it knows which."""
+"""The cold start: better than ȳ where something moves, equal to ȳ where nothing does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def masks_like(video: torch.Tensor, *, grey: bool = False) -> torch.Tensor:
 
 
 def evidence_of(video: torch.Tensor, *, grey: bool = False) -> tuple[LeaveOneOutError, torch.Tensor]:
-    """Return what a video's measurement says, and ȳ."""
+    """Return the leave-one-out errors of a video's measurement, and ȳ."""
     phi = masks_like(video, grey=grey)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
     return LmmseEstimator(phi, r_inv).evidence(y, r_inv), cold_start(y, phi, r_inv)
@@ -45,21 +45,21 @@ def evidence_of(video: torch.Tensor, *, grey: bool = False) -> tuple[LeaveOneOut
 
 @pytest.mark.parametrize("grey", [False, True])
 @pytest.mark.parametrize("speed", [1, 3])
-def test_what_moves_starts_better_than_the_still_image(speed: int, grey: bool) -> None:
+def test_moving_scene_starts_better_than_still_image(speed: int, grey: bool) -> None:
     truth = scene(speed)
     evidence, still = evidence_of(truth, grey=grey)
     assert psnr(evidence.cold(still).video, truth) > psnr(still, truth) + (0.8 if grey else 3)
 
 
 @pytest.mark.parametrize("grey", [False, True])
-def test_what_stands_still_starts_nearly_with_the_still_image(grey: bool) -> None:
+def test_static_scene_starts_near_still_image(grey: bool) -> None:
     truth = scene(0)
     evidence, still = evidence_of(truth, grey=grey)
     alone = evidence.refined(torch.full_like(truth, float(truth.mean()))).video
     assert psnr(evidence.cold(still).video, truth) > psnr(alone, truth) + (4 if grey else 12)
 
 
-def test_of_a_scene_that_moves_in_part_each_part_gets_its_own() -> None:
+def test_partly_moving_scene_blends_both_starts() -> None:
     truth = torch.cat([scene(0)[..., : W // 2], scene(3)[..., W // 2 :]], dim=-1)
     evidence, still = evidence_of(truth)
     start = evidence.cold(still).video
@@ -68,12 +68,12 @@ def test_of_a_scene_that_moves_in_part_each_part_gets_its_own() -> None:
     assert psnr(start[right], truth[right]) > psnr(still[right], truth[right]) + 3
 
 
-def test_switched_off_it_is_the_still_image() -> None:
+def test_disabled_linear_start_is_the_still_image() -> None:
     evidence, still = evidence_of(scene(2))
     assert torch.equal(evidence.cold(still, linear=False).video, still)
 
 
-def test_the_error_says_which_guess_is_better() -> None:
+def test_leave_one_out_error_ranks_guesses() -> None:
     truth = scene(2)
     evidence, _ = evidence_of(truth)
     errors = []
@@ -84,7 +84,7 @@ def test_the_error_says_which_guess_is_better() -> None:
     assert errors[0] < errors[1] < errors[2]
 
 
-def test_the_truth_is_kept_beside_any_other_guess() -> None:
+def test_truth_wins_over_any_other_guess() -> None:
     truth = scene(3)
     evidence, still = evidence_of(truth)
     blended = evidence.blended(evidence.refined(truth), evidence.cold(still))
@@ -101,9 +101,7 @@ def test_the_truth_is_kept_beside_any_other_guess() -> None:
     blind=st.floats(0, 1),
     seed=st.integers(0, 2**31),
 )
-def test_any_size_any_masks_any_blind_pixels_give_finite_frames(
-    planes: int, b: int, *, h: int, w: int, blind: float, seed: int
-) -> None:
+def test_any_size_and_masks_give_finite_frames(planes: int, b: int, *, h: int, w: int, blind: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     phi = (torch.rand(planes, b, h, w, generator=generator) < 0.5).float()
     valid = torch.rand(planes, h, w, generator=generator) >= blind
@@ -118,12 +116,12 @@ def test_any_size_any_masks_any_blind_pixels_give_finite_frames(
     assert torch.equal(guess.video[unmeasured], still[unmeasured]), "where nothing valid was measured ȳ stays"
 
 
-def test_darkness_stays_dark() -> None:
+def test_dark_measurement_stays_dark() -> None:
     evidence, still = evidence_of(torch.zeros(1, B, H, W))
     assert torch.equal(evidence.cold(still).video, torch.zeros(1, B, H, W))
 
 
-def test_planes_are_solved_alike_together_and_alone() -> None:
+def test_planes_together_equal_planes_alone() -> None:
     video = torch.cat([scene(1), 0.4 * scene(3)])
     phi = masks_like(video)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
@@ -142,7 +140,7 @@ def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.Monke
 
 
 @pytest.mark.gpu
-def test_a_gpu_gives_the_same() -> None:
+def test_gpu_equals_cpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     video = scene(2)
@@ -156,7 +154,7 @@ def test_a_gpu_gives_the_same() -> None:
 
 @pytest.mark.parametrize("grey", [False, True])
 @pytest.mark.parametrize("speed", [1, 2, 4])
-def test_the_error_of_a_start_is_told_from_how_it_mispredicts(speed: int, grey: bool) -> None:
+def test_start_error_is_estimated_from_prediction_errors(speed: int, grey: bool) -> None:
     truth = scene(speed)
     evidence, still = evidence_of(truth, grey=grey)
     cold = evidence.cold(still)
@@ -167,7 +165,7 @@ def test_the_error_of_a_start_is_told_from_how_it_mispredicts(speed: int, grey: 
 
 
 @pytest.mark.parametrize("grey", [False, True])
-def test_texture_that_stands_still_is_hardly_taken_for_an_error(grey: bool) -> None:
+def test_static_texture_hardly_counts_as_error(grey: bool) -> None:
     evidence, still = evidence_of(scene(0), grey=grey)
     cold = evidence.cold(still)
     moves = evidence.moving(cold)
@@ -194,7 +192,7 @@ def test_known_noise_is_not_taken_for_texture() -> None:
     assert report[1] < 0.5 * true
 
 
-def test_where_something_is_known_to_have_moved_errors_are_not_texture() -> None:
+def test_errors_at_known_motion_are_not_texture() -> None:
     evidence, still = evidence_of(scene(0))
     cold = evidence.cold(still)
     everywhere = torch.ones(1, H, W)

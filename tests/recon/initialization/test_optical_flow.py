@@ -1,4 +1,4 @@
-"""Motion estimation: known movements are found, and nothing is found where nothing moves."""
+"""Motion estimation: known motion is found, and none in a static scene."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def moving(dy: float, dx: float, n_frames: int = 8, height: int = 64, width: int
 
 @pytest.mark.parametrize("radius", [1, 3, 8])
 @pytest.mark.parametrize("shape", [(2, 31, 40), (1, 7, 64), (3, 1, 9), (2, 150, 193)])
-def test_the_box_mean_is_average_pooling_twice(radius: int, shape: tuple[int, int, int]) -> None:
+def test_box_mean_equals_average_pooling_twice(radius: int, shape: tuple[int, int, int]) -> None:
     images = torch.rand(shape, generator=torch.Generator().manual_seed(1))
     expected = images.unsqueeze(1)
     _, height, width = shape
@@ -39,7 +39,7 @@ def test_the_box_mean_is_average_pooling_twice(radius: int, shape: tuple[int, in
     torch.testing.assert_close(box_mean(images, radius), expected.squeeze(1))
 
 
-def test_reading_at_a_pixel_gives_it_between_two_their_mean_and_outside_the_nearest() -> None:
+def test_sampling_interpolates_and_clamps() -> None:
     image = torch.arange(12.0).view(1, 1, 3, 4)
     back = torch.tensor([[-1.0, -1.0, -0.5, 4.0], [-2.0, -1.5, 2.0, -6.0]]).unsqueeze(1)
     here = torch.tensor([[6.0, 6.5, 2.0, 3.0]])
@@ -49,7 +49,7 @@ def test_reading_at_a_pixel_gives_it_between_two_their_mean_and_outside_the_near
     torch.testing.assert_close(other, image[0, :, :1, :2])
 
 
-def test_an_image_carried_to_many_times_is_the_same_image_carried_to_each() -> None:
+def test_warp_to_many_times_equals_single_warps() -> None:
     image = torch.rand(1, 3, 11, 8, generator=torch.Generator().manual_seed(1))
     flow = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(2))
     times = torch.tensor([0.0, 1.5, -2.0])
@@ -60,7 +60,7 @@ def test_an_image_carried_to_many_times_is_the_same_image_carried_to_each() -> N
     torch.testing.assert_close(at_once[0], image[0, :, ::2, ::2])
 
 
-def test_the_gradient_of_a_plane_is_its_slopes() -> None:
+def test_gradient_of_plane_is_its_slopes() -> None:
     rows, columns = torch.meshgrid(torch.arange(6.0), torch.arange(7.0), indexing="ij")
     down, right = gradient((3 * rows - 2 * columns).unsqueeze(0))
     torch.testing.assert_close(down[:, 1:-1, 1:-1], torch.full((1, 4, 5), 3.0))
@@ -68,7 +68,7 @@ def test_the_gradient_of_a_plane_is_its_slopes() -> None:
 
 
 @given(rows=st.floats(-2, 2), columns=st.floats(-2, 2))
-def test_the_normal_equations_give_the_step_that_explains_the_error(rows: float, columns: float) -> None:
+def test_normal_equations_recover_the_step(rows: float, columns: float) -> None:
     a, b = torch.randn(2, 12, 12, generator=torch.Generator().manual_seed(2))
     error = rows * a + columns * b
     step = solve_2x2(torch.stack((a * a, a * b, b * b, a * error, b * error)), 1e-6, 2)
@@ -77,21 +77,21 @@ def test_the_normal_equations_give_the_step_that_explains_the_error(rows: float,
 
 @settings(max_examples=6)
 @given(dy=PX_PER_FRAME, dx=PX_PER_FRAME)
-def test_a_steady_motion_is_found(dy: float, dx: float) -> None:
+def test_steady_motion_is_found(dy: float, dx: float) -> None:
     found = velocity(moving(dy, dx)) - torch.tensor([dy, dx]).view(2, 1, 1)
     inside = found[:, 14:-14, 14:-14]
     assert float(inside.abs().median()) < 0.06
     assert float(inside.abs().max()) < 0.5
 
 
-def test_it_is_found_in_noise_too() -> None:
+def test_motion_is_found_in_noise() -> None:
     noise = 0.05 * torch.randn(8, 64, 72, generator=torch.Generator().manual_seed(3))
     found = velocity(moving(0.8, -0.5) + noise)[:, 14:-14, 14:-14]
     torch.testing.assert_close(found.flatten(1).median(1).values, torch.tensor([0.8, -0.5]), atol=0.1, rtol=0)
 
 
 @pytest.mark.parametrize(("dy", "dx"), [(8.0, 0.0), (4.0, -6.0)])
-def test_a_small_thing_is_found_that_moves_by_more_than_its_size_within_the_video(dy: float, dx: float) -> None:
+def test_small_fast_object_is_found(dy: float, dx: float) -> None:
     rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
     last = torch.tensor([64.0, 40.0])
     away = [torch.hypot(rows - last[0] + dy * age, columns - last[1] + dx * age) for age in range(7, -1, -1)]
@@ -100,7 +100,7 @@ def test_a_small_thing_is_found_that_moves_by_more_than_its_size_within_the_vide
     torch.testing.assert_close(found.mean(1), torch.tensor([dy, dx]), atol=0.8, rtol=0)
 
 
-def test_two_halves_may_move_apart() -> None:
+def test_two_opposite_motions_are_found() -> None:
     video = torch.cat((moving(0.0, 0.8, width=64)[..., :64], moving(0.0, -0.8, width=64)[..., :64]), dim=-1)
     found = velocity(video)[1, 14:-14]
     assert float(found[:, 14:48].median()) == pytest.approx(0.8, abs=0.1)
@@ -108,7 +108,7 @@ def test_two_halves_may_move_apart() -> None:
 
 
 @pytest.mark.parametrize("video", [moving(0, 0), torch.full((8, 32, 32), 0.3), torch.zeros(4, 9, 50)])
-def test_what_stands_still_has_no_velocity(video: torch.Tensor) -> None:
+def test_static_scene_has_no_velocity(video: torch.Tensor) -> None:
     assert float(velocity(video).abs().max()) < 1e-3
 
 

@@ -1,4 +1,4 @@
-"""The warm start: better than a cold one where the motion goes on, as good where it does not, and it knows which."""
+"""The warm start: better than a cold one where motion is predictable, as good where it is not."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def verdict(prediction: Prediction) -> WarmStartVerdict:
     return WarmStartVerdict(*prediction.figures.tolist())
 
 
-def test_a_frame_is_carried_on_as_it_went() -> None:
+def test_frame_is_extrapolated_along_its_motion() -> None:
     flow = torch.tensor(VELOCITY).view(2, 1, 1).expand(2, H, W)
     ahead = extrapolate(scene(0)[:, -1], flow, B)
     assert psnr(ahead[..., 8:-8, 8:-8], scene(B)[..., 8:-8, 8:-8]) > 35
 
 
-def test_fine_texture_is_not_blurred_on_its_way() -> None:
+def test_extrapolation_keeps_fine_texture() -> None:
     rows, columns = torch.meshgrid(torch.arange(float(H)), torch.arange(float(W)), indexing="ij")
 
     def fine(t: float) -> torch.Tensor:  # four pixels from crest to crest
@@ -76,7 +76,7 @@ def test_fine_texture_is_not_blurred_on_its_way() -> None:
     assert float(half_way[inside].std()) > 0.8 * float(fine(0.5)[inside].std())  # linearly 0.71 of it is left
 
 
-def test_the_measurement_corrects_a_wrong_velocity() -> None:
+def test_measurement_corrects_a_wrong_velocity() -> None:
     true = torch.tensor(VELOCITY).view(2, 1, 1)
     flow = true.expand(2, H, W) + torch.tensor([-0.25, 0.2]).view(2, 1, 1)
     measured, last = coded(scene(B)), scene(0)[:, -1]
@@ -92,11 +92,11 @@ def test_the_measurement_corrects_a_wrong_velocity() -> None:
 
 @pytest.mark.parametrize(("white", "gain_db"), [(False, 3), (True, 2)])
 @pytest.mark.parametrize("grey", [False, True])
-def test_steady_motion_gives_a_start_far_better_than_the_cold_one(grey: bool, white: bool, gain_db: float) -> None:
+def test_steady_motion_starts_far_better_than_cold(grey: bool, white: bool, gain_db: float) -> None:
     truth = scene(B)
     measured = coded(truth, grey=grey)
     noise = 0.02 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
-    if not white:  # as a denoiser leaves it: neighbouring pixels are wrong together
+    if not white:  # as after a denoiser: errors of neighbouring pixels are correlated
         noise = box_mean(4 * noise[0], 1).unsqueeze(0)
     for linear in (True, False):
         prediction = predicted(scene(0) + noise, measured, linear=linear)
@@ -106,7 +106,7 @@ def test_steady_motion_gives_a_start_far_better_than_the_cold_one(grey: bool, wh
     assert psnr(prediction.start.video, truth) > psnr(still_of(measured), truth) + 6
 
 
-def test_the_promised_error_falls_with_the_true_one_and_is_on_the_safe_side() -> None:
+def test_estimated_error_follows_true_error_conservatively() -> None:
     truth = scene(B)
     measured = coded(truth)
     cold = cold_of(measured)[0].video
@@ -122,19 +122,19 @@ def test_the_promised_error_falls_with_the_true_one_and_is_on_the_safe_side() ->
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
 @pytest.mark.parametrize("grey", [False, True])
-def test_another_scene_is_a_cut(seed: int, grey: bool) -> None:
+def test_other_scene_is_a_cut(seed: int, grey: bool) -> None:
     measured = coded(contrasty(scene(B)), grey=grey)
     assert verdict(predicted(contrasty(scene(0, seed=seed)), measured)).refusal == "cut"
     assert verdict(predicted(contrasty(scene(0)), measured)).refusal is None
 
 
-def test_what_turned_round_is_not_carried_on() -> None:
+def test_reversed_motion_is_not_extrapolated() -> None:
     truth = scene(0, dy=-VELOCITY[0], dx=-VELOCITY[1])
     measured = coded(truth)
     assert psnr(predicted(scene(-B), measured).start.video, truth) > psnr(still_of(measured), truth)
 
 
-def test_a_still_scene_starts_no_worse_than_the_still_image() -> None:
+def test_static_scene_starts_no_worse_than_still_image() -> None:
     truth = scene(0, dy=0.0, dx=0.0)
     measured = coded(truth)
     blurred = truth + 0.03 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
@@ -143,7 +143,7 @@ def test_a_still_scene_starts_no_worse_than_the_still_image() -> None:
     assert psnr(prediction.start.video, truth) > 40
 
 
-def test_only_the_half_that_is_predicted_is_taken_from_the_prediction() -> None:
+def test_only_predicted_half_uses_the_prediction() -> None:
     truth = scene(B)
     past = scene(0)
     past[..., W // 2 :] = scene(0, seed=3)[..., W // 2 :]
@@ -170,14 +170,14 @@ def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.Monke
     torch.testing.assert_close(predicted(scene(0), measured).start.video, whole, atol=1e-5, rtol=0)
 
 
-def test_without_any_valid_measurement_the_start_is_the_still_image() -> None:
+def test_start_without_valid_pixels_is_the_still_image() -> None:
     measured = coded(scene(B))
     blind = Measurement(measured.y, measured.phi, torch.zeros_like(measured.r_inv))
     torch.testing.assert_close(predicted(scene(0), blind).start.video, still_of(blind))
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 24), (2, 3, 5), (3, 31, 17), (50, 8, 9)])
-def test_any_number_of_frames_and_any_size_works(shape: tuple[int, int, int]) -> None:
+def test_any_number_of_frames_and_size_works(shape: tuple[int, int, int]) -> None:
     video = torch.rand((1, *shape), generator=torch.Generator().manual_seed(6))
     prediction = predicted(video, coded(video))
     assert prediction.start.video.shape == video.shape

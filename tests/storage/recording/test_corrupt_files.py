@@ -14,7 +14,7 @@ from sci_stream.storage.recording import Recording, RecordingWriter, RowState
 from sci_stream.storage.recording.segments import existing_segments
 
 FIRST, SECOND = (0, 2, 3), (1, 4, 5, 6, 70, 600)
-"""Snapshots of two batches. The second is late with one, and goes on where the datasets, and then a block, end."""
+"""Snapshots of two batches. The second has a late one and continues where the datasets, and then a block, end."""
 
 
 def deliver(writer: RecordingWriter, series, seqs: Iterable[int], *, raw_first: bool) -> None:
@@ -84,7 +84,7 @@ def test_torn_flush_loses_nothing_after_redelivery(
             result = b"".join(torn.rows[name].tobytes() for name in ("state", "outcome"))
         if result in found:
             continue
-        # A new one: what is not known to be safe is delivered again, and so may be what is.
+        # A new writer: unconfirmed snapshots are redelivered, and confirmed ones may be.
         found.add(result)
         with RecordingWriter(path, series.info, series.calibration, raw=raw, video=video) as after:
             deliver(after, series, sorted({*FIRST, *SECOND}), raw_first=raw_first)

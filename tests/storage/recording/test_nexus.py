@@ -1,4 +1,4 @@
-"""A recording says who measured what, with axes, where NeXus readers look; and its video may have other types."""
+"""NeXus metadata and axes of recordings, and the types of the recorded video."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_data_have_axes(tmp_path: Path, series) -> None:
         assert list(file["entry/raw"].attrs["axes"]) == [".", "y", "x"]
 
 
-def test_nexusformat_finds_nothing_to_object_to(tmp_path: Path, series) -> None:
+def test_nexusformat_validates_the_recording(tmp_path: Path, series) -> None:
     nexus, validate = pytest.importorskip("nexusformat.nexus"), pytest.importorskip("nexusformat.nexus.validate")
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)

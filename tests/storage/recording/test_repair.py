@@ -94,7 +94,7 @@ def test_snapshot_in_flight_at_a_segment_change_gets_its_outcome_in_the_last(tmp
     after.path.write_bytes(left)
     done = repair_recording(after.path)
     assert done is not None
-    assert done.snapshots == 3, "two more rows than it had: snapshots of which it holds nothing but the outcome"
+    assert done.snapshots == 3, "two more rows than before: snapshots with an outcome only"
     with Recording(after.path) as recording:
         assert [recording.outcome(seq) for seq in (1, 2, 3)] == [
             ("reconstructed", ""), ("raw_only", ""), ("raw_only", ""),

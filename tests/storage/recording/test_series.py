@@ -111,7 +111,7 @@ def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypa
     before = open_files()
     for name in (path, whole):
         with sci_stream.open(name) as recording:
-            for _ in range(2):  # also what was closed meanwhile
+            for _ in range(2):  # also segments that were closed meanwhile
                 for seq in range(24):
                     assert np.array_equal(recording.raw_of(seq), series.counts(seq))
                     assert np.array_equal(recording.video_of(seq), series.video(seq))
@@ -182,7 +182,7 @@ def test_empty_recording_opens_with_empty_arrays(tmp_path: Path, series) -> None
         assert len(recording.table) == 0
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"nothing\.h5"):
         sci_stream.open(tmp_path / "nothing.h5")
 

@@ -82,7 +82,7 @@ def test_disabled_data_is_not_stored(tmp_path: Path, series) -> None:
             recording.raw(0)
 
 
-def test_a_row_is_written_once(tmp_path: Path, series) -> None:
+def test_row_is_written_once(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         assert writer.write_raw(series.snapshot(0))
         assert not writer.write_raw(series.snapshot(0, counts=series.counts(9)))
@@ -153,7 +153,7 @@ def test_skipped_rows_take_no_space(tmp_path: Path, series) -> None:
     assert writer.path.stat().st_size < 1_000_000
 
 
-def test_a_recording_is_named_after_its_series() -> None:
+def test_recording_is_named_after_its_series() -> None:
     assert recording_path(Path("out"), "run 1.2-b") == Path("out/run 1.2-b.h5")
 
 
