@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
-from sci_stream.recon.initialization.warm_start import WarmStartVerdict, predict
+from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdict
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
@@ -65,21 +64,39 @@ class InitialState:
     still: torch.Tensor
 
 
+class DeviceStart(NamedTuple):
+    """An `InitialState` that the device has chosen: the figures of the choice stay there.
+
+    ``sigma_first`` and ``sigma_last``, (); ``reason``, (): the place in `REASONS`.
+    """
+
+    v: torch.Tensor
+    error: InitialErrorMap | None
+    sigma_first: torch.Tensor
+    sigma_last: torch.Tensor
+    reason: torch.Tensor
+    still: torch.Tensor
+
+
+REASONS = (*VERDICTS, "diverged")
+"""Reasons for a warm start, or against it, that only the device knows."""
+
+
 def gentle(settings: SolverSettings) -> SolverSettings:
     """Return settings with the acceleration limited to what is stable after a warm start."""
     return dataclasses.replace(settings, relaxation=min(settings.relaxation, _WARM_RELAXATION))
 
 
-def sigma_per_error(ratio: float) -> float:
+def sigma_per_error(ratio: torch.Tensor) -> torch.Tensor:
     """Return the first σ in units of the start's error; ``ratio`` ρ is a warm start's error relative to the cold one's.
 
     The errors of a warm start are few and large, at mispredicted motion, and need a lower σ. The closer ρ is to 1, the
     closer the warm start is to the cold one, and so is its σ.
 
-    >>> sigma_per_error(1.0), sigma_per_error(0.5)
-    (2.0, 1.1)
+    >>> sigma_per_error(torch.tensor([1.0, 0.5]))
+    tensor([2.0000, 1.1000])
     """
-    nearly_cold = min(1.0, max(0.0, (ratio - _FAR_BETTER) / (1.0 - _FAR_BETTER)))
+    nearly_cold = ((ratio - _FAR_BETTER) / (1.0 - _FAR_BETTER)).clamp(0.0, 1.0)
     return _WARM_SIGMA_PER_ERROR + (_SIGMA_PER_ERROR - _WARM_SIGMA_PER_ERROR) * nearly_cold
 
 
@@ -136,49 +153,65 @@ class Initializer:
         iterations
             Largest number of iterations.
         """
-        settings = self._settings
-        past, reason = self._before(snapshot)
+        past, reason = self.past(snapshot)
+        find = partial(_candidates, self._settings, coded.phi, linear)
         measured = (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
-        if past is None and not settings.linear_start:
-            still = self._call("still", partial(_still, coded.phi), *measured)
-            sigmas = settings.sigma_first, settings.sigma_last
-            return InitialState(still, None, *sigmas, Start.COLD, reason, still[:, :1].clone())
-        candidates = partial(_candidates, coded.phi, linear, settings.linear_start)
-        found = self._call(("start", linear), candidates, *measured, past, None if past is None else self._sound)
-        cold_wrong, *warm_figures = found.figures.tolist()
-        if found.warm is not None and found.warm_error is not None:
-            sound, warm_wrong, *verdict = warm_figures
-            reason = WarmStartVerdict(*verdict).refusal or "warm" if sound else "diverged"
+        found = self._call(("start", linear), find, *measured, past, self.sound(past))
+        if found.figures is None:
+            sigmas = self._settings.sigma_first, self._settings.sigma_last
+            return InitialState(found.cold, None, *sigmas, Start.COLD, reason, found.still)
+        verdict_at, cold_first, warm_first = found.figures.tolist()
+        last = self._last_sigma(iterations)
+        if found.warm is not None:
+            reason = REASONS[int(verdict_at)]
             if reason == "warm":
-                first = self._first_sigma(warm_wrong, verdict[0])
-                sigmas = self._falling(first, iterations)
-                return InitialState(found.warm, self._known(found.warm_error), *sigmas, Start.WARM, reason, found.still)
-        sigmas = self._falling(self._first_sigma(cold_wrong), iterations)
-        return InitialState(found.cold, self._known(found.cold_error), *sigmas, Start.COLD, reason, found.still)
+                error = self._known(found.warm_error)
+                return InitialState(
+                    found.warm, error, warm_first, min(warm_first, last), Start.WARM, reason, found.still
+                )
+        error = self._known(found.cold_error)
+        return InitialState(found.cold, error, cold_first, min(cold_first, last), Start.COLD, reason, found.still)
 
-    def _known(self, error: InitialErrorMap) -> InitialErrorMap | None:
+    def begin_on_device(
+        self,
+        coded: Measurement,
+        linear: LmmseEstimator,
+        iterations: int,
+        past: torch.Tensor | None,
+        sound: torch.Tensor | None,
+    ) -> DeviceStart:
+        """Return where to begin, as `begin` does, without a figure leaving the device.
+
+        Parameters
+        ----------
+        coded, linear, iterations
+            As for `begin`.
+        past, sound
+            The video that the snapshot continues (`past`), and whether it is `sound`.
+        """
+        settings, measured = self._settings, (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
+        found = _candidates(settings, coded.phi, linear, *measured, past, sound)
+        if found.figures is None:
+            first, last = (coded.y.new_full((), sigma) for sigma in (settings.sigma_first, settings.sigma_last))
+            return DeviceStart(found.cold, None, first, last, torch.zeros_like(first), found.still)
+        verdict_at, first, warm_first = found.figures.unbind()
+        v, error = found.cold, self._known(found.cold_error)
+        if found.warm is not None:
+            warm = verdict_at == 0
+            v, first = torch.where(warm, found.warm, v), torch.where(warm, warm_first, first)
+            if error is not None and found.warm_error is not None:
+                pairs = zip(found.warm_error, error, strict=True)
+                error = InitialErrorMap(*(torch.where(warm, one, other) for one, other in pairs))
+        return DeviceStart(v, error, first, first.clamp_max(self._last_sigma(iterations)), verdict_at, found.still)
+
+    def _known(self, error: InitialErrorMap | None) -> InitialErrorMap | None:
         """Return the error if it is meaningful: from ȳ alone, motion and texture cannot be distinguished."""
         return error if self._settings.linear_start else None
 
-    def _first_sigma(self, where_wrong: float, ratio: float = 1.0) -> float:
-        """Return the first σ after a start of this error, for a warm one with ρ; from ȳ the settings' own.
-
-        ``where_wrong`` as of `InitialErrorMap`.
-        """
-        if not self._settings.linear_start:
-            return self._settings.sigma_first * math.pow(ratio, _WARM_POWER)
-        return sigma_per_error(ratio) * math.sqrt(where_wrong)
-
-    def _falling(self, first: float, iterations: int) -> tuple[float, float]:
-        """Return the first and the last σ for this number of iterations."""
-        first, last = self._within(first), self._settings.sigma_last
-        if self._settings.linear_start:
-            last *= max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5
-        return first, min(first, last)
-
-    def _within(self, sigma: float) -> float:
-        """Return the nearest valid first σ."""
-        return min(self._settings.sigma_first, max(sigma, _LEAST_FIRST_SIGMA))
+    def _last_sigma(self, iterations: int) -> float:
+        """Return the last σ of this number of iterations, if the first is not lower."""
+        last = self._settings.sigma_last
+        return last * max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5 if self._settings.linear_start else last
 
     def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
         """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is kept already.
@@ -200,7 +233,11 @@ class Initializer:
         self._id, self._video, self._sound, self._reason = None, None, None, reason
         return released
 
-    def _before(self, snapshot: Snapshot) -> tuple[torch.Tensor | None, str]:
+    def sound(self, past: torch.Tensor | None) -> torch.Tensor | None:
+        """Return whether the kept video is sound, (); None without ``past``."""
+        return None if past is None else self._sound
+
+    def past(self, snapshot: Snapshot) -> tuple[torch.Tensor | None, str]:
         """Return the video that a snapshot directly continues, or None with the reason."""
         if not self._settings.warm_start:
             return None, "no_warm_start"
@@ -217,33 +254,22 @@ class Initializer:
 class _Candidates(NamedTuple):
     """The starts that a snapshot has, on the device; the warm ones None where no video precedes it.
 
-    ``still``, (P, 1, h, w), is ȳ. ``figures`` decide between them: `where_wrong` of the cold start; and of the warm one
-    whether the video before was sound, its `where_wrong` and what `WarmStartVerdict` consists of.
+    ``still``, (P, 1, h, w), is ȳ. ``figures``, (3,), decide between them: the place of the verdict on the warm start in
+    `REASONS`, and the first σ after the cold and the warm one. None where the start is ȳ and the settings have σ.
     """
 
     still: torch.Tensor
     cold: torch.Tensor
-    cold_error: InitialErrorMap
+    cold_error: InitialErrorMap | None
     warm: torch.Tensor | None
     warm_error: InitialErrorMap | None
-    figures: torch.Tensor
-
-
-def _still(
-    phi: torch.Tensor,
-    y: torch.Tensor,
-    r_inv: torch.Tensor,
-    r_inv_clipped: torch.Tensor | None,
-    _noise: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return ȳ in all frames. Clipped pixels count: they are a better guess of a highlight than its neighbours."""
-    return cold_start(y, phi, r_inv if r_inv_clipped is None else r_inv_clipped)
+    figures: torch.Tensor | None
 
 
 def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
+    settings: SolverSettings,
     phi: torch.Tensor,
     linear: LmmseEstimator,
-    linear_start: bool,
     y: torch.Tensor,
     r_inv: torch.Tensor,
     r_inv_clipped: torch.Tensor | None,
@@ -252,19 +278,39 @@ def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
     sound: torch.Tensor | None,
 ) -> _Candidates:
     """Return the starts of a solve; no number leaves the device."""
-    still = _still(phi, y, r_inv, r_inv_clipped, noise)
-    evidence = linear.evidence(y, r_inv, noise)
-    cold = evidence.cold(still, linear=linear_start)
-    moves = evidence.moving(cold)
-    cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
+    # Clipped pixels count: they are a better guess of a highlight than its neighbours.
+    still = cold_start(y, phi, r_inv if r_inv_clipped is None else r_inv_clipped)
     # Not all frames of ȳ, which are alike: it is kept for the whole solve.
     image = still[:, :1].clone()
+    if past is None and not settings.linear_start:
+        return _Candidates(image, still, None, None, None, None)
+    evidence = linear.evidence(y, r_inv, noise)
+    cold = evidence.cold(still, linear=settings.linear_start)
+    moves = evidence.moving(cold)
+    cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
+    alone = torch.ones_like(cold_error.where_wrong)
+    cold_first = _first_sigma(settings, cold_error.where_wrong, alone)
     if past is None or sound is None:
-        return _Candidates(image, cold.video, cold_error, None, None, cold_error.where_wrong.reshape(1))
-    # What came of a solve that diverged is not looked at, but it is computed with.
+        figures = torch.stack((torch.zeros_like(alone), cold_first, cold_first))
+        return _Candidates(image, cold.video, cold_error, None, None, figures)
+    # The video of a solve that diverged is not used, but it is computed with.
     past = torch.where(sound, past, still)
     prediction = predict(past, cold, Measurement(y, phi, r_inv, noise), evidence)
     error = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
-    known = torch.stack((cold_error.where_wrong, sound.to(y.dtype), error.where_wrong))
-    figures = torch.cat((known, prediction.figures))
+    found = torch.where(sound, verdict(prediction.figures), float(REASONS.index("diverged")))
+    warm_first = _first_sigma(settings, error.where_wrong, prediction.figures[0])
+    figures = torch.stack((found, cold_first, warm_first))
     return _Candidates(image, cold.video, cold_error, prediction.start.video, error, figures)
+
+
+def _first_sigma(settings: SolverSettings, where_wrong: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
+    """Return the first σ after a start of this error, (), for a warm one with ρ; from ȳ the settings' own.
+
+    ``where_wrong`` as of `InitialErrorMap`.
+    """
+    if settings.linear_start:
+        first = sigma_per_error(ratio) * where_wrong.sqrt()
+    else:
+        first = settings.sigma_first * ratio.pow(_WARM_POWER)
+    # An error that overflowed says no more than that it is large.
+    return first.nan_to_num(nan=settings.sigma_first).clamp(_LEAST_FIRST_SIGMA).clamp_max(settings.sigma_first)

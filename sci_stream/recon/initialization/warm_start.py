@@ -53,40 +53,27 @@ _PIXELS_AT_ONCE = {"cpu": 2**20, "cuda": 2**25}
 _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
 
 
-class WarmStartVerdict(NamedTuple):
-    """How good a prediction is expected to be.
-
-    Parameters
-    ----------
-    error_ratio
-        ρ, root mean square error with which the start predicts the measurement, as a fraction of the cold start's.
-    own_ratio
-        The same of the prediction before it was blended.
-    residual
-        ‖y − Φx̂‖₂/‖y‖₂ of the prediction before it was blended.
-    """
-
-    error_ratio: float
-    own_ratio: float
-    residual: float
-
-    @property
-    def refusal(self) -> str | None:
-        """Reason not to use it, in a word; None to use it."""
-        unlike = self.residual > _CUT_RESIDUAL and self.own_ratio > _CUT_RATIO
-        if unlike or self.residual > _HOPELESS_RESIDUAL:
-            return "cut"
-        return "no_gain" if self.error_ratio > _USELESS else None
+VERDICTS = ("warm", "cut", "no_gain")
+"""What `verdict` finds: the prediction is used, the scene has changed, or it is no better than the cold start."""
 
 
 class Prediction(NamedTuple):
     """Where to start: frames, with the errors by which they mispredict the measurement.
 
-    ``figures``, (3,), are those of a `WarmStartVerdict`, still on the device.
+    ``figures``, (3,), decide whether it is used (`verdict`): ρ, the root mean square error with which the start
+    predicts the measurement, as a fraction of the cold start's; the same of the prediction before it was blended; and
+    ‖y − Φx̂‖₂/‖y‖₂ of the prediction before it was blended.
     """
 
     start: InitialGuess
     figures: torch.Tensor
+
+
+def verdict(figures: torch.Tensor) -> torch.Tensor:
+    """Return whether a prediction with these figures is used, (): the place in `VERDICTS`; no number is read back."""
+    error_ratio, own_ratio, residual = figures.unbind()
+    cut = ((residual > _CUT_RESIDUAL) & (own_ratio > _CUT_RATIO)) | (residual > _HOPELESS_RESIDUAL)
+    return cut.to(figures.dtype) + 2.0 * (~cut & (error_ratio > _USELESS))
 
 
 def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence: LeaveOneOutError) -> Prediction:
