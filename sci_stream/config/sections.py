@@ -252,6 +252,16 @@ class PreviewSection(Section):
         default="none", description="Colour map for monochrome video."
     )
     jpeg_quality: int = Field(default=85, ge=1, le=100, description="JPEG quality of the frames, 1–100.")
+    h264_mbit_per_s: float = Field(
+        default=12.0,
+        ge=0,
+        le=1000,
+        description="Bound on the H.264 video of each viewer, Mbit/s; needs the extra video. 0: JPEG alone.",
+    )
+    most_viewers: int = Field(default=16, ge=1, le=64, description="Viewers at once; the next one is refused in words.")
+    history_mib: int = Field(
+        default=256, ge=1, le=65536, description="Memory for the pictures of the last five minutes, MiB."
+    )
     stale_after_s: float = Field(
         default=3.0,
         gt=0,

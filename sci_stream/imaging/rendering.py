@@ -74,14 +74,36 @@ def shrink(image: U8, most_px: int) -> U8:
     scale = most_px / max(image.shape[:2])
     if scale >= 1:
         return image
-    size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
-    return cast(U8, cv2.resize(image, size, interpolation=cv2.INTER_AREA))
+    return resize(image, max(1, round(image.shape[0] * scale)), max(1, round(image.shape[1] * scale)))
+
+
+def resize(image: U8, height: int, width: int) -> U8:
+    """Scale an image to a size, averaging where it becomes smaller."""
+    if image.shape[:2] == (height, width):
+        return image
+    return cast(U8, cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
 
 
 def encode_jpeg(image: U8, quality: int) -> bytes:
     """Encode an image, (H, W) grey or (H, W, 3) RGB, as JPEG."""
     stored = image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
     done, data = cv2.imencode(".jpg", stored, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not done:
+        raise ValueError(f"cannot encode an image of shape {image.shape}, dtype {image.dtype}")
+    return bytes(data)
+
+
+def decode_jpeg(jpeg: bytes) -> U8:
+    """Decode a JPEG to (H, W, 3) RGB."""
+    image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+    if image is None:
+        raise ValueError("cannot decode the JPEG")
+    return np.ascontiguousarray(image[..., ::-1], np.uint8)
+
+
+def encode_png(image: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> bytes:
+    """Encode an image, (H, W) grey of 8 or 16 bits or (H, W, 3) RGB, as PNG, without loss."""
+    done, data = cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])
     if not done:
         raise ValueError(f"cannot encode an image of shape {image.shape}, dtype {image.dtype}")
     return bytes(data)

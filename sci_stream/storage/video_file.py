@@ -1,7 +1,8 @@
-"""Write video as MP4 or Matroska, H.264 or FFV1, playable even if its writer is killed."""
+"""Write video as MP4 or Matroska, H.264 or FFV1, playable even if its writer is killed; short clips as GIF."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,35 @@ _CONTAINERS: dict[str, tuple[str, dict[str, str]]] = {
     ".mkv": ("matroska", {"cluster_time_limit": "1000", "flush_packets": "1"}),
 }
 _MOST_FPS_DENOMINATOR = 1001
+
+
+def write_gif(path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float) -> None:
+    """Write images, (H, W) grey or (H, W, 3) RGB in 256 fixed colours, as an animated GIF.
+
+    Raises
+    ------
+    ConfigError
+        If PyAV is not installed.
+    StorageError
+        If it cannot be written.
+    """
+    av = require_optional("av", "video", "Writing GIF")
+    rate = Fraction(fps).limit_denominator(100)
+    try:
+        with av.open(str(path), "w", format="gif") as container:
+            stream = None
+            for picture in pictures:
+                grey = picture.ndim == 2
+                if stream is None:
+                    stream = container.add_stream("gif", rate=rate)
+                    stream.height, stream.width = picture.shape[:2]
+                    stream.pix_fmt = "gray" if grey else "rgb8"
+                frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="gray" if grey else "rgb24")
+                container.mux(stream.encode(frame))
+            if stream is not None:
+                container.mux(stream.encode(None))
+    except (OSError, av.FFmpegError) as error:
+        raise StorageError(f"{path} cannot be written", got=error) from error
 
 
 class MovieFile:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 
 import cv2
@@ -19,12 +18,11 @@ from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase, JsonObject, SolveReport
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optional import require_optional
 from sci_stream.recon.array_interface import ArraySolver, Progress
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.storage.image_stacks import Stack, write_tiff, write_zarr
 from sci_stream.storage.measurement_file import Measurements
-from sci_stream.storage.video_file import MovieFile
+from sci_stream.storage.video_file import MovieFile, write_gif
 from sci_stream.tools.export import complete_output
 
 U8 = npt.NDArray[np.uint8]
@@ -224,19 +222,7 @@ def _write_film(job: _SolveJob, path: Path) -> None:
 
 
 def _write_gif(job: _SolveJob, path: Path) -> None:
-    av = require_optional("av", "video", "Writing GIF")
-    rate = Fraction(job.options.fps).limit_denominator(100)
-    try:
-        with av.open(str(path), "w", format="gif") as container:
-            stream = container.add_stream("gif", rate=rate)
-            stream.height, stream.width = job.calibration.shape
-            stream.pix_fmt = "gray" if job.calibration.bayer is None else "rgb8"
-            for picture in job.pictures():
-                frame = av.VideoFrame.from_ndarray(picture, format="gray" if picture.ndim == 2 else "rgb24")
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode(None))
-    except av.FFmpegError as error:
-        raise StorageError(f"{path} cannot be written", got=error) from error
+    write_gif(path, job.pictures(), job.options.fps)
 
 
 def _write_stack(job: _SolveJob, path: Path) -> None:

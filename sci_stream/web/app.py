@@ -1,4 +1,8 @@
-"""The live page's web application: pages, the WebSocket with acknowledgements, the MJPEG stream; one event loop."""
+"""The live page's web application: pages, the WebSocket with acknowledgements, the MJPEG stream; one event loop.
+
+A viewer's WebSocket names what its browser decodes (``?codec=h264``); it is sent the status once in full, then as
+differences.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,11 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.imaging.rendering import no_data_jpeg
 from sci_stream.model import JsonObject
+from sci_stream.web.archive import CODED_EVERY_NS
 from sci_stream.web.controls import Controls, answer
+from sci_stream.web.downloads import PictureSource, routes
 from sci_stream.web.history import History
-from sci_stream.web.message import Picture
+from sci_stream.web.message import JPEG, Picture, merge_patch
 
 _WEB = Path(__file__).parent / "static"
 # Images a viewer may have unacknowledged: one in transit while another is being shown.
@@ -45,13 +51,20 @@ _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
 
 
-class Viewer:
-    """A browser or stream reader: sent and acknowledged images, and its wake-up event."""
+H264 = "h264"
 
-    def __init__(self) -> None:
+
+class Viewer:
+    """A browser or stream reader: sent and acknowledged images, and its wake-up event. ``codec`` is jpeg or h264."""
+
+    def __init__(self, codec: str) -> None:
+        self.codec = codec
         self.wake = asyncio.Event()
         self.wake.set()
         self.sent = -1
+        self.status: JsonObject | None = None
+        """The status as it was sent last."""
+        self._coded_ns = 0
         self._unacknowledged: deque[int] = deque()
 
     @property
@@ -59,10 +72,17 @@ class Viewer:
         """Whether another image may be sent."""
         return len(self._unacknowledged) < _WINDOW
 
-    def note_sent(self, number: int) -> None:
-        """Record that an image was sent."""
-        self.sent = number
-        self._unacknowledged.append(number)
+    def take(self, picture: Picture) -> bytes:
+        """Return the message to send of an image, and record that it was sent.
+
+        With H.264 the coded snapshot comes twice a second: it would take more than the whole video.
+        """
+        self.sent = picture.number
+        self._unacknowledged.append(picture.number)
+        if self.codec == H264 and 0 <= picture.published_ns - self._coded_ns < CODED_EVERY_NS:
+            return picture.without_coded.message
+        self._coded_ns = picture.published_ns
+        return picture.message
 
     def acknowledge(self, number: int) -> None:
         """Record that all images up to ``number`` have been shown."""
@@ -78,8 +98,10 @@ class Hub:
     the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
     """
 
-    def __init__(self, *, most_viewers: int, stale_s: float, on_join: Callable[[], None]) -> None:
-        self.latest: Picture | None = None
+    def __init__(self, *, most_viewers: int, stale_s: float, on_join: Callable[[Viewer], None]) -> None:
+        self.latest: dict[str, Picture] = {}
+        """The latest image by codec, in those that viewers have asked for."""
+        self._published_ns = 0
         self._latest_s = 0.0
         self.interval_s = _HEARTBEAT_S
         self.status: JsonObject = {}
@@ -88,9 +110,10 @@ class Hub:
         self.expired: Callable[[], bool] = bool
         """Whether the token of the viewers has expired."""
         self.viewers: set[Viewer] = set()
+        self.offers_h264 = False
         self.stale_s = stale_s
         self.closing = False
-        self._most_viewers = most_viewers
+        self.most_viewers = most_viewers
         self._on_join = on_join
 
     @property
@@ -98,47 +121,61 @@ class Hub:
         """Whether viewers are to be disconnected."""
         return self.closing or self.expired()
 
-    def show(self, picture: Picture) -> None:
-        """Replace the latest image; called from one thread at a time. Without viewers it is not kept."""
+    def show(self, pictures: dict[str, Picture]) -> None:
+        """Replace the latest image, by codec; called from one thread at a time. Without viewers it is not kept."""
         if not self.viewers:
             return
         now_s = time.monotonic()
-        # Not an interval between snapshots: it must not enter the estimate of the camera's pace.
-        if self.latest is not None and self.latest.published_ns == picture.published_ns:
-            self.latest = picture  # the same reconstruction in another tone
-            return
-        if self.latest is not None:
-            self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
-        self.latest, self._latest_s = picture, now_s
+        published_ns = next(iter(pictures.values())).published_ns
+        # The same reconstruction in another tone is no new snapshot: it must not enter the estimate of the pace.
+        if not self.latest or self._published_ns != published_ns:
+            if self.latest:
+                self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
+            self._latest_s = now_s
+        self.latest, self._published_ns = pictures, published_ns
+
+    def picture_for(self, viewer: Viewer) -> Picture | None:
+        """Return the latest image in the viewer's codec, or as JPEG, which every viewer decodes."""
+        latest = self.latest
+        return latest.get(viewer.codec) or latest.get(JPEG)
+
+    def wants(self, codec: str) -> bool:
+        """Whether a viewer is to be sent a codec."""
+        return any(viewer.codec == codec for viewer in self.viewers)
 
     def wake_all(self) -> None:
         """Wake every viewer."""
         for viewer in self.viewers:
             viewer.wake.set()
 
-    def join(self) -> Viewer | None:
+    def join(self, codec: str = JPEG) -> Viewer | None:
         """Add a viewer; None if there are too many."""
-        if self.closing or len(self.viewers) >= self._most_viewers:
+        if self.closing or len(self.viewers) >= self.most_viewers:
             return None
-        viewer = Viewer()
+        viewer = Viewer(H264 if codec == H264 and self.offers_h264 else JPEG)
         self.viewers.add(viewer)
-        self._on_join()
+        self._on_join(viewer)
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
         """Remove a viewer. Nothing is encoded without viewers, so the last one also clears the image."""
         self.viewers.discard(viewer)
         if not self.viewers:
-            self.latest = None
+            self.latest = {}
 
     def report(self) -> JsonObject:
         """Return the status with the preview's own counters."""
-        preview = {"viewers": len(self.viewers), "stale_s": self.stale_s, **self.counters()}
+        preview = {
+            "viewers": len(self.viewers),
+            "most_viewers": self.most_viewers,
+            "stale_s": self.stale_s,
+            **self.counters(),
+        }
         preview["history"] = self.history.tail()
         return {**self.status, "preview": preview}
 
 
-def make_app(hub: Hub, controls: Controls, *, token: str | None, cookie: str) -> Starlette:
+def make_app(hub: Hub, controls: Controls, source: PictureSource, *, token: str | None, cookie: str) -> Starlette:
     """Make the application; `sci_stream.web.auth.AccessMiddleware` is wrapped around it."""
 
     async def control(request: Request) -> Response:
@@ -166,7 +203,7 @@ def make_app(hub: Hub, controls: Controls, *, token: str | None, cookie: str) ->
     async def mjpeg(_: Request) -> Response:
         viewer = hub.join()
         if viewer is None:
-            return PlainTextResponse("too many viewers\n", status_code=503)
+            return PlainTextResponse(too_many(hub) + "\n", status_code=503)
         return StreamingResponse(
             _stream_mjpeg(hub, viewer), media_type=f"multipart/x-mixed-replace; boundary={_BOUNDARY}"
         )
@@ -183,16 +220,23 @@ def make_app(hub: Hub, controls: Controls, *, token: str | None, cookie: str) ->
             Route("/healthz", healthz),
             Route("/stream.mjpg", mjpeg),
             WebSocketRoute("/live", live),
+            *routes(source),
             Mount("/static", StaticFiles(directory=_WEB)),
         ]
     )
 
 
+def too_many(hub: Hub) -> str:
+    """Return why a viewer is not admitted."""
+    watching = "1 viewer is" if hub.most_viewers == 1 else f"{hub.most_viewers} viewers are"
+    return f"{watching} watching, the most that [preview] most_viewers admits"
+
+
 async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
     await socket.accept()
-    viewer = hub.join()
+    viewer = hub.join(socket.query_params.get("codec", JPEG))
     if viewer is None:
-        await socket.close(_TRY_AGAIN_LATER, "too many viewers")
+        await socket.close(_TRY_AGAIN_LATER, too_many(hub))
         return
     # Two tasks: acknowledgements must arrive while an image is being sent over a slow link.
     tasks = {asyncio.create_task(_send(hub, viewer, socket)), asyncio.create_task(_receive(viewer, socket))}
@@ -219,12 +263,11 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:
             last_status = hub.status
-            await socket.send_text(_status_text(hub))
-        picture = hub.latest
+            await socket.send_text(_status_text(hub, viewer))
+        picture = hub.picture_for(viewer)
         # Newest wins: images that a slow viewer cannot take are skipped, so that its lag stays bounded.
         if picture is not None and picture.number > viewer.sent and viewer.ready:
-            viewer.note_sent(picture.number)
-            await socket.send_bytes(picture.message)
+            await socket.send_bytes(viewer.take(picture))
 
 
 async def _awakened(viewer: Viewer) -> bool:
@@ -237,8 +280,12 @@ async def _awakened(viewer: Viewer) -> bool:
     return True
 
 
-def _status_text(hub: Hub) -> str:
-    return json.dumps({"type": "status", "now_ns": unix_ns(), "status": hub.report()}, default=str)
+def _status_text(hub: Hub, viewer: Viewer) -> str:
+    """Return the message of a status: in full (``status``) the first time, then what has changed (``changes``)."""
+    status: JsonObject = json.loads(json.dumps(hub.report(), default=str))
+    content = {"status": status} if viewer.status is None else {"changes": merge_patch(viewer.status, status)}
+    viewer.status = status
+    return json.dumps({"type": "status", "now_ns": unix_ns(), **content}, separators=(",", ":"))
 
 
 async def _receive(viewer: Viewer, socket: WebSocket) -> None:
@@ -264,7 +311,7 @@ async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
     joined_ns = unix_ns()
     try:
         while not hub.over:
-            picture = hub.latest
+            picture = hub.latest.get(JPEG)
             if picture is not None and picture.number > viewer.sent:
                 viewer.sent, stale_shown = picture.number, False
                 dwell_s = min(hub.interval_s / len(picture.frames), _LONGEST_DWELL_S)

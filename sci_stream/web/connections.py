@@ -14,7 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from sci_stream.delivery.rate_limit import TokenBucket
 
 MOST_CONNECTIONS = 128
-"""Connections at once: a browser opens about six, and there are at most 16 viewers."""
+"""Connections at once: a browser opens about six, and there are at most 64 viewers (`[preview] most_viewers`)."""
 
 # Time for a complete request, however slowly its parts arrive.
 _REQUEST_S = 10.0

@@ -1,14 +1,16 @@
 """The live page's binary message: one reconstruction as images.
 
-Layout: a little-endian uint32 with the length of the header, the header as JSON, then JPEG images, whose sizes are in
-the header: the B video frames and, if ``coded`` is true, the coded snapshot.
+Layout: a little-endian uint32 with the length of the header, the header as JSON, then parts, whose sizes are in the
+header: the B video frames, as JPEG or as access units of H.264 (``codec``), and, if ``coded`` is true, the coded
+snapshot as JPEG.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +19,63 @@ from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shr
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, Reconstruction
 
-MESSAGE_VERSION = 1
+MESSAGE_VERSION = 2
+JPEG = "jpeg"
 _LENGTH = struct.Struct("<I")
+
+U8 = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
+class RenderedSnapshot:
+    """A reconstruction as shown: ``frames`` (B, H, W[, 3]), ``coded`` a JPEG, ``header`` of its message."""
+
+    header: JsonObject
+    frames: U8
+    coded: bytes | None
+
+
+@dataclass(frozen=True)
 class Picture:
-    """An encoded reconstruction: ``frames`` are JPEG, ``message`` is the whole binary message."""
+    """An encoded reconstruction. ``number`` counts images, ``published_ns`` is the time of its arrival."""
 
-    number: int
-    published_ns: int
+    header: JsonObject
+    codec: str
     frames: tuple[bytes, ...]
-    message: bytes
+    coded: bytes | None
+
+    @property
+    def number(self) -> int:
+        """Number of the image, acknowledged by viewers."""
+        number: int = self.header["number"]
+        return number
+
+    @property
+    def published_ns(self) -> int:
+        """Unix time at which the reconstruction arrived; the same for all its tones."""
+        time_ns: int = self.header["published_ns"]
+        return time_ns
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all images, plus about those of the header."""
+        return sum(map(len, self.frames)) + len(self.coded or b"") + 2048
+
+    @cached_property
+    def message(self) -> bytes:
+        """The binary message."""
+        parts = self.frames if self.coded is None else (*self.frames, self.coded)
+        header = {**self.header, "codec": self.codec, "coded": self.coded is not None, "sizes": [*map(len, parts)]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        return b"".join((_LENGTH.pack(len(text)), text, *parts))
+
+    @cached_property
+    def without_coded(self) -> Picture:
+        """The same without the coded snapshot."""
+        return replace(self, coded=None)
 
 
-def encode_picture(
+def render_snapshot(
     reconstruction: Reconstruction,
     number: int,
     published_ns: int,
@@ -40,25 +84,30 @@ def encode_picture(
     quality: int,
     most_px: int,
     bit_depth: int | None = None,
-) -> Picture:
-    """Render and encode a reconstruction.
+) -> RenderedSnapshot:
+    """Render a reconstruction.
 
     ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which the reconstruction
     arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
-    frames = tuple(encode_jpeg(shrink(frame, most_px), quality) for frame in video)
-    images = list(frames)
-    if reconstruction.counts is not None:
-        images.append(encode_jpeg(shrink(render_counts(reconstruction.counts, tone.gamma), most_px), quality))
-    result = {"number": number, "published_ns": published_ns, **_header(reconstruction, images)}
-    result["levels"] = levels_histogram(video)
-    result["counts"] = None if reconstruction.counts is None else counts_histogram(reconstruction.counts, bit_depth)
-    header = json.dumps(result, separators=(",", ":")).encode()
-    return Picture(number, published_ns, frames, b"".join((_LENGTH.pack(len(header)), header, *images)))
+    frames = np.stack([shrink(frame, most_px) for frame in video])
+    counts, coded = reconstruction.counts, None
+    if counts is not None:
+        coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), most_px), quality)
+    header = {"number": number, "published_ns": published_ns, **_header(reconstruction, frames)}
+    header["levels"] = levels_histogram(video)
+    header["counts"] = None if counts is None else counts_histogram(counts, bit_depth)
+    return RenderedSnapshot(header, frames, coded)
 
 
-def _header(reconstruction: Reconstruction, images: list[bytes]) -> JsonObject:
+def jpeg_picture(rendered: RenderedSnapshot, quality: int) -> Picture:
+    """Encode every frame as JPEG."""
+    frames = tuple(encode_jpeg(frame, quality) for frame in rendered.frames)
+    return Picture(rendered.header, JPEG, frames, rendered.coded)
+
+
+def _header(reconstruction: Reconstruction, frames: U8) -> JsonObject:
     report, ident = reconstruction.report, reconstruction.id
     return {
         "v": MESSAGE_VERSION,
@@ -70,9 +119,8 @@ def _header(reconstruction: Reconstruction, images: list[bytes]) -> JsonObject:
         "n_frames": int(reconstruction.video.shape[0]),
         "height_px": int(reconstruction.video.shape[1]),
         "width_px": int(reconstruction.video.shape[2]),
+        "shown_px": [int(frames.shape[2]), int(frames.shape[1])],
         "bayer": reconstruction.bayer,
-        "sizes": [len(image) for image in images],
-        "coded": reconstruction.counts is not None,
         "iterations": report.iterations,
         "start": str(report.start),
         "start_reason": report.start_reason,
@@ -88,7 +136,7 @@ def _header(reconstruction: Reconstruction, images: list[bytes]) -> JsonObject:
 
 
 def split_message(message: bytes) -> tuple[JsonObject, list[bytes]]:
-    """Split a message into its header and images; the inverse of the encoding."""
+    """Split a message into its header and parts; the inverse of the encoding."""
     (length,) = _LENGTH.unpack_from(message)
     offset = _LENGTH.size + length
     header: JsonObject = json.loads(message[_LENGTH.size : offset])
@@ -97,6 +145,20 @@ def split_message(message: bytes) -> tuple[JsonObject, list[bytes]]:
         images.append(message[offset : offset + size])
         offset += size
     return header, images
+
+
+def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
+    """Return what turns ``old`` into ``new`` (RFC 7396): changed members only, null for one that is gone or null."""
+    patch: JsonObject = {key: None for key in old if key not in new and old[key] is not None}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            inner = merge_patch(before, value)
+            if inner:
+                patch[key] = inner
+        elif value != before:
+            patch[key] = value
+    return patch
 
 
 BINS = 64

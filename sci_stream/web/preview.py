@@ -23,11 +23,13 @@ from sci_stream.imaging.tone import ToneSettings, pick_white
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.parameters import Changes
 from sci_stream.security.http_access import HttpAccessControl
-from sci_stream.web.app import Hub, make_app
+from sci_stream.web import h264
+from sci_stream.web.app import H264, Hub, Viewer, make_app
+from sci_stream.web.archive import PictureArchive
 from sci_stream.web.auth import AccessMiddleware
 from sci_stream.web.connections import PageConnection, ViewerConnection
 from sci_stream.web.controls import OperatorControl
-from sci_stream.web.message import encode_picture
+from sci_stream.web.message import JPEG, Picture, RenderedSnapshot, jpeg_picture, render_snapshot
 from sci_stream.web.still import save_still
 
 _LOG = logging.getLogger(__name__)
@@ -45,8 +47,9 @@ class PreviewOptions:
 
     ``host`` and ``port`` to listen on, port 0 for any free one; beyond loopback a ``token`` is required, which viewers
     give once in the address, until ``token_expires_s`` (Unix time). ``most_px`` limits the longer side of the images.
-    After ``stale_s`` without new video the page shows NO DATA. ``stills`` is the folder for snapshots saved from the
-    page.
+    After ``stale_s`` without new video the page shows NO DATA. ``recordings`` is the folder whose files the page lists,
+    ``stills`` that for snapshots saved from the page. ``archive_bytes`` is the memory for the pictures of the last
+    minutes, ``h264_mbit_per_s`` the bound on H.264 for each viewer; 0 for JPEG alone.
     """
 
     host: str = "127.0.0.1"
@@ -58,7 +61,10 @@ class PreviewOptions:
     most_px: int = 1024
     most_viewers: int = 16
     stale_s: float = 3.0
+    recordings: Path = Path("recordings")
     stills: Path = Path("stills")
+    archive_bytes: int = 256 << 20
+    h264_mbit_per_s: float = 12.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +101,10 @@ class WebPreview:
         self.options = options
         self._hub = Hub(most_viewers=options.most_viewers, stale_s=options.stale_s, on_join=self._encode_for_new_viewer)
         self._hub.counters = self._counters
+        wants_h264 = options.h264_mbit_per_s > 0 and h264.available()
+        self._h264 = h264.SnapshotEncoder(options.h264_mbit_per_s) if wants_h264 else None
+        self._hub.offers_h264 = wants_h264
+        self.archive = PictureArchive(options.archive_bytes)
         self._access = HttpAccessControl(
             options.token or None, options.token_expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST
         )
@@ -108,7 +118,8 @@ class WebPreview:
         self._shown: tuple[_Published, ToneSettings] | None = None
         self._recent: deque[Reconstruction] = deque()
         self._recent_bytes = 0
-        self._bit_depth: int | None = None
+        self.bit_depth: int | None = None
+        """Bit depth of the sensor, if known."""
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
@@ -131,7 +142,7 @@ class WebPreview:
         cookie = f"sci_stream_{port}"
         token = self.options.token or None
         app = AccessMiddleware(
-            make_app(self._hub, self, token=token, cookie=cookie),
+            make_app(self._hub, self, self, token=token, cookie=cookie),
             self._access,
             cookie,
             needs_token=token is not None,
@@ -171,7 +182,7 @@ class WebPreview:
 
     def series_started(self, info: SeriesInfo) -> None:
         """Set the description of the series."""
-        self._bit_depth = info.bit_depth
+        self.bit_depth = info.bit_depth
 
     def publish(self, reconstruction: Reconstruction) -> None:
         """Show a reconstruction unless a newer one arrives first; its arrays must not be modified afterwards."""
@@ -215,7 +226,7 @@ class WebPreview:
         """Save a snapshot that was shown; see `sci_stream.web.controls.Controls`."""
         reconstruction = self._newest_reconstruction("There is no snapshot to save")
         if series is not None and (reconstruction.id.series, reconstruction.id.seq) != (series, seq):
-            reconstruction = self._shown_reconstruction(series, seq)
+            reconstruction = self.find_shown(series, seq)
         return str(save_still(self.options.stills, reconstruction, self._tone))
 
     def switch_recording(self, on: bool, who: str) -> Future[str]:
@@ -236,7 +247,22 @@ class WebPreview:
             raise InputError(otherwise, hint="Wait for the first video.")
         return newest.reconstruction
 
-    def _shown_reconstruction(self, series: str, seq: int | None) -> Reconstruction:
+    # --- sci_stream.web.downloads.PictureSource
+
+    @property
+    def recordings(self) -> Path:
+        """Folder of the recordings."""
+        return self.options.recordings
+
+    @property
+    def open_recording(self) -> str:
+        """Name of the file that is being written, ``""`` if none."""
+        recording = self._hub.status.get("recording") or {}
+        is_open = recording.get("state") in {"recording", "closing"}
+        return Path(str(recording.get("file", ""))).name if is_open else ""
+
+    def find_shown(self, series: str, seq: int | None) -> Reconstruction:
+        """Return a snapshot that was shown; see `sci_stream.web.downloads.PictureSource`."""
         with self._changed:
             shown = list(self._recent)
         found = next((each for each in reversed(shown) if (each.id.series, each.id.seq) == (series, seq)), None)
@@ -279,9 +305,9 @@ class WebPreview:
             except RuntimeError:
                 _LOG.debug("The event loop of the live page has ended")
 
-    def _encode_for_new_viewer(self) -> None:
+    def _encode_for_new_viewer(self, viewer: Viewer) -> None:
         with self._changed:
-            if self._hub.latest is None:
+            if self._hub.picture_for(viewer) is None:
                 self._shown = None
             self._changed.notify_all()
 
@@ -314,23 +340,40 @@ class WebPreview:
         while (wanted := self._next()) is not None:
             newest, tone = wanted
             try:
-                picture = encode_picture(
+                rendered = render_snapshot(
                     newest.reconstruction,
                     self._pictures,
                     newest.time_ns,
                     tone=tone,
                     quality=options.jpeg_quality,
                     most_px=options.most_px,
-                    bit_depth=self._bit_depth,
+                    bit_depth=self.bit_depth,
                 )
+                pictures = self._encoded_pictures(rendered)
             except Exception:  # an image that cannot be encoded must not end the preview
                 self._failures += 1
                 _LOG.exception("Snapshot %d cannot be shown", newest.reconstruction.id.seq)
                 continue
             self._pictures += 1
             self._encoded += 1
-            self._hub.show(picture)
+            self.archive.add(pictures.get(H264) or pictures[JPEG])
+            self._hub.show(pictures)
             self._wake()
+
+    def _encoded_pictures(self, rendered: RenderedSnapshot) -> dict[str, Picture]:
+        """Encode as H.264 where it is available, and as JPEG for viewers that need it."""
+        pictures: dict[str, Picture] = {}
+        if self._h264 is not None:
+            try:
+                codec, units = self._h264.encode(rendered.frames, self._hub.interval_s)
+            except Exception:  # a missing or failing encoder costs bandwidth, not the picture
+                self._h264, self._hub.offers_h264 = None, False
+                _LOG.exception("H.264 failed: the page continues with JPEG")
+            else:
+                pictures[H264] = Picture(rendered.header, codec, tuple(units), rendered.coded)
+        if not pictures or self._hub.wants(JPEG):
+            pictures[JPEG] = jpeg_picture(rendered, self.options.jpeg_quality)
+        return pictures
 
 
 def _size(reconstruction: Reconstruction) -> int:

@@ -6,13 +6,11 @@ import json
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any
 
-import cv2
 import numpy as np
 
 from sci_stream.errors import InputError, StorageError
-from sci_stream.imaging.rendering import render
+from sci_stream.imaging.rendering import encode_png, render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import JsonObject, Reconstruction
 
@@ -75,21 +73,14 @@ def _publish(scratch: Path, folder: Path, name: str) -> Path:
 
 def _write(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> None:
     for number, frame in enumerate(render(reconstruction.video, reconstruction.bayer, tone)):
-        _write_png(folder / f"frame_{number:02d}.png", frame if frame.ndim == 2 else frame[..., ::-1])
+        (folder / f"frame_{number:02d}.png").write_bytes(encode_png(frame))
     arrays = {"video": reconstruction.video}
     if reconstruction.counts is not None:
         arrays["counts"] = reconstruction.counts
         if reconstruction.counts.dtype in (np.uint8, np.uint16):
-            _write_png(folder / "coded.png", reconstruction.counts)
+            (folder / "coded.png").write_bytes(encode_png(reconstruction.counts))
     np.savez_compressed(folder / "data.npz", allow_pickle=False, **arrays)
     (folder / "snapshot.json").write_text(json.dumps(_describe(reconstruction, tone), indent=2) + "\n")
-
-
-def _write_png(path: Path, image: np.ndarray[Any, np.dtype[Any]]) -> None:
-    done, data = cv2.imencode(".png", image)
-    if not done:
-        raise OSError(f"{path.name} cannot be encoded")
-    path.write_bytes(bytes(data))
 
 
 def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> JsonObject:

@@ -74,7 +74,11 @@ def preview_options(rig: Rig) -> PreviewOptions:
         tone=tone_settings(section),
         jpeg_quality=section.jpeg_quality,
         stale_s=section.stale_after_s,
+        most_viewers=section.most_viewers,
+        recordings=Path(rig.record.folder),
         stills=Path(rig.record.folder) / "stills",
+        archive_bytes=section.history_mib << 20,
+        h264_mbit_per_s=section.h264_mbit_per_s,
     )
 
 

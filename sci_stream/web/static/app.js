@@ -1,6 +1,7 @@
 // The live page. Each module says what it does; here they are put together.
 
 import { state } from "./page.js";
+import { probe } from "./decode.js";
 import { connect, fetchHistory } from "./link.js";
 import * as player from "./player.js";
 import * as controls from "./controls.js";
@@ -10,7 +11,8 @@ import { histograms, remember, strip } from "./charts.js";
 import { showHeader, showStatus } from "./readouts.js";
 import { countLosses, hostNowMs, judge } from "./verdict.js";
 
-function takePicture(header, bitmaps) {
+function takePicture(made) {
+  const { header } = made;
   const again = state.header?.published_ns === header.published_ns;
   if (!again) {
     const now = performance.now();
@@ -23,7 +25,7 @@ function takePicture(header, bitmaps) {
     state.arrivalMs = now;
   }
   state.header = header;
-  player.take(header, bitmaps);
+  player.take(made);
   judge();
 }
 
@@ -68,6 +70,7 @@ controls.start();
 keys.start();
 showStatus();
 judge();
+await probe();
 connect({ picture: takePicture, status: takeStatus, changed });
 setInterval(judge, 250);
 setInterval(drawStrip, 1000);

@@ -1,20 +1,23 @@
 // The connection to the sink node: pictures and status come in, acknowledgements and requests go out.
 
 import { state } from "./page.js";
+import { decode, split, wanted } from "./decode.js";
 
-const MESSAGE_VERSION = 1;
+const FULL = 1013;  // the close code of a sink node that has all the viewers that it admits
 const RETRY_MS = [250, 500, 1000, 2000];
 
 export function connect({ picture, status, changed }) {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const socket = new WebSocket(`${scheme}://${location.host}/live`);
+  const codec = wanted();
+  const socket = new WebSocket(`${scheme}://${location.host}/live?codec=${codec}`);
   socket.binaryType = "arraybuffer";
   socket.onopen = () => {
-    Object.assign(state, { connected: true, everConnected: true, connectedMs: performance.now(), heardMs: performance.now(), retries: 0 });
+    Object.assign(state, { connected: true, everConnected: true, connectedMs: performance.now(), heardMs: performance.now(), refused: "" });
     changed(true);
   };
-  socket.onclose = () => {
+  socket.onclose = (event) => {
     state.connected = false;
+    state.refused = event.code === FULL ? event.reason : "";
     changed(false);
     setTimeout(() => connect({ picture, status, changed }), RETRY_MS[Math.min(state.retries++, RETRY_MS.length - 1)]);
   };
@@ -22,29 +25,40 @@ export function connect({ picture, status, changed }) {
   let work = Promise.resolve();
   socket.onmessage = (event) => {
     state.heardMs = performance.now();
-    work = work.then(() => take(socket, event.data, { picture, status })).catch((error) => console.error(error));
+    work = work.then(() => take(socket, event.data, { picture, status })).catch((error) => {
+      if (wanted() === codec) console.error(error);
+      else socket.close();  // H.264 failed here: again, with JPEG
+    });
   };
 }
 
 async function take(socket, data, { picture, status }) {
-  if (typeof data === "string") { status(JSON.parse(data)); return; }
-  const { header, images } = split(data);
+  if (typeof data === "string") {
+    const message = JSON.parse(data);
+    report = message.status ?? merged(report, message.changes);
+    state.retries = 0;
+    status({ now_ns: message.now_ns, status: report });
+    return;
+  }
   try {
-    if (header.v !== MESSAGE_VERSION) throw new Error(`message version ${header.v}; reload the page`);
-    const bitmaps = await Promise.all(images.map((jpeg) => createImageBitmap(new Blob([jpeg], { type: "image/jpeg" }))));
-    picture(header, bitmaps);
+    picture(await decode(data));
   } finally {
     // Only now may the next come: a slow browser is sent fewer, never older ones.
-    if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ ack: header.number }));
+    if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ ack: split(data).header.number }));
   }
 }
 
-function split(buffer) {
-  const length = new DataView(buffer).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  let offset = 4 + length;
-  const images = header.sizes.map((size) => { const part = new Uint8Array(buffer, offset, size); offset += size; return part; });
-  return { header, images };
+let report = {};
+
+// A status with its differences (RFC 7396): null takes a member away.
+function merged(old, changes) {
+  const made = { ...old };
+  for (const [key, value] of Object.entries(changes)) {
+    if (value === null) delete made[key];
+    else if (typeof value === "object" && !Array.isArray(value)) made[key] = merged(typeof old[key] === "object" && !Array.isArray(old[key]) ? old[key] : {}, value);
+    else made[key] = value;
+  }
+  return made;
 }
 
 // Ask the sink node for something. Throws an Error with its words if it refuses.
@@ -60,6 +74,13 @@ export async function ask(name, body = {}) {
   }
   if (!answer.ok) throw new Error(answer.error);
   return answer;
+}
+
+// Fetch something. Throws an Error with the sink node's words if it refuses.
+export async function get(path, parameters = {}) {
+  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`).catch(() => { throw new Error("The sink node does not answer."); });
+  if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? `HTTP ${response.status}`);
+  return response;
 }
 
 export async function fetchHistory() {

@@ -23,9 +23,8 @@ state.playing = true;
 const fps = () => Number(el("rate").value);
 
 // A picture has come: show it now, after the one before has been played, or never if the viewer looks at that one.
-export function take(header, bitmaps) {
-  const made = { header, coded: header.coded ? bitmaps.pop() : null, frames: bitmaps };
-  if (player.shown && player.shown.header.published_ns === header.published_ns) { replace(made); return; }
+export function take(made) {
+  if (player.shown && player.shown.header.published_ns === made.header.published_ns) { replace(made); return; }
   if (!state.playing && player.shown) { release(made); return; }
   if (fps() && player.shown && !player.played) {
     release(player.waiting);

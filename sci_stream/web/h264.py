@@ -1,0 +1,146 @@
+"""H.264 for the live page: every snapshot begins with a key frame, so that each can be sent, skipped and kept alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import InputError
+from sci_stream.optional import require_optional
+
+# Visually close to JPEG at quality 85 (`sci-stream bench page`); the bit rate is bounded below.
+_CRF = 20
+# A second of video: a scene cut may take it, and the next snapshots pay it back.
+_BUFFER_S = 1.0
+# The bound holds for the pace that the encoder was given: it starts again if the pace has changed by more than this.
+_PACE_CHANGE = 1.3
+_SPS = 7
+
+U8 = npt.NDArray[np.uint8]
+
+
+def available() -> bool:
+    """Return whether PyAV is installed (extra ``video``)."""
+    return find_spec("av") is not None
+
+
+class SnapshotEncoder:
+    """Encode the frames of one snapshot after the other. Used from one thread.
+
+    Parameters
+    ----------
+    mbit_per_s
+        Upper bound of the bit rate, averaged over a second.
+    """
+
+    def __init__(self, mbit_per_s: float) -> None:
+        self._av = require_optional("av", "video", "H.264 on the live page")
+        self._bits_per_s = mbit_per_s * 1e6
+        self._context: Any = None
+        self._made_for: tuple[int, ...] = ()
+        self._fps = 0.0
+        self._pts = 0
+
+    def encode(self, frames: U8, interval_s: float) -> tuple[str, list[bytes]]:
+        """Encode a snapshot: (B, H, W) grey or (B, H, W, 3) RGB; odd sides are padded to even ones.
+
+        Returns
+        -------
+        The codec as browsers name it, such as ``"avc1.64001f"``, and one Annex B access unit per frame.
+        """
+        frames = _even(frames)
+        fps = float(np.clip(len(frames) / interval_s, 1.0, 1000.0))
+        pace = max(fps, self._fps) / max(min(fps, self._fps), 1e-9)
+        if self._context is None or self._made_for != frames.shape or pace > _PACE_CHANGE:
+            self._context, self._made_for, self._fps = self._make(frames.shape, fps), frames.shape, fps
+        units: list[bytes] = []
+        for index, image in enumerate(frames):
+            frame = self._av.VideoFrame.from_ndarray(image, format="gray" if image.ndim == 2 else "rgb24")
+            frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
+            frame.pts, self._pts = self._pts, self._pts + 1
+            if index == 0:
+                frame.pict_type = self._av.video.frame.PictureType.I
+            units.extend(bytes(packet) for packet in self._context.encode(frame))
+        if len(units) != len(frames):
+            raise ValueError(f"the encoder returned {len(units)} access units for {len(frames)} frames")
+        return codec_name(units[0]), units
+
+    def _make(self, shape: tuple[int, ...], fps: float) -> Any:
+        rate = Fraction(fps).limit_denominator(1000)
+        context = self._av.CodecContext.create("libx264", "w")
+        context.height, context.width = shape[1:3]
+        context.pix_fmt, context.framerate, context.time_base = "yuv420p", rate, 1 / rate
+        context.thread_count = 1
+        kbit = max(1, round(self._bits_per_s / 1000))
+        context.options = {
+            "preset": "superfast",
+            "tune": "zerolatency",  # no look-ahead: every frame leaves the encoder at once
+            "crf": str(_CRF),
+            "forced-idr": "1",
+            "x264-params": f"keyint=infinite:scenecut=0:repeat-headers=1:vbv-maxrate={kbit}"
+            f":vbv-bufsize={round(kbit * _BUFFER_S)}:colorprim=bt709:transfer=bt709:colormatrix=bt709:range=tv",
+        }
+        context.open()
+        return context
+
+
+def _even(frames: U8) -> U8:
+    edges = [(0, 0), (0, frames.shape[1] % 2), (0, frames.shape[2] % 2), (0, 0)][: frames.ndim]
+    return np.ascontiguousarray(np.pad(frames, edges, mode="edge"))
+
+
+def codec_name(unit: bytes) -> str:
+    """Return the codec of an access unit with parameter sets, ``avc1.PPCCLL``."""
+    start = 0
+    while (start := unit.find(b"\0\0\1", start)) >= 0:
+        start += 3
+        if unit[start] & 31 == _SPS:
+            return "avc1." + unit[start + 1 : start + 4].hex()
+    raise ValueError("the access unit has no sequence parameter set")
+
+
+def decode(units: Sequence[bytes], height: int, width: int) -> U8:
+    """Decode the access units of one snapshot to (B, height, width, 3) RGB, without the padding."""
+    av = require_optional("av", "video", "Reading kept video")
+    context = av.CodecContext.create("h264", "r")
+    context.thread_count = 1
+    context.flags |= av.codec.context.Flags.low_delay
+    found = []
+    for unit in [*units, None]:
+        packet = av.Packet(unit) if unit is not None else None
+        found += [frame.to_ndarray(format="rgb24") for frame in context.decode(packet)]
+    return np.stack(found)[:, :height, :width]
+
+
+def write_mp4(
+    path: Path, snapshots: Sequence[tuple[int, Sequence[bytes]]], height: int, width: int, period_ms: float
+) -> None:
+    """Write snapshots, ``(time_ms, access units)``, as MP4 at their true times, without encoding again.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if not snapshots:
+        raise InputError("There is no video of that time", hint="Choose a longer time.")
+    av = require_optional("av", "video", "MP4")
+    # Players in browsers want the index first.
+    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream("libx264", rate=1000)
+        stream.height, stream.width, stream.pix_fmt = height + height % 2, width + width % 2, "yuv420p"
+        stream.time_base = Fraction(1, 90_000)
+        begin_ms, last = snapshots[0][0], -1
+        for time_ms, units in snapshots:
+            for index, unit in enumerate(units):
+                packet = av.Packet(unit)
+                at = max(last + 1, round(((time_ms - begin_ms) + index * period_ms / len(units)) * 90))
+                packet.pts = packet.dts = last = at
+                packet.time_base, packet.stream, packet.is_keyframe = Fraction(1, 90_000), stream, index == 0
+                container.mux(packet)

@@ -1,0 +1,136 @@
+"""Values and statistics of a region of a snapshot, at the sensor's resolution and without tone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import cv2
+import numpy as np
+
+from sci_stream.errors import InputError
+from sci_stream.imaging.rendering import encode_png, render
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import Array, JsonObject, Reconstruction
+
+_MOST_VALUES = 64 * 64
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A rectangle of the sensor: its first column and row, and its size, px."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def of(self, image: Array) -> Array:
+        """Return the region of an image.
+
+        Raises
+        ------
+        InputError
+            If none of it lies in the image.
+        """
+        x, y = max(self.x, 0), max(self.y, 0)
+        part = image[..., y : self.y + self.height, x : self.x + self.width]
+        if part.size == 0:
+            height, width = image.shape[-2:]
+            raise InputError("The region is outside the picture", expected=f"within {width}×{height}", got=f"{self}")
+        return part
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Statistics of the finite pixels of a region."""
+
+    mean: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, values: Array) -> Statistics:
+        """Return the statistics of values, all None if none is finite."""
+        finite = values[np.isfinite(values)].astype(np.float64)
+        if not finite.size:
+            return cls(None, None, None, None)
+        figures = (finite.mean(), finite.std(), finite.min(), finite.max())
+        return cls(*(float(f"{value:.6g}") for value in figures))
+
+
+def describe_region(
+    reconstruction: Reconstruction, frame: int, region: Region | None, bit_depth: int | None
+) -> JsonObject:
+    """Return the statistics of a region of a frame (``video``, 0–1) and of the coded snapshot (``counts``, DN).
+
+    ``focus`` is a figure to maximise while focusing; see `focus_figure`. ``saturated`` is a fraction of the pixels.
+    """
+    video = reconstruction.video[_frame(reconstruction, frame)]
+    counts = reconstruction.counts
+    if region is not None:
+        video = region.of(video)
+        counts = None if counts is None else region.of(counts)
+    found: JsonObject = {
+        "video": asdict(Statistics.of(video)),
+        "focus": focus_figure(video, mosaic=reconstruction.bayer is not None),
+        "counts": None,
+        "saturated": None,
+    }
+    if counts is not None:
+        found["counts"] = asdict(Statistics.of(counts))
+        if bit_depth is not None and counts.dtype.kind in "iu":
+            found["saturated"] = float(np.mean(counts >= (1 << bit_depth) - 1))
+    return found
+
+
+def focus_figure(image: Array, *, mosaic: bool) -> float | None:
+    """Return the mean squared gradient (Tenengrad) over the squared mean: independent of exposure; None if too small.
+
+    Krotkov, *Focusing*, IJCV 1988. A mosaic is judged by the first of its colours alone.
+    """
+    plane = np.nan_to_num((image[::2, ::2] if mosaic else image).astype(np.float32))
+    mean = float(plane.mean()) if plane.size else 0.0
+    if min(plane.shape) < 3 or mean <= 0:
+        return None
+    dx = cv2.Sobel(plane, cv2.CV_32F, 1, 0, scale=1 / 8)
+    dy = cv2.Sobel(plane, cv2.CV_32F, 0, 1, scale=1 / 8)
+    return float(f"{1e4 * float(np.mean(dx * dx + dy * dy)) / mean**2:.5g}")
+
+
+def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> JsonObject:
+    """Return the values of a small region: ``video`` as rows of 0–1, ``counts`` as rows of DN or None.
+
+    Raises
+    ------
+    InputError
+        If the region is too large or outside the picture.
+    """
+    if region.width * region.height > _MOST_VALUES:
+        raise InputError("Too many pixel values", expected=f"at most {_MOST_VALUES}", got=region.width * region.height)
+    video = region.of(reconstruction.video[_frame(reconstruction, frame)]).astype(np.float64)
+    counts = None if reconstruction.counts is None else region.of(reconstruction.counts)
+    return {
+        "x": max(region.x, 0),
+        "y": max(region.y, 0),
+        "video": [[_number(value) for value in row] for row in np.round(video, _DIGITS).tolist()],
+        "counts": None if counts is None else [[_number(value) for value in row] for row in counts.tolist()],
+    }
+
+
+def frame_png(reconstruction: Reconstruction, frame: int, tone: ToneSettings) -> bytes:
+    """Return a frame as it is shown, at the sensor's resolution, as PNG."""
+    index = _frame(reconstruction, frame)
+    return encode_png(render(reconstruction.video[index : index + 1], reconstruction.bayer, tone)[0])
+
+
+def _frame(reconstruction: Reconstruction, frame: int) -> int:
+    n = len(reconstruction.video)
+    if not 0 <= frame < n:
+        raise InputError("The snapshot has no such frame", expected=f"0 to {n - 1}", got=frame)
+    return frame
+
+
+def _number(value: float) -> float | None:
+    return value if np.isfinite(value) else None

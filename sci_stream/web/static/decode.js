@@ -1,0 +1,68 @@
+// Messages into pictures: JPEG everywhere, H.264 where the browser has WebCodecs (a secure context: https or this machine).
+
+const MESSAGE_VERSION = 2;
+const PROBE = "avc1.640028";  // High profile, level 4.0: what the sink node encodes up to 1920×1080
+
+let codec = "jpeg";
+let decoder = null, configured = "", decoded = [], failure = null;
+let work = Promise.resolve();  // one snapshot after the other: they share the decoder
+
+// What to ask the sink node for.
+export const wanted = () => codec;
+
+// Find out what the browser decodes. A browser whose H.264 has failed before is asked no more.
+export async function probe() {
+  if (!("VideoDecoder" in window) || sessionStorage.getItem("codec") === "jpeg") return;
+  const { supported } = await VideoDecoder.isConfigSupported({ codec: PROBE }).catch(() => ({ supported: false }));
+  if (supported) codec = "h264";
+}
+
+function giveUpH264() {
+  codec = "jpeg";
+  sessionStorage.setItem("codec", "jpeg");
+}
+
+export function split(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  if (header.v !== MESSAGE_VERSION) throw new Error(`message version ${header.v}; reload the page`);
+  let offset = 4 + length;
+  const parts = header.sizes.map((size) => { const part = new Uint8Array(buffer, offset, size); offset += size; return part; });
+  return { header, parts };
+}
+
+// Decode a message to { header, frames, coded }; coded is null if it was not sent.
+export async function decode(buffer) {
+  const { header, parts } = split(buffer);
+  const coded = header.coded ? await jpeg(parts.pop()) : null;
+  const frames = header.codec === "jpeg" ? await Promise.all(parts.map(jpeg)) : await (work = work.catch(() => {}).then(() => h264(header, parts)));
+  return { header, frames, coded };
+}
+
+const jpeg = (part) => createImageBitmap(new Blob([part], { type: "image/jpeg" }));
+
+async function h264({ codec: name, shown_px: [width, height] }, units) {
+  try {
+    if (configured !== name || decoder.state !== "configured") configure(name);
+    decoded = [];
+    units.forEach((data, i) => decoder.decode(new EncodedVideoChunk({ type: i ? "delta" : "key", timestamp: i, data })));
+    await decoder.flush();  // the next snapshot begins with a key frame
+    if (failure) throw failure;
+    if (decoded.length !== units.length) throw new Error(`${decoded.length} of ${units.length} frames decoded`);
+    return await Promise.all(decoded);
+  } catch (error) {
+    giveUpH264();
+    configured = "";
+    throw error;
+  }
+  // An odd row or column was padded. A VideoFrame holds one of the decoder's few buffers: copy, and close it at once.
+  function configure() {
+    failure = null;
+    decoder = new VideoDecoder({
+      output: (frame) => decoded.push(createImageBitmap(frame, 0, 0, width, height).finally(() => frame.close())),
+      error: (error) => { failure = error; },
+    });
+    decoder.configure({ codec: name, optimizeForLatency: true });
+    configured = name;
+  }
+}
