@@ -4,7 +4,7 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples
+RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples tests/bench/pipeline
 
 .PHONY: demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
 

@@ -283,6 +283,9 @@ def bench_speed(
     if threads:
         torch.set_num_threads(threads)
     network, make = _denoisers(denoiser, weights, on, Precision(precision))
+    if against is not None and (network is None or weights is None):
+        raise ConfigError("--against needs a trained network", expected="--weights, with ffdnet or ffdnet-lite")
+    taken = [] if against is None else time_to_quality.read_shots(against, shots)
     prior = make(None)
     settings = default_settings(on, denoiser)
     progress = _progress()
@@ -295,10 +298,7 @@ def bench_speed(
         solve_times.time_chunks(make, on, chosen[0], progress) if chunks and chosen and network is not None else ()
     )
     reach = None
-    if against is not None:
-        if network is None or weights is None:
-            raise ConfigError("--against needs a trained network", expected="--weights, with ffdnet or ffdnet-lite")
-        taken = time_to_quality.read_shots(against, shots)
+    if against is not None and network is not None:
         reach = time_to_quality.time_to_reach(taken, network, prior, settings, device=on, progress=progress)
     used = solver_settings(prior.name, weights, timed)
     result = speed_result(speeds, used, describe_device(on), chunks=by_chunk, reach=reach)

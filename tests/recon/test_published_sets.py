@@ -71,7 +71,7 @@ def test_gap_tv_reaches_published_psnr_on_crash(data_dir: Path) -> None:
 
 
 def test_twelve_ffdnet_iterations_on_crop_beat_gap_tv(data_dir: Path) -> None:
-    benchmark = Benchmark(data_dir / "benchmark" / "traffic48_cacti.mat", crop=128)
+    benchmark = Benchmark(data_dir / "benchmark" / "traffic48_cacti.mat", crop=96)
     (learnt,) = _solve(benchmark, "ffdnet", _weights(data_dir), 10, [1])
     (classical,) = _solve(benchmark, "tv", None, 24, [1], along_time=False)
     assert learnt.psnr_db is not None

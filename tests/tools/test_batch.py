@@ -260,15 +260,12 @@ def test_batch_command_runs_and_resumes(recordings: list[Path], tmp_path: Path) 
     (tmp_path / "manifest.txt").write_text("shelf/run00[01].h5\n")
     command = [sys.executable, "-P", "-m", "sci_stream", "batch", "manifest.txt", "--out", "out", "--device", "cpu"]
     command += ["--workers", "1", "--threads", "1", "--dashboard", "", "--json"]
-
-    def states() -> list[str]:
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return sorted(json.loads(line)["state"] for line in done.stdout.splitlines())
-
-    assert states() == ["done", "done"]
-    (tmp_path / "out" / "run000.h5").unlink()
-    assert states() == ["done", "present"]
+    (earlier,) = run_jobs(plan_jobs(recordings[:1], tmp_path / "out", ReplayPlan(device="cpu")))
+    assert earlier.state is JobState.DONE
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {Path(line["out"]).name: line["state"] for line in lines} == {"run000.h5": "present", "run001.h5": "done"}
 
 
 def test_slurm_array_job_replays_its_line_of_the_manifest(recordings: list[Path], tmp_path: Path) -> None:
@@ -279,15 +276,12 @@ def test_slurm_array_job_replays_its_line_of_the_manifest(recordings: list[Path]
     environment = {**os.environ, "MANIFEST": str(tmp_path / "manifest.txt"), "OUT": str(tmp_path / "out")}
     environment |= {"SCI_STREAM": str(sci), "SLURM_ARRAY_TASK_ID": "3"}
 
-    def submit() -> dict:
-        done = subprocess.run(
-            ["bash", SLURM / "replay.sbatch"],
-            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout)
-
-    assert (submit()["state"], submit()["state"]) == ("done", "present")
+    done = subprocess.run(
+        ["bash", SLURM / "replay.sbatch"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["state"] == "done"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run002.h5"]
 
 

@@ -17,7 +17,7 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.wire import Dropped, Heartbeat, Limits, Message, Reason, SeriesEnd, decode, encode
 from sci_stream.wire.schema import KINDS
-from tests.hostile_messages import HostileCase, good_frames, hostile_messages, with_header
+from tests.hostile_messages import good_frames, hostile_messages, with_header
 from tests.wire_samples import samples
 
 CORPUS = list(hostile_messages())
@@ -104,13 +104,17 @@ shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
 def test_any_snapshot_round_trips(counts: np.ndarray[Any, Any], data: st.DataObject) -> None:
     big = st.integers(0, 2**63 - 1)
     snapshot = Snapshot(
-        SnapshotId(data.draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}", fullmatch=True)), 0, data.draw(big)),
+        SnapshotId(
+            data.draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}", fullmatch=True)),
+            0,
+            data.draw(st.integers(0, 2**48 - 1)),
+        ),
         counts,
         "c0ffee",
         data.draw(st.integers(1, 65536)),
         data.draw(big),
         camera_time_ns=data.draw(st.none() | big),
-        camera_clock=data.draw(st.text(max_size=256).filter(lambda text: text.isprintable())),
+        camera_clock=data.draw(st.text(st.characters().filter(str.isprintable), max_size=256)),
     )
     received = decode([bytes(frame) for frame in encode(snapshot)])
     assert isinstance(received, Snapshot)
@@ -122,12 +126,13 @@ def test_any_snapshot_round_trips(counts: np.ndarray[Any, Any], data: st.DataObj
 # --- refusals
 
 
-@pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
-def test_hostile_message_is_refused_for_its_reason(case: HostileCase) -> None:
-    with pytest.raises(WireError) as caught:
-        decode(case.frames)
-    assert caught.value.reason == case.reason
-    assert len(str(caught.value)) < 600
+def test_every_hostile_message_is_refused_for_its_reason() -> None:
+    for case in CORPUS:
+        with pytest.raises(WireError) as caught:
+            decode(case.frames)
+        assert caught.value.reason == case.reason, case.name
+        assert len(str(caught.value)) < 600, case.name
+    assert len(CORPUS) > 1500
 
 
 def test_corpus_covers_every_reason_with_unique_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from sci_stream.bench.environment import matrix_rate
+from sci_stream.bench.speed import solve_times
 from sci_stream.bench.speed.report import plot_figures, speed_result
 from sci_stream.bench.speed.solve_times import SIZES, Size, SizeSpeed, Speeds, flop_per_pixel, parse_sizes
 from sci_stream.bench.speed.time_to_quality import LADDER, read_shots, time_to_reach
@@ -23,6 +25,11 @@ from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.settings import SolverSettings
 
 LITE = str(shipped_weights("ffdnet-lite"))
+
+
+@pytest.fixture(autouse=True)
+def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve_times, "matrix_rate", functools.partial(matrix_rate, size=256))
 
 
 def _run(tmp_path: Path, *arguments: str) -> dict[str, object]:

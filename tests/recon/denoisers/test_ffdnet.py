@@ -166,16 +166,25 @@ def test_float16_survives_extreme_values() -> None:
     assert bool(denoise(x, 0.1).isfinite().all())
 
 
-@pytest.mark.parametrize(("file", "published_db"), [("kair_ffdnet_gray.pth", 30.43), ("ipol_net_gray.pth", 30.47)])
-def test_published_weights_reach_published_psnr(data_dir: Path, file: str, published_db: float) -> None:
-    # A wrong order of sub-pixels or a σ map in the wrong place would cost decibels.
+@pytest.mark.parametrize(
+    ("file", "images", "expected_db"),
+    [
+        ("kair_ffdnet_gray.pth", 7, 30.30),
+        ("ipol_net_gray.pth", 7, 30.34),
+        pytest.param("kair_ffdnet_gray.pth", 12, 30.43, marks=pytest.mark.slow),
+        pytest.param("ipol_net_gray.pth", 12, 30.47, marks=pytest.mark.slow),
+    ],
+)
+def test_published_weights_reach_published_psnr(data_dir: Path, file: str, images: int, expected_db: float) -> None:
+    # A wrong order of sub-pixels or a σ map in the wrong place would cost decibels. Published are the means over all
+    # twelve images; the seven small ones, a quarter of the work, have the other means in the same run.
     denoise = FfdnetDenoiser(load_ffdnet(data_dir / "weights" / file), CPU)
     sigma, scores = 25 / 255, []
     generator = torch.Generator().manual_seed(0)
-    for path in sorted((data_dir / "test" / "set12").glob("*.png")):
+    for path in sorted((data_dir / "test" / "set12").glob("*.png"))[:images]:
         truth = torch.from_numpy(cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)).float()[None] / 255
         noisy = truth + sigma * torch.randn(truth.shape, generator=generator)
         with torch.inference_mode():
             scores.append(psnr(denoise(noisy, sigma), truth))
-    assert len(scores) == 12
-    assert sum(scores) / 12 == pytest.approx(published_db, abs=0.05)
+    assert len(scores) == images
+    assert sum(scores) / images == pytest.approx(expected_db, abs=0.05)
