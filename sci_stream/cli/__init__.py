@@ -7,7 +7,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from sci_stream import __version__
@@ -22,7 +21,7 @@ from sci_stream.cli import (
     solve,
     training,
 )
-from sci_stream.cli.common import app, state
+from sci_stream.cli.common import app, new_console, state
 from sci_stream.errors import SciStreamError
 from sci_stream.nodes.runtime.logs import logs_json
 
@@ -65,5 +64,5 @@ def main() -> None:
         if logs_json():
             logging.getLogger("sci_stream").error(str(error))
         else:
-            Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_status)

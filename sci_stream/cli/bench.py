@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from sci_stream.cli.common import Device, JsonPath, app, table_console
+from sci_stream.cli.common import Device, JsonPath, app, new_console, table_console
 from sci_stream.errors import ConfigError, LedgerError
 from sci_stream.model import Policy
 
@@ -40,7 +39,7 @@ def _show(result: BenchResult, json_path: Path | None, more: Iterable[ResultTabl
 
 def _progress() -> Callable[[str], None]:
     """Return what prints a line of progress, on standard error."""
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     return lambda line: console.print(line, highlight=False, markup=False)
 
 

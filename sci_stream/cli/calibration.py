@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import JsonPath, RigPath, app, state, table_console
+from sci_stream.cli.common import JsonPath, RigPath, app, new_console, state, table_console
 from sci_stream.errors import CalibrationError, ConfigError, StorageError
 from sci_stream.model import BayerPhase, JsonObject
 
@@ -88,7 +88,7 @@ def calibrate(
         exposure_ns=round(exposure_us * 1000) or None,
         gain_db=gain_db,
     )
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     with _Operator(console) as operator:
         try:
             calibration, measured = take(camera, plan, operator.ask, operator.progress)
@@ -275,12 +275,12 @@ def _finish(
     picture = report or path.with_suffix(".png")
     write_report(picture, path.name, calibration, figures, measured)
     written = f"{path} and {picture}; [calibration] file = {json.dumps(str(path))}" if wrote else str(picture)
-    Console().print(f"wrote {escape(written)}", highlight=False, soft_wrap=True)
+    new_console().print(f"wrote {escape(written)}", highlight=False, soft_wrap=True)
 
 
 def _print(figures: list[QualityFigure]) -> None:
     colours = {"ok": "green", "warn": "yellow", "bad": "bold red"}
-    console = Console()
+    console = new_console()
     for figure in figures:
         word = figure.verdict.value
         console.print(

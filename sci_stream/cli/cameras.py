@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sci_stream.cli.common import app, state, table_console
+from sci_stream.cli.common import app, new_console, state, table_console
 from sci_stream.errors import CameraError, ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def grab(
     if form not in ("npy", "tiff", "png"):
         raise ConfigError("Unknown --format", expected="npy, tiff or png", got=form)
     _, made = _camera(camera, rig, cti, driver)
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
 
     def opened(found: CameraCapabilities) -> None:
         size = f"{found.height_px}×{found.width_px} {found.pixel_format}"
@@ -160,7 +159,7 @@ def _save(path: Path, driver: str, options: Any) -> None:
         path.write_text(text.replace("]]\n", "],\n]\n"))
     except OSError as error:
         raise StorageError(f"Cannot write {path}", got=error.strerror) from None
-    Console(stderr=True).print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+    new_console(stderr=True).print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
 
 
 def _print_json(value: Any) -> None:

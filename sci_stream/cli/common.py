@@ -30,21 +30,26 @@ JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures
 state = {"verbose": False}
 
 
+def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Return a console that prints texts as they are: in names like ``a:b:c``, rich would show ``:b:`` as a symbol."""
+    return Console(stderr=stderr, width=width, emoji=False)
+
+
 def table_console() -> Console:
     """Return the console for tables: as wide as the terminal, or wide enough for tables without one."""
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
+    console = new_console()
+    return console if console.is_terminal else new_console(width=120)
 
 
 def say(line: str) -> None:
     """Print a line for a person, on standard error."""
-    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+    new_console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress where a person watches; yields the function to report it: done, of how many."""
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sci_stream.cli.common import RigPath, app, table_console
+from sci_stream.cli.common import RigPath, app, new_console, table_console
 from sci_stream.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def control(
             node, name, value = wanted(running.nodes(), target, text)
             for changed, values in running.set(node, **{name: value}).items():
                 for key, now in values.items():
-                    Console().print(f"{escape(changed)}.{escape(key)} = {_shown(now)}", highlight=False)
+                    new_console().print(f"{escape(changed)}.{escape(key)} = {_shown(now)}", highlight=False)
         case ["do", node, action]:
-            Console().print(escape(running.do(node, action) or "done"), highlight=False)
+            new_console().print(escape(running.do(node, action) or "done"), highlight=False)
         case others:
             expected = "list, set NODE.NAME VALUE, or do NODE ACTION"
             raise InputError("Unknown control command", expected=expected, got=" ".join(others))

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import app
+from sci_stream.cli.common import app, new_console
 
 keys_app = typer.Typer(help="CURVE keys of a rig's hosts.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
@@ -30,7 +29,7 @@ def new(file: KeyFile = None) -> None:
 
     path = _key_file(file)
     public = make_key_pair(path)
-    Console(stderr=True).print(
+    new_console(stderr=True).print(
         f"secret key: {escape(str(path))}, readable by this user only. Public key, for the other hosts:",
         highlight=False,
     )
@@ -59,4 +58,4 @@ def allow(
 
     path = (allowed or SecuritySection().allowed).expanduser()
     words = "may connect" if allow_key(path, key, name) else "was already on the list"
-    Console(stderr=True).print(f"{escape(name)} {words}: {escape(str(path))}", highlight=False)
+    new_console(stderr=True).print(f"{escape(name)} {words}: {escape(str(path))}", highlight=False)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, app, progress_bar, say, state, table_console
+from sci_stream.cli.common import Device, app, new_console, progress_bar, say, state, table_console
 from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
 
@@ -34,7 +33,7 @@ def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(_finite(found.to_json()), indent=2))
         return
-    console = Console()
+    console = new_console()
     for name, value in describe(found):
         console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
 

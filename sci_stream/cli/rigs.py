@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, state
+from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, new_console, state
 from sci_stream.errors import ConfigError
 
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
@@ -35,7 +34,7 @@ def demo(
     rig_path, why = demo_rig(
         scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser
     )
-    Console(stderr=True).print(f"{escape(why)}\nrig file: [bold]{escape(str(rig_path))}[/]", highlight=False)
+    new_console(stderr=True).print(f"{escape(why)}\nrig file: [bold]{escape(str(rig_path))}[/]", highlight=False)
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary, window=window)
 
 
@@ -128,7 +127,7 @@ def top(
     from sci_stream.config import load_rig
     from sci_stream.tools.top import watch
 
-    watch(load_rig(rig), Console(), once=once)
+    watch(load_rig(rig), new_console(), once=once)
 
 
 @app.command()
@@ -137,7 +136,7 @@ def check(rig: RigPath) -> None:
     from sci_stream.tools.preflight import check_rig, print_findings
 
     findings = check_rig(rig)
-    print_findings(findings, Console())
+    print_findings(findings, new_console())
     raise typer.Exit(max((finding.exit_status for finding in findings), default=0))
 
 
@@ -158,7 +157,7 @@ def config_init(
         path.write_text(example_toml(driver, options))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
-    Console().print(f"wrote {escape(str(path))}; next: sci-stream check {escape(str(path))}", highlight=False)
+    new_console().print(f"wrote {escape(str(path))}; next: sci-stream check {escape(str(path))}", highlight=False)
 
 
 @app.command()

@@ -82,9 +82,14 @@ def solve(
     seconds = sum(solved.solve_ns for solved in done.reports) / 1e9
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
     say(
-        f"{len(done.reports)} snapshots of {done.n_frames} frames with {done.denoiser} in {seconds:.1f} s on "
+        f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with {done.denoiser} in "
+        f"{seconds:.1f} s on "
         f"{done.device}{score}"
     )
     if done.psnr_db is None and data.truth is None:
         say(f"white: {done.white:g} in the unit of the snapshots became 1.0")
     say(f"wrote {done.out}" if done.out else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")

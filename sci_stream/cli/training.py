@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, app, state
+from sci_stream.cli.common import Device, app, new_console, state
 
 weights_app = typer.Typer(help="Denoiser weights.", no_args_is_help=True)
 app.add_typer(weights_app, name="weights")
@@ -57,7 +56,7 @@ def train(
         decay_share=decay,
         validate_every=validate_every,
     )
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     with stop_on_signals() as stop:
         result = train_network(
             data,
@@ -93,7 +92,7 @@ def weights_export(
 
     plan = TestPlan(test_on, beside, pick_device(device))
     export_weights(run, path, data=photographs, licence=licence, plan=plan, progress=_say)
-    Console().print(f"wrote {escape(str(path))} and {escape(str(path.with_suffix('.md')))}", highlight=False)
+    new_console().print(f"wrote {escape(str(path))} and {escape(str(path.with_suffix('.md')))}", highlight=False)
 
 
 @weights_app.command("import")
@@ -118,10 +117,10 @@ def weights_show(path: Annotated[Path, typer.Argument(help="Checkpoint of any la
 
 
 def _say(line: str) -> None:
-    Console(stderr=True).print(line, highlight=False, markup=False)
+    new_console(stderr=True).print(line, highlight=False, markup=False)
 
 
 def _print_weights(rows: list[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        Console().print(f"{name:<{width}}  {escape(value)}", highlight=False, soft_wrap=True)
+        new_console().print(f"{name:<{width}}  {escape(value)}", highlight=False, soft_wrap=True)

@@ -132,10 +132,8 @@ def reconstruct(
     >>> result.video.shape, result.psnr_db > 25
     ((4, 32, 32), True)
     """
-    snapshots = _array(y, "y")
-    if snapshots.ndim not in (2, 3) or 0 in snapshots.shape:
-        raise InputError("y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=snapshots.shape)
-    series = snapshots[np.newaxis] if snapshots.ndim == 2 else snapshots
+    snapshots = real_array(y, "y")
+    series = as_series(snapshots)
     solver = ArraySolver(
         masks,
         iterations=iterations,
@@ -217,7 +215,7 @@ def reconstruct_stream(
 
 def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:
     for seq, snapshot in enumerate(snapshots):
-        counts = _array(snapshot, f"snapshot {seq}")
+        counts = real_array(snapshot, f"snapshot {seq}")
         if counts.ndim != 2:
             raise InputError(f"Snapshot {seq} has an invalid shape", expected="(H, W)", got=counts.shape)
         solver.require_fit(counts)
@@ -298,7 +296,7 @@ class ArraySolver:
 
     def truth(self, truth: AnyArray, count: int) -> npt.NDArray[np.float32]:
         """Return the true frames as (N, B, H, W), 0–1."""
-        frames, (B, H, W) = _array(truth, "truth"), self._phi.shape
+        frames, (B, H, W) = real_array(truth, "truth"), self._phi.shape
         if frames.size != count * B * H * W or frames.shape[-2:] != (H, W):
             raise InputError(
                 "The truth does not fit y and the masks",
@@ -356,8 +354,27 @@ class ArraySolver:
         return video.astype(np.float32, copy=False), report
 
 
-def _array(value: AnyArray, name: str) -> Array:
-    """Return an argument as a NumPy array of finite real numbers."""
+def as_series(y: Array) -> Array:
+    """Return one snapshot, (H, W), or several, (N, H, W), as (N, H, W).
+
+    Raises
+    ------
+    InputError
+        If it has another shape, or is empty.
+    """
+    if y.ndim not in (2, 3) or 0 in y.shape:
+        raise InputError("y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=y.shape)
+    return y[np.newaxis] if y.ndim == 2 else y
+
+
+def real_array(value: AnyArray, name: str) -> Array:
+    """Return an argument as a NumPy array of finite real numbers.
+
+    Raises
+    ------
+    InputError
+        If it holds anything else.
+    """
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         array: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
@@ -382,7 +399,7 @@ def _array(value: AnyArray, name: str) -> Array:
 
 def _transmission(masks: AnyArray) -> tuple[float, npt.NDArray[np.float32]]:
     """Return the maximum of the masks, and the masks divided by it."""
-    array = _array(masks, "masks")
+    array = real_array(masks, "masks")
     if array.ndim != 3 or 0 in array.shape:
         raise InputError("The masks have an invalid shape", expected="(B, H, W), none of them 0", got=array.shape)
     peak, low = float(array.max()), float(array.min())

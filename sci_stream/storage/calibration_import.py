@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import cv2
 import h5py
@@ -16,7 +17,8 @@ from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.matlab5 import read_arrays
 
-_IMAGES = (".tif", ".tiff", ".png", ".bmp", ".jpg", ".jpeg")
+_TIFF = (".tif", ".tiff")
+IMAGES = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +138,14 @@ def read_array(path: Path, variable: str) -> Array:
         return _read_folder(path)
     if not path.is_file():
         raise FileFormatError(
-            f"There are no masks at {path}",
+            f"There is no file {path}",
             expected="a .mat or .npy file, a TIFF, or a folder of images",
             got="nothing",
         )
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return _read_npy(path)
-    if suffix in _IMAGES:
+    if suffix in IMAGES:
         return _read_pages(path)
     if h5py.is_hdf5(path):
         return _read_mat73(path, variable)
@@ -189,16 +191,49 @@ def _chosen(path: Path, variable: str, array: Array | None) -> Array:
 
 
 def _read_pages(path: Path) -> Array:
-    there, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
+    before = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our message is enough
+    try:
+        there, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        there, pages = False, []
+    finally:
+        cv2.utils.logging.setLogLevel(before)
     if not there or not pages:
-        raise FileFormatError(f"{path} is not an image that can be decoded", expected="a TIFF, one page for each mask")
+        raise FileFormatError(f"{path} is not an image that can be decoded", expected="a TIFF, one page for each frame")
+    # OpenCV returns the pages before the damage without an error.
+    if path.suffix.lower() in _TIFF and len(pages) != _count_pages(path):
+        raise FileFormatError(
+            f"{path} is damaged", expected="a complete TIFF", got=f"{len(pages)} readable pages before the damage"
+        )
     return _stacked(path, [np.asarray(page) for page in pages])
 
 
+def _count_pages(path: Path) -> int:
+    """Return the number of pages of a TIFF, -1 if the chain of their directories is broken."""
+    data = path.read_bytes()
+    order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
+    big = int.from_bytes(data[2:4], order) == 43  # BigTIFF
+    # Sizes of an offset, of the number of tags in a directory, and of a tag.
+    offset_size, count_size, tag_size = (8, 8, 20) if big else (4, 2, 12)
+
+    def number(place: int, size: int) -> int:
+        return int.from_bytes(data[place : place + size], order)
+
+    pages, place = 0, number(8 if big else 4, offset_size)
+    while place:
+        link = place + count_size + tag_size * number(place, count_size)
+        if link + offset_size > len(data):
+            return -1
+        pages, place = pages + 1, number(link, offset_size)
+        if pages > len(data):  # a loop
+            return -1
+    return pages
+
+
 def _read_folder(path: Path) -> Array:
-    files = sorted((file for file in path.iterdir() if file.suffix.lower() in _IMAGES), key=_natural)
+    files = sorted((file for file in path.iterdir() if file.suffix.lower() in IMAGES), key=_natural)
     if not files:
-        raise FileFormatError(f"The folder {path} contains no images", expected=f"one per mask: {', '.join(_IMAGES)}")
+        raise FileFormatError(f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}")
     images = []
     for file in files:
         image = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
@@ -212,9 +247,12 @@ def _stacked(path: Path, images: list[Array]) -> Array:
     shapes = {image.shape for image in images}
     if len(shapes) != 1 or len(next(iter(shapes))) != 2:
         raise CalibrationError(
-            f"The images of {path} are not a stack of masks",
+            f"The images of {path} are not a stack of frames",
             expected="grey images of one size",
             got=", ".join("×".join(map(str, shape)) for shape in sorted(shapes)),
+            hint="tifffile stores three or four 8-bit frames as colours, unless photometric='minisblack' is given."
+            if path.suffix.lower() in _TIFF and {shape[2:] for shape in shapes} <= {(3,), (4,)}
+            else None,
         )
     return np.stack(images)
 

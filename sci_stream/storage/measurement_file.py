@@ -15,7 +15,7 @@ from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import FORMAT as CALIBRATION_FORMAT
 from sci_stream.storage.calibration_file import load_calibration
-from sci_stream.storage.calibration_import import read_array
+from sci_stream.storage.calibration_import import IMAGES, read_array
 from sci_stream.storage.hdf5 import open_for_reading
 from sci_stream.storage.matlab5 import read_arrays
 from sci_stream.storage.published_data import read_published
@@ -174,7 +174,7 @@ def _optional(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:
 def _read_all(path: Path) -> dict[str, Array]:
     """Return the arrays of a file by name; ``""`` for the only array of a format without names."""
     suffix = path.suffix.lower()
-    if path.is_dir() or suffix not in (".npy", ".npz", ".mat", ".h5", ".hdf5", ".hdf", ".nxs"):
+    if path.is_dir() or suffix in IMAGES:
         return {"": read_array(path, "")}
     try:
         if suffix == ".npy":
@@ -184,8 +184,12 @@ def _read_all(path: Path) -> dict[str, Array]:
                 return {name: file[name] for name in file.files}
         if h5py.is_hdf5(path):
             return _read_hdf5(path, matlab=suffix == ".mat")
+        if suffix != ".mat":
+            raise ValueError("another format" if path.stat().st_size else "an empty file")
         return read_arrays(path.read_bytes(), _KNOWN)
     except (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile) as error:
+        if "allow_pickle" in str(error):  # of NumPy: its advice to load it nevertheless is not ours
+            error = ValueError("no array of numbers")
         raise FileFormatError(
             f"{path} cannot be read",
             expected=".mat (version 5 to 7.3), .npy, .npz, HDF5, TIFF, a folder of images, or a recording",

@@ -18,7 +18,7 @@ from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase, JsonObject, SolveReport
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.array_interface import ArraySolver, Progress
+from sci_stream.recon.array_interface import ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.storage.image_stacks import Stack, write_tiff, write_zarr
 from sci_stream.storage.measurement_file import Measurements
@@ -124,7 +124,10 @@ def solve_file(
     StorageError
         If ``out`` exists and is not to be replaced, or cannot be written.
     """
-    count = len(measurements.y)
+    y = measurements.y
+    if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
+        y = as_series(real_array(y, "y"))
+    count = len(y)
     last = count - 1 if options.last is None else options.last
     if not 0 <= options.first <= last < count:
         raise InputError(
@@ -144,9 +147,9 @@ def solve_file(
         white=options.white,
         bayer=options.bayer,
     )
-    solver.require_fit(measurements.y[0])
+    solver.require_fit(y[0])
     truth = None if measurements.truth is None else solver.truth(measurements.truth, count)
-    solver.scale(np.empty((0, 0, 0)) if given else np.asarray(measurements.y), truth)
+    solver.scale(np.empty((0, 0, 0)) if given else real_array(np.asarray(y), "y"), truth)
     calibration = solver.calibration
     done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), calibration.n_frames, solver.white)
     total = (last - options.first + 1) * solver.settings.iterations
@@ -160,11 +163,12 @@ def solve_file(
     def videos() -> Iterator[Video]:
         for seq in range(options.first, last + 1):
             true = None if truth is None else truth[seq]
-            video, report = solver.solve(seq, measurements.y[seq], true, count_iteration)
+            snapshot = real_array(y[seq], f"snapshot {seq}")
+            video, report = solver.solve(seq, snapshot, true, count_iteration)
             done.reports.append(report)
             yield video
 
-    job = _SolveJob(videos(), last - options.first + 1, calibration, options, measurements.y[options.first], done)
+    job = _SolveJob(videos(), last - options.first + 1, calibration, options, y[options.first], done)
     if write is None:
         for _ in job.videos:
             pass

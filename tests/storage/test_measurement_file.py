@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from sci_stream.errors import FileFormatError, InputError
+from sci_stream.errors import CalibrationError, FileFormatError, InputError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.storage.measurement_file import load_measurement
@@ -132,5 +132,32 @@ def test_unusable_files_are_refused(tmp_path: Path, series) -> None:
     with pytest.raises(FileFormatError, match="holds no raw snapshots"):
         load_measurement(tmp_path / "video.h5")
     np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
-    with pytest.raises(FileFormatError, match=r"pickle\.npy cannot be read"):
+    with pytest.raises(FileFormatError, match=r"pickle\.npy cannot be read; .*; got no array of numbers"):
         load_measurement(tmp_path / "pickle.npy", y)
+    for name, reason in (("y.csv", "another format"), ("y.h5", "an empty file")):
+        (tmp_path / name).write_text("1, 2, 3" if name == "y.csv" else "")
+        with pytest.raises(FileFormatError, match=rf"{name} cannot be read; expected \.mat .*; got {reason}"):
+            load_measurement(tmp_path / name, y)
+
+
+@pytest.mark.parametrize("bigtiff", [False, True])
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.97])
+def test_cut_tiff_is_refused(tmp_path: Path, capfd, kept: float, bigtiff: bool) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    with tifffile.TiffWriter(tmp_path / "y.tif", bigtiff=bigtiff) as writer:
+        for _ in range(6):
+            writer.write(RANDOM.random((H, W)).astype(np.float32), contiguous=False)
+    masks = save(tmp_path / "m.npy", m=MASKS)
+    assert load_measurement(tmp_path / "y.tif", masks).y.shape == (6, H, W)
+    data = (tmp_path / "y.tif").read_bytes()
+    (tmp_path / "y.tif").write_bytes(data[: int(kept * len(data))])
+    with pytest.raises(FileFormatError, match=r"y\.tif is (damaged|not an image)"):
+        load_measurement(tmp_path / "y.tif", masks)
+    assert capfd.readouterr().err == ""  # OpenCV's own messages are not shown
+
+
+def test_tiff_of_four_frames_that_became_colours_is_explained(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "m.tif", np.zeros((4, H, W), np.uint8), photometric="rgb", planarconfig="separate")
+    with pytest.raises(CalibrationError, match=r"not a stack of frames.*got 6×8×4.*photometric='minisblack'"):
+        load_measurement(save(tmp_path / "y.npy", y=Y), tmp_path / "m.tif")

@@ -101,6 +101,33 @@ def test_existing_output_and_unknown_format_are_refused_before_solving(data, tmp
         solve_file(data, tmp_path / "nowhere" / "v.npy", OPTIONS)
 
 
+def nan_at(array: np.ndarray, index: tuple[int, ...]) -> np.ndarray:
+    changed = np.array(array, np.float64)
+    changed[index] = np.nan
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (lambda y: nan_at(y, (1, 2, 3)), "y contains NaN or infinity; .*got 1 of 1536 values"),
+        (lambda y: y[0, 0], r"y has an invalid shape; expected \(H, W\), or .*; got \(32,\)"),
+        (lambda y: y[np.newaxis], r"y has an invalid shape; .*; got \(1, 2, 24, 32\)"),
+        (lambda y: y[:0], r"y has an invalid shape; .*; got \(0, 24, 32\)"),
+        (lambda y: y + 1j, "y does not hold real numbers; .*got dtype complex128"),
+    ],
+)
+def test_solve_refuses_bad_snapshots(data, y, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        solve_file(Measurements(y(data.y), data.masks), None, OPTIONS)
+
+
+def test_solve_refuses_nan_in_a_snapshot_that_is_read_later(data) -> None:
+    calibration = Calibration(data.masks.astype(np.float32), full_scale_dn=1.0)
+    with pytest.raises(InputError, match="snapshot 1 contains NaN"):
+        solve_file(Measurements(list(nan_at(data.y, (1, 0, 0))), calibration), None, OPTIONS)
+
+
 def run(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["sci-stream", "solve", *map(str, arguments)])
     try:
@@ -141,3 +168,10 @@ def test_published_file_is_reconstructed_in_three_lines(data_dir: Path) -> None:
     data = sci_stream.load_measurement(data_dir / "benchmark" / "crash32_cacti.mat")
     result = sci_stream.reconstruct(data.y[:1], data.masks, truth=data.truth[:8], iterations=4, device="cpu")
     assert result.psnr_db > 26
+
+
+def test_command_names_an_unknown_denoiser_as_it_was_given(data, tmp_path: Path, monkeypatch, capsys) -> None:
+    np.savez(tmp_path / "all.npz", y=data.y, masks=data.masks)
+    status, _, said = run(monkeypatch, capsys, tmp_path / "all.npz", "--denoiser", "a:b:c")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "got 'a:b:c'" in said  # and not a symbol for :b:

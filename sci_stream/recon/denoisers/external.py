@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sci_stream.errors import ConfigError, InputError
+from sci_stream.errors import ConfigError, InputError, SciStreamError
 
 GROUP = "sci_stream.denoisers"
 
@@ -77,6 +77,8 @@ def load_plugin(name: str) -> DenoiserPlugin | None:
     """
     if ":" in name:
         entry = importlib.metadata.EntryPoint(name, name, GROUP)
+        if entry.pattern.match(name) is None:
+            return None
     else:
         found = importlib.metadata.entry_points(group=GROUP, name=name)
         if not found:
@@ -84,12 +86,13 @@ def load_plugin(name: str) -> DenoiserPlugin | None:
         entry = next(iter(found))
     try:
         factory = entry.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module may raise anything when it is imported
+        absent = isinstance(error, ImportError | AttributeError)
         raise ConfigError(
             f"Cannot import the denoiser {name!r}",
             expected="module:Class of a module that Python finds",
-            got=error,
-            hint="Install its package into this environment, or add its folder to PYTHONPATH.",
+            got=error if absent else repr(error),
+            hint="Install its package into this environment, or add its folder to PYTHONPATH." if absent else None,
         ) from error
     defaults = getattr(factory, "defaults", DenoiserDefaults())
     if not isinstance(defaults, DenoiserDefaults):
@@ -102,7 +105,12 @@ def load_plugin(name: str) -> DenoiserPlugin | None:
 
     def make(device: torch.device, weights: Path | None) -> Callable[..., Any]:
         arguments = (device,) if with_device else ()
-        made = factory(*arguments) if weights is None else factory(*arguments, weights=weights)
+        try:
+            made = factory(*arguments) if weights is None else factory(*arguments, weights=weights)
+        except SciStreamError:
+            raise
+        except Exception as error:  # absent weights, a missing library, …
+            raise ConfigError(f"Cannot create the denoiser {name!r}", got=repr(error)) from error
         if not callable(made):
             raise ConfigError(
                 f"The plug-in {name!r} returned no denoiser", expected="a callable", got=type(made).__name__

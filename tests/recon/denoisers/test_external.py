@@ -57,6 +57,9 @@ def nothing(device):
 class Wrong:
     defaults = {"sigma_last": 0.02}
 
+def failing(device):
+    raise FileNotFoundError("no weights")
+
 number = 3
 """
 
@@ -65,6 +68,7 @@ number = 3
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install a package with an entry point into a folder that Python searches."""
     (tmp_path / "shrinking.py").write_text(textwrap.dedent(PLUGIN))
+    (tmp_path / "broken_plugin.py").write_text("def (")
     info = tmp_path / "shrinking-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shrinking\nVersion: 1.0\n")
@@ -125,6 +129,9 @@ def test_reconstruct_runs_a_plugin_by_name() -> None:
         ("shrinking:needy", r"needs arguments that are not known.*needy\(device, size\)"),
         ("shrinking:nothing", "returned no denoiser; expected a callable; got NoneType"),
         ("shrinking:Wrong", "attribute defaults .* is invalid; expected .*DenoiserDefaults; got dict"),
+        ("shrinking:failing", r"Cannot create the denoiser 'shrinking:failing'; got FileNotFoundError\('no weights'\)"),
+        ("broken_plugin:X", "Cannot import the denoiser 'broken_plugin:X'.*got SyntaxError"),
+        ("a:b:c", "Unknown denoiser.*got 'a:b:c'"),
         ("shrinking:number", "is not a class or function; got int"),
     ],
 )
