@@ -42,3 +42,12 @@ def test_few_annotations_are_dictionaries_of_anything() -> None:
     """State has a type; JSON is `JsonObject`, at the edges alone."""
     pattern = re.compile(r"(?:dict|Mapping)\[str, (?:Any|object)\]")
     assert sum(len(pattern.findall(path.read_text())) for path in _modules()) <= MOST_UNTYPED
+
+
+def test_documentation_includes_examples_that_exist() -> None:
+    """A formatter of Markdown that takes the line for Python would break it: ``--8 < --``."""
+    lines = [line for page in (ROOT / "docs").rglob("*.md") for line in page.read_text().splitlines() if "--8" in line]
+    included = [re.fullmatch(r'--8<-- "(examples/\w+\.py)"', line) for line in lines]
+    assert lines
+    assert [line for line, found in zip(lines, included, strict=True) if found is None] == []
+    assert all((ROOT / found[1]).is_file() for found in included if found)

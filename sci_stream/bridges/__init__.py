@@ -1,1 +1,1 @@
-"""Bridges to other programs: napari, EPICS PVAccess, ophyd-async. Each needs its optional extra."""
+"""Bridges to other programs: napari, EPICS PVAccess, ophyd-async, deepinv. Each needs its optional extra."""

@@ -86,6 +86,8 @@ def load_plugin(name: str) -> DenoiserPlugin | None:
         entry = next(iter(found))
     try:
         factory = entry.load()
+    except SciStreamError:
+        raise
     except Exception as error:  # a module may raise anything when it is imported
         absent = isinstance(error, ImportError | AttributeError)
         raise ConfigError(
