@@ -306,6 +306,27 @@ def bench_speed(
         plot_figures(result, plot)
 
 
+@bench_app.command("large")
+def bench_large(
+    sizes: Annotated[
+        str, typer.Option(help="Rows x columns x frames of the sensor, by commas; :bayer for an RGGB mosaic.")
+    ] = "1080x1920x24:bayer,2160x3840x48:bayer",
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet-lite or ffdnet.")] = "tv",
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations.")] = 4,
+    film: Annotated[Path | None, typer.Option(help="A colour film as the scene; drifting waves without.")] = None,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+) -> None:
+    """Measure memory and time of large snapshots from files, simulated as in the paper."""
+    from sci_stream.bench.speed import large_scale
+    from sci_stream.bench.speed.solve_times import parse_sizes
+
+    if film is not None and not film.is_file():
+        raise ConfigError(f"--film {film} is not a file", expected="a colour film")
+    result = large_scale.bench(parse_sizes(sizes), denoiser, iterations, device, _progress(), film=film)
+    _show(result, json_path)
+
+
 def _denoisers(
     name: str, weights: Path | None, device: torch.device, precision: Precision
 ) -> tuple[FfdnetWeights | None, Callable[[int | None], Denoiser]]:

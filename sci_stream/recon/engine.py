@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,25 @@ from sci_stream.optics.forward import forward, projection_fault
 from sci_stream.optics.mask_shift import Displacement
 from sci_stream.ports import Denoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import CorrelatedResidual
-from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, ladder_forms
+from sci_stream.recon.algorithms.noise_level import ladder_on_device
+from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, LambdaRule, ladder_forms
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.cuda_graph import MOST_PIXELS, CudaGraphStep, Graphs, Recorder, record_cuda_graph
+from sci_stream.recon.backend.cuda_graph import (
+    MOST_PIXELS,
+    MOST_PIXELS_AT_ONCE,
+    CudaGraphStep,
+    Graphs,
+    Recorder,
+    record_cuda_graph,
+)
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
 from sci_stream.recon.factory import SOLVERS, make_rule, make_solver, solver_step
-from sci_stream.recon.initialization.initializer import Initializer, InitialState, call_directly, gentle
+from sci_stream.recon.initialization.error_map import InitialErrorMap
+from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, call_directly, gentle
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -52,14 +61,26 @@ _MOST_Y = 1e6
 class Estimate:
     """The result of a solve on the device.
 
-    ``planes`` (P, B, h, w); ``residual`` ‖y − Φv‖₂/‖y‖₂, (); ``finite``, (): False if the solve diverged, and
-    ``planes`` is the still image instead; ``iterations`` spent.
+    ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype, memory that nothing else uses; ``finite``, ():
+    False if the solve diverged, and ``planes`` is the still image instead; ``facts``, (3,): the residual
+    ‖y − Φv‖₂/‖y‖₂, ``finite``, and the place of the reason for the start in ``reasons``; ``iterations`` spent.
     """
 
     planes: torch.Tensor
-    residual: torch.Tensor
+    video: torch.Tensor
     finite: torch.Tensor
+    facts: torch.Tensor
+    reasons: tuple[str, ...]
     iterations: int
+    saturated_fraction: float
+
+
+class _Upload(NamedTuple):
+    """A snapshot on the device: counts as y, (H, W), and which are saturated, None where that is not known."""
+
+    y: torch.Tensor
+    saturated: torch.Tensor | None
+    saturated_fraction: float
 
 
 class Engine:
@@ -125,6 +146,7 @@ class Engine:
         }
         small = calibration.phi.size <= MOST_PIXELS
         self._call = call_directly if self._graphs is None or not small else self._graphs.call
+        self._whole = make_solver(settings) if self._is_one_graph() else None
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
@@ -200,7 +222,7 @@ class Engine:
         """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
 
         Libraries are loaded and memory is allocated. Where work is recorded, all kinds of it are recorded here: both
-        starts, and iterations with each prior, at levels of σ of each form, with and without neighbours.
+        starts; iterations with each prior, at levels of σ of each form, with and without neighbours; and whole solves.
 
         Returns
         -------
@@ -211,11 +233,13 @@ class Engine:
         self.reconstruct(first, Budget(iterations))
         if self._graphs is not None:
             self._record_iterations(first)
+            # First step by step, as under load, then at once; the last time everything is there.
+            for watch in (lambda _video: None, None, None):
+                self.forget()
+                for snapshot in (first, second):
+                    _, report = self.reconstruct(snapshot, Budget(iterations), watch=watch)
             self.forget()
-            self.reconstruct(first, Budget(iterations))
-            self.reconstruct(second, Budget(iterations))
-            self.forget()
-            self.reconstruct(first, Budget(iterations))
+            return report.solve_ns / 1e9 / report.iterations
         _, report = self.reconstruct(second, Budget(iterations))
         self.forget()
         return report.solve_ns / 1e9 / report.iterations
@@ -240,10 +264,10 @@ class Engine:
     def _record_iterations(self, snapshot: Snapshot) -> None:
         """Do an iteration of every kind that a solve can consist of."""
         with within_memory(self.calibration, self.device), torch.inference_mode():
-            measurement = self.prepare(snapshot)
+            measurement = self.prepare(self._upload(snapshot))
             start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
-            correlated = self._correlated(start)
-            noise, relative = self._levels(measurement, start)
+            correlated = self._correlated(start.error)
+            noise, relative = self._levels(measurement, start.error)
             _, observe = make_rule(self.settings, measurement.y, measurement.phi, measurement.r_inv)
             for algorithm, prior in itertools.product(self._algorithms.values(), dict.fromkeys(self._priors)):
                 levels = ladder_forms(self.settings.schedule, prior.graph_key)
@@ -308,46 +332,129 @@ class Engine:
         try:
             with within_memory(self.calibration, self.device), torch.inference_mode(), on_device:
                 stopwatch.lap()
-                measurement = self.prepare(snapshot)
-                start = self.initialize(snapshot, measurement, budget)
-                estimate = self.solve(measurement, start, budget, began_s, watch)
+                upload = self._upload(snapshot)
+                if self._graphs is not None and self._iteration_s:
+                    # A GPU takes the same time for each iteration: asking it how far it is would make it wait for the
+                    # host.
+                    budget = budget.planned(self._iteration_s, self.settings.min_iterations)
+                whole = self._whole is not None and watch is None and budget == Budget(self.settings.iterations)
+                if whole:
+                    estimate = self._solve_at_once(snapshot, upload)
+                else:
+                    estimate = self._solve_step_by_step(snapshot, upload, budget, began_s, watch)
                 self._initializer.keep(snapshot, estimate.planes, estimate.finite)
-                video = self._masks.merged(estimate.planes).to(self._video_dtype)
                 stopwatch.lap()
-                facts = torch.stack([estimate.residual, estimate.finite.to(estimate.residual.dtype)])
-                arrival = self._transfers.download(video, facts)
+                arrival = self._transfers.download(estimate.video, estimate.facts)
         finally:
             self._solving = False
         report = SolveReport(
             iterations=estimate.iterations,
-            start=start.start,
-            start_reason=start.reason,
+            start=Start.COLD,
+            start_reason="",
             budget_limited=estimate.iterations < self.settings.iterations,
             solve_ns=0,
             residual=0.0,
-            saturated_fraction=measurement.saturated_fraction,
+            saturated_fraction=estimate.saturated_fraction,
             masks_at=self._masks.position,
         )
-        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn)
+        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn, reasons=estimate.reasons)
 
     def _learn(self, solve_s: float, report: SolveReport) -> None:
         """Store the duration of an iteration, to plan the next solve."""
         self._iteration_s = solve_s / report.iterations
 
-    # --- the three stages of a solve
-
-    def prepare(self, snapshot: Snapshot) -> Measurement:
-        """Copy a snapshot to the device; find its valid pixels and its noise."""
+    def _upload(self, snapshot: Snapshot) -> _Upload:
+        """Start copying a snapshot to the device."""
         counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
         y = self._transfers.upload(self.calibration.measurement(counts))
-        saturated: torch.Tensor | None = None
-        saturated_fraction = 0.0
-        if saturation_dn is not None:
-            where = counts >= saturation_dn
-            saturated, saturated_fraction = self._transfers.upload(where), float(np.mean(where))
-        found = self._call(("measurement", self.settings.weigh_noise), self._measured, y, saturated)
+        if saturation_dn is None:
+            return _Upload(y, None, 0.0)
+        where = counts >= saturation_dn
+        return _Upload(y, self._transfers.upload(where), float(np.mean(where)))
+
+    # --- a whole solve as one recording
+
+    def _is_one_graph(self) -> bool:
+        """Return whether a solve of all iterations can be one recording: if nothing but tensors decides its course."""
+        settings = self.settings
+        forms = [ladder_forms(settings.schedule, prior.graph_key) for prior in self._priors]
+        recordable = all(prior.graph_key(settings.sigma_first) is not None for prior in self._priors)
+        return (
+            self._graphs is not None
+            and self.calibration.phi.size <= MOST_PIXELS_AT_ONCE
+            and settings.lambda_rule is LambdaRule.MONOTONE
+            and recordable
+            and all(len(levels) == 1 for levels in forms)
+            and (not settings.warm_start or gentle(settings) == settings)
+        )
+
+    def _solve_at_once(self, snapshot: Snapshot, upload: _Upload) -> Estimate:
+        """Solve by one replay: the device decides on the start and the levels of σ, and the host waits for nothing."""
+        self._between()
+        past, reason = self._initializer.past(snapshot)
+        planes, video, finite, facts = self._call(
+            ("whole", self._masks.linear), self._solved, upload.y, upload.saturated, past, self._initializer.sound(past)
+        )
+        reasons = (reason,) if past is None else REASONS
+        iterations, fraction = self.settings.iterations, upload.saturated_fraction
+        # Copies: the next replay overwrites what this one gave while it may still be on its way to the host.
+        return Estimate(planes, video.clone(), finite, facts.clone(), reasons, iterations, fraction)
+
+    def _solved(
+        self,
+        y: torch.Tensor,
+        saturated: torch.Tensor | None,
+        past: torch.Tensor | None,
+        sound: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return ``planes``, ``video``, ``finite`` and ``facts`` of an `Estimate`; no number leaves the device."""
+        assert self._whole is not None
+        iterations, linear = self.settings.iterations, self._masks.linear
+        planes, r_inv, r_inv_clipped, noise, mismatch = self._measured(y, saturated)
+        measurement = Measurement(planes, self._masks.phi, r_inv, noise, mismatch, r_inv_clipped)
+        start = self._initializer.begin_on_device(measurement, linear, iterations, past, sound)
+        noise, relative = self._levels(measurement, start.error)
+        for estimate in self._whole(  # noqa: B007 - the last one is the result
+            start.v,
+            planes,
+            measurement.phi,
+            r_inv,
+            denoise=ending_on_frames(self._priors, iterations),
+            sigmas=ladder_on_device(self.settings.schedule, start.sigma_first, start.sigma_last, iterations),
+            noise=noise,
+            correlated=self._correlated(start.error),
+            relative=relative,
+        ):
+            pass
+        return self._result(estimate, measurement, start.still, start.reason)
+
+    def _result(
+        self, estimate: torch.Tensor, measurement: Measurement, still: torch.Tensor, reason: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return ``planes``, ``video``, ``finite`` and ``facts`` of an `Estimate` from the last iterate."""
+        # A diverged solve returns the still image, and its report says so, instead of NaN.
+        finite = estimate.isfinite().all()
+        planes = torch.where(finite, estimate, still)
+        residual = _residual(planes, measurement)
+        facts = torch.stack((residual, finite.to(residual.dtype), reason))
+        return planes, self._masks.merged(planes).to(self._video_dtype), finite, facts
+
+    # --- the three stages of a solve, step by step
+
+    def _solve_step_by_step(
+        self, snapshot: Snapshot, upload: _Upload, budget: Budget, began_s: float, watch: Watch | None
+    ) -> Estimate:
+        measurement = self.prepare(upload)
+        start = self.initialize(snapshot, measurement, budget)
+        estimate, iterations = self.solve(measurement, start, budget, began_s, watch)
+        result = self._result(estimate, measurement, start.still, measurement.y.new_zeros(()))
+        return Estimate(*result, (start.reason,), iterations, upload.saturated_fraction)
+
+    def prepare(self, upload: _Upload) -> Measurement:
+        """Find the valid pixels of a snapshot and its noise."""
+        found = self._call(("measurement", self.settings.weigh_noise), self._measured, upload.y, upload.saturated)
         planes, r_inv, r_inv_clipped, noise, mismatch = found
-        return Measurement(planes, self._masks.phi, r_inv, noise, mismatch, r_inv_clipped, saturated_fraction)
+        return Measurement(planes, self._masks.phi, r_inv, noise, mismatch, r_inv_clipped)
 
     def _measured(
         self, y: torch.Tensor, saturated: torch.Tensor | None
@@ -389,14 +496,14 @@ class Engine:
         budget: Budget,
         began_s: float,
         watch: Watch | None = None,
-    ) -> Estimate:
-        """Iterate from the start until the budget is spent; ``began_s`` is the clock when the solve began."""
+    ) -> tuple[torch.Tensor, int]:
+        """Iterate from the start until the budget is spent; return the last iterate and the number of iterations.
+
+        ``began_s`` is the clock when the solve began.
+        """
         settings = dataclasses.replace(self.settings, sigma_first=start.sigma_first, sigma_last=start.sigma_last)
         y, phi, r_inv = measurement.y, measurement.phi, measurement.r_inv
-        if self._graphs is not None and self._iteration_s:
-            # A GPU takes the same time for each iteration: asking it how far it is would make it wait for the host.
-            budget = budget.planned(self._iteration_s, settings.min_iterations)
-        noise, relative = self._levels(measurement, start)
+        noise, relative = self._levels(measurement, start.error)
         rule, observe = make_rule(settings, y, phi, r_inv)
         sigmas = AnytimeSchedule(
             settings.schedule,
@@ -415,31 +522,30 @@ class Engine:
             denoise=ending_on_frames(self._priors, budget.iterations),
             sigmas=self._interruptible(sigmas),
             noise=noise,
-            correlated=self._correlated(start),
+            correlated=self._correlated(start.error),
             relative=relative,
             observe=observe,
         )
         for estimate in iterates:
             if watch is not None:  # recorded iterations overwrite their estimates
                 watch(self._masks.merged(estimate if self._graphs is None else estimate.clone()))
-        # A diverged solve returns the still image, and its report says so, instead of NaN.
-        finite = estimate.isfinite().all()
-        estimate = torch.where(finite, estimate, start.still)
-        return Estimate(estimate, _residual(estimate, measurement), finite, sigmas.taken)
+        return estimate, sigmas.taken
 
-    def _correlated(self, start: InitialState) -> CorrelatedResidual | None:
+    def _correlated(self, error: InitialErrorMap | None) -> CorrelatedResidual | None:
         """Return the data step of the first iterations; from ȳ they project, as in the paper."""
-        if start.error is None or not self.settings.correlated:
+        if error is None or not self.settings.correlated:
             return None
         prior = self._masks.linear.first_iterations
-        return CorrelatedResidual(prior.posterior_mean, start.error.moves, self.settings.correlated)
+        return CorrelatedResidual(prior.posterior_mean, error.moves, self.settings.correlated)
 
-    def _levels(self, measurement: Measurement, start: InitialState) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def _levels(
+        self, measurement: Measurement, error: InitialErrorMap | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the variance of y's noise, and σ at each pixel as a multiple of σ.
 
         From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
         """
-        noise, error = measurement.noise, start.error
+        noise = measurement.noise
         if error is not None and noise is not None and measurement.mismatch is not None:
             noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
         return noise, error.levels() if self.settings.local_sigma and error is not None else None

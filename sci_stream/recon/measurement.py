@@ -26,8 +26,6 @@ class Measurement:
     r_inv_clipped
         As ``r_inv``, but with saturated pixels: clipped y is wrong, yet the best guess of a highlight. None if none
         are saturated.
-    saturated_fraction
-        Of all pixels, 0–1.
     """
 
     y: torch.Tensor
@@ -36,7 +34,6 @@ class Measurement:
     noise: torch.Tensor | None = None
     mismatch: torch.Tensor | None = None
     r_inv_clipped: torch.Tensor | None = None
-    saturated_fraction: float = 0.0
 
     def thinned(self, stride: int) -> Measurement:
         """Subsample rows and columns by `stride`, without the noise."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
+
+from sci_stream.recon.algorithms.schedule import SigmaSchedule, advance_at
 
 
 class NoiseLevel(float):
@@ -62,3 +66,16 @@ def sigma_map(sigma: float, like: torch.Tensor) -> torch.Tensor:
     level = on_device(sigma, like)
     relative = sigma.relative if isinstance(sigma, NoiseLevel) else None
     return level if relative is None else level * relative
+
+
+def ladder_on_device(
+    schedule: SigmaSchedule, first: torch.Tensor, last: torch.Tensor, iterations: int
+) -> Iterator[NoiseLevel]:
+    """Yield σ of every iteration of a solve whose first and last level, (), only the device knows.
+
+    As numbers they are those of the schedule: they decide nothing but the form of a denoiser.
+    """
+    ratio = last / first
+    for k in range(iterations):
+        progress = advance_at(k, iterations)
+        yield NoiseLevel(schedule.sigma(progress), first * ratio ** schedule.exponent(progress))

@@ -51,12 +51,14 @@ class SigmaSchedule:
 
     def sigma(self, progress: float) -> float:
         """Return σ at a point of the solve, ``progress`` from 0 (first iteration) to 1 (last)."""
-        if progress >= 1.0:
-            return self.last
-        if self.shape is Shape.STEPWISE:
-            level = min(int(progress * self.plateaus), self.plateaus - 1)
-            progress = level / (self.plateaus - 1) if self.plateaus > 1 else 1.0
-        return float(self.first * (self.last / self.first) ** progress)
+        return self.last if progress >= 1.0 else float(self.first * (self.last / self.first) ** self.exponent(progress))
+
+    def exponent(self, progress: float) -> float:
+        """Return e of σ = first·(last/first)^e at a point of the solve; the same for all first and last levels."""
+        if progress >= 1.0 or self.shape is Shape.GEOMETRIC:
+            return min(progress, 1.0)
+        level = min(int(progress * self.plateaus), self.plateaus - 1)
+        return level / (self.plateaus - 1) if self.plateaus > 1 else 1.0
 
     def ladder(self, iterations: int) -> tuple[float, ...]:
         """Return σ of every iteration of a solve of known length; the last one is `last`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ class AsyncSolve:
     Parameters
     ----------
     arrival
-        The video, (B, H, W), and two numbers: its residual, and 1 if the solve came out finite, else 0.
+        The video, (B, H, W), and three numbers: its residual, 1 if the solve came out finite, else 0, and the place of
+        the reason for its start in ``reasons``.
     report
         Fields known so far; `finish` sets the others.
     truth
@@ -30,6 +31,8 @@ class AsyncSolve:
         With its last two laps around the solve.
     finished
         Called once, with the duration of the solve, s, and the completed report.
+    reasons
+        Why the solve may have begun as it did; ``"warm"`` for a warm start.
     """
 
     def __init__(
@@ -39,9 +42,12 @@ class AsyncSolve:
         truth: Array | None,
         watch: Stopwatch,
         finished: Callable[[float, SolveReport], None],
+        *,
+        reasons: Sequence[str],
     ) -> None:
         self._arrival = arrival
         self._report = report
+        self._reasons = reasons
         self._truth = truth
         self._watch = watch
         self._finished = finished
@@ -60,13 +66,14 @@ class AsyncSolve:
             As of `sci_stream.recon.engine.Engine.reconstruct`.
         """
         video, facts = self._arrival.arrays()
-        residual, finite = (float(fact) for fact in facts)
+        residual, finite, which = (float(fact) for fact in facts)
+        reason = self._reasons[int(which)] if finite else "diverged"
         solve_s = self._watch.seconds()
         report = dataclasses.replace(
             self._report,
-            # Known only now: looking at the flag earlier would make the host wait for the device.
-            start=self._report.start if finite else Start.COLD,
-            start_reason=self._report.start_reason if finite else "diverged",
+            # Known only now: looking at the figures earlier would make the host wait for the device.
+            start=Start.WARM if reason == "warm" else Start.COLD,
+            start_reason=reason,
             solve_ns=int(solve_s * 1e9),
             residual=residual,
             psnr_db=None if self._truth is None else _psnr(video, self._truth),

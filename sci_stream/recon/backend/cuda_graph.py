@@ -31,6 +31,9 @@ Recorder = Callable[[Callable[[], None]], Replay]
 MOST_PIXELS = 2**26
 """Pixels of a video above which nothing is recorded: its iterations take so long that launching them costs nothing,
 and recordings hold some more videos (`sci_stream.recon.backend.memory.solve_bytes`)."""
+MOST_PIXELS_AT_ONCE = 2**24
+"""Pixels of a video up to which a whole solve is one recording. An iteration of more takes a GPU milliseconds, so that
+launching it costs nothing, and until a replay ends a node can neither hand on results nor stop."""
 
 _T = TypeVar("_T")
 

@@ -13,6 +13,8 @@ import torch
 from sci_stream.model import BayerPhase, Snapshot, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import Displacement
+from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.schedule import Shape
 from sci_stream.recon.backend.transfers import RunAheadClock
 from sci_stream.recon.denoisers.sequence import SequenceDenoiser, in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
@@ -46,9 +48,64 @@ def two_forms() -> SequenceDenoiser:
     return in_sequence(TvDenoiser(5), TvDenoiser(), switch_sigma=12 / 255)
 
 
-def make_engine(calibration: Calibration, device: Device | None, **how: Any) -> Engine:
+def make_engine(
+    calibration: Calibration, device: Device | None, *, prior: Denoiser | None = None, **how: Any
+) -> Engine:
     settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=20, warm_start=True, **how)
-    return Engine(calibration, two_forms(), CPU, settings, recorder=None if device is None else device.record)
+    return Engine(calibration, prior or two_forms(), CPU, settings, recorder=None if device is None else device.record)
+
+
+@pytest.mark.parametrize(
+    ("bayer", "how"),
+    [
+        (None, {}),
+        (BayerPhase.RGGB, {"sigma_shape": Shape.STEPWISE}),
+        (None, {"solver": "admm", "weigh_noise": False, "local_sigma": False}),
+        (None, {"linear_start": False}),
+    ],
+)
+def test_whole_solve_is_one_launch_and_waits_for_nothing(
+    bayer: BayerPhase | None, how: dict[str, Any], make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    """The device decides between a cold and a warm start and on the levels of σ, as the host does step by step."""
+    calibration, device = make_calibration(*SHAPE, bayer=bayer), Device()
+    plain, engine = (make_engine(calibration, on, prior=TvDenoiser(), **how) for on in (None, device))
+    engine.warm_up()
+    starts = []
+    for iterations, snapshot in zip((20, 20, 7, 20, 20), snapshots(calibration, expose, 5), strict=True):
+        device.reset()
+        with device:
+            pending = engine.begin(snapshot, Budget(iterations))
+        assert device.recordings == 0
+        if iterations == engine.settings.iterations:
+            assert not device.waits, device.waits
+            assert device.launches < 12
+        video, report = pending.finish()
+        wanted, plain_report = plain.reconstruct(snapshot, Budget(iterations))
+        assert (report.start, report.start_reason) == (plain_report.start, plain_report.start_reason)
+        assert (report.iterations, report.psnr_db) == (iterations, pytest.approx(plain_report.psnr_db, abs=1e-3))
+        assert report.residual == pytest.approx(plain_report.residual, abs=1e-4)
+        np.testing.assert_allclose(video, wanted, atol=1e-4)
+        starts.append(report.start)
+    assert engine.fault == ""
+    assert starts[0] is Start.COLD
+    assert Start.WARM in starts
+
+
+def test_video_of_a_whole_solve_survives_the_next_replay(make_calibration: MakeCalibration, expose: Expose) -> None:
+    calibration, device = make_calibration(*SHAPE), Device()
+    engine = make_engine(calibration, device, prior=TvDenoiser())
+    engine.warm_up()
+    one, other = snapshots(calibration, expose, 2)
+    pending = engine.begin(one)
+    later = engine.begin(other)
+    video = pending.finish()[0]
+    kept = video.copy()
+    later.finish()
+    engine.reconstruct(other)
+    np.testing.assert_array_equal(video, kept)
+    engine.forget()
+    np.testing.assert_allclose(engine.reconstruct(one)[0], kept, atol=1e-6)
 
 
 @pytest.mark.parametrize(
