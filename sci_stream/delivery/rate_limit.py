@@ -60,7 +60,7 @@ class KeyedRateLimiter(Generic[K]):
         self._burst = burst
         self._most = most
         self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
-        self._strangers = TokenBucket(per_s, burst)
+        self._others = TokenBucket(per_s, burst)
         self.refused = 0
         """Number of refused requests."""
 
@@ -84,6 +84,6 @@ class KeyedRateLimiter(Generic[K]):
         if len(self._buckets) >= self._most:
             oldest, bucket = next(iter(self._buckets.items()))
             if not bucket.full(now_s):
-                return self._strangers  # removing it would refill it: a peer could evict itself by inventing names
+                return self._others  # removing it would refill it: a peer could evict itself by inventing names
             del self._buckets[oldest]
         return self._buckets.setdefault(peer, TokenBucket(self._per_s, self._burst))

@@ -18,7 +18,7 @@ from sci_stream.errors import WireError
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpProgress
 from sci_stream.transport.local_sockets import nearest
-from sci_stream.transport.remote_memory import UNREADABLE, can_read, export_frames, read_parcel, show
+from sci_stream.transport.remote_memory import UNREADABLE, can_read, export_frames, read_incoming, show
 from sci_stream.transport.sockets import (
     ENOUGH_BYTES_A_TURN,
     Monitor,
@@ -132,7 +132,7 @@ class ClientConnection:
         self._ask_again_s = float("inf")
         self._unsent: deque[Message] = deque()
         self._lines = TokenBucket(1.0, 20)
-        self._standstill = PauseDetector(heartbeat_s)
+        self._pauses = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
         self._patience_s = self._first_patience_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
         self._moved = TcpProgress(0, 0, 0)
@@ -181,7 +181,7 @@ class ClientConnection:
         """Receive pending data: messages for the node, and liveness events of the peer."""
         messages: list[Message] = []
         events: list[PeerEvent] = []
-        stood_still_s = self._standstill.lasted_s(now_s)
+        stood_still_s = self._pauses.lasted_s(now_s)
         # While this process was stopped the peer's messages waited in its own queue: that is not the peer's silence.
         self._heard_s = min(now_s, self._heard_s + stood_still_s)
         self._opened_s = min(now_s, self._opened_s + stood_still_s)
@@ -201,12 +201,12 @@ class ClientConnection:
         self._flush_unsent()
         taken_bytes = 0
         for _ in range(_MESSAGES_A_TURN):
-            parcel = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
-            if parcel is None:
+            incoming = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
+            if incoming is None:
                 break
             self._heard_s = now_s
             self._patience_s = self._first_patience_s
-            message = self._read(parcel, now_s)
+            message = self._read(incoming, now_s)
             if message is None:
                 continue
             taken_bytes += payload_bytes(message)
@@ -220,10 +220,10 @@ class ClientConnection:
             self._look_at_line(now_s)  # so that these bytes do not count as activity later
         return messages, events
 
-    def _read(self, parcel: ReceivedMessage, now_s: float) -> Message | None:
+    def _read(self, incoming: ReceivedMessage, now_s: float) -> Message | None:
         """Decode a received message; None if it is refused, which is counted, or already handled."""
         try:
-            message = read_parcel(parcel, parcel.frames, self._limits)
+            message = read_incoming(incoming, incoming.frames, self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             if self._lines.take(now_s):
@@ -241,7 +241,7 @@ class ClientConnection:
             return None
         if isinstance(message, Welcome):
             self._lends = message.reads
-            readable = message.incarnation != self._unreadable and can_read(parcel.process, message.shows)
+            readable = message.incarnation != self._unreadable and can_read(incoming.process, message.shows)
             self._learn_to_read(can=readable)
         return message
 

@@ -1,4 +1,4 @@
-"""Limits on the connections that strangers keep open at a bound ZeroMQ socket.
+"""Limits on the connections that unknown peers keep open at a bound ZeroMQ socket.
 
 ZeroMQ accepts every connection, before any key is checked, and has no limit of its own: each costs a file descriptor,
 and a process without descriptors can neither begin the next segment of a recording nor serve its page.
@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_MOST_STRANGERS = 64
+_MOST_UNKNOWN = 64
 # Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and then said nothing.
 _PATIENCE_S = 15.0
 _MOST_CONNECTIONS = 512
@@ -44,7 +44,7 @@ def most_connections() -> int:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
-    return max(_MOST_STRANGERS, min(_MOST_CONNECTIONS, (descriptors - _RESERVED_DESCRIPTORS) // 4))
+    return max(_MOST_UNKNOWN, min(_MOST_CONNECTIONS, (descriptors - _RESERVED_DESCRIPTORS) // 4))
 
 
 class ConnectionLimit:
@@ -96,7 +96,7 @@ class ConnectionLimit:
             if connection.standing is Standing.SILENT:
                 silent.append(descriptor)
         waited = [fd for fd in silent if drained and now_s - (self._connections[fd].since_s or now_s) > _PATIENCE_S]
-        over = set(waited) | set(silent[: max(0, len(silent) - _MOST_STRANGERS)])
+        over = set(waited) | set(silent[: max(0, len(silent) - _MOST_UNKNOWN)])
         excess = len(self._connections) - len(over) - self._most
         if excess > 0:
             others = [fd for fd in self._connections if fd not in over]

@@ -85,8 +85,8 @@ class Dispatcher:
         self._queue = queue
         self._solve_timeout_s = solve_timeout_s
         self._heartbeat_s = heartbeat_s
-        self._reception = RouterReceiver("dispatch", limits, log)
-        self.wire_errors = self._reception.wire_errors
+        self._receiver = RouterReceiver("dispatch", limits, log)
+        self.wire_errors = self._receiver.wire_errors
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._peers: dict[bytes, _Peer] = {}
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
@@ -94,7 +94,7 @@ class Dispatcher:
         self._current = ""
         self._series = ""
         self._said_s = float("-inf")
-        self._standstill = PauseDetector(heartbeat_s)
+        self._pauses = PauseDetector(heartbeat_s)
         self.period_ns = 0
         self.socket = make_socket(
             context,
@@ -158,21 +158,21 @@ class Dispatcher:
     def turn(self, now_s: float) -> list[Settled]:
         """Receive, detect lost nodes and dispatch. Never blocks."""
         settled: list[Settled] = []
-        stood_still_s = self._standstill.lasted_s(now_s)
+        stood_still_s = self._pauses.lasted_s(now_s)
         for peer in self._peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
             peer.progress_s = min(now_s, peer.progress_s + stood_still_s)
         disconnected = self.monitor.drain().disconnected  # first: a descriptor may belong to another connection by now
         for _ in range(_MESSAGES_A_TURN):
-            parcel = receive(self.socket)
-            if parcel is None:
+            incoming = receive(self.socket)
+            if incoming is None:
                 break
-            identity = bytes(parcel.frames[0])
-            self._connections.heard(parcel.descriptor, Standing.HEARD)
-            with self._reception.guard(identity, now_s):
-                settled += self._handle(identity, parcel, now_s)
-        self._reception.strangers(self.monitor.take_refused(), now_s)
-        self._reception.closed(self._connections.enforce(now_s, drained=not readable(self.socket)), now_s)
+            identity = bytes(incoming.frames[0])
+            self._connections.heard(incoming.descriptor, Standing.HEARD)
+            with self._receiver.guard(identity, now_s):
+                settled += self._handle(identity, incoming, now_s)
+        self._receiver.refused_connections(self.monitor.take_refused(), now_s)
+        self._receiver.closed(self._connections.enforce(now_s, drained=not readable(self.socket)), now_s)
         beat_due = now_s - self._said_s >= self._heartbeat_s
         if beat_due or disconnected:
             # With ROUTER_MANDATORY this is a probe: sending to a broken connection fails at once.
@@ -190,15 +190,15 @@ class Dispatcher:
                 settled += self._lose(identity, f"no result for {self._solve_timeout_s:g} s")
         return settled + self._hand_out()
 
-    def _handle(self, identity: bytes, parcel: ReceivedMessage, now_s: float) -> list[Settled]:
-        message = self._reception.read(identity, parcel, now_s, lambda said: self._send(identity, encode(said)))
+    def _handle(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> list[Settled]:
+        message = self._receiver.read(identity, incoming, now_s, lambda said: self._send(identity, encode(said)))
         if message is None:
             return []
         peer = self._peers.get(identity)
         if peer is not None:
             peer.heard_s = now_s
         if isinstance(message, Hello):
-            self._greet(identity, parcel, message, now_s)
+            self._greet(identity, incoming, message, now_s)
             return []
         if isinstance(message, Done) and peer is not None:
             peer.progress_s = now_s
@@ -236,10 +236,10 @@ class Dispatcher:
                 self.wire_errors["unexpected_kind"] += 1
         return []
 
-    def _greet(self, identity: bytes, parcel: ReceivedMessage, hello: Hello, now_s: float) -> None:
+    def _greet(self, identity: bytes, incoming: ReceivedMessage, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self._peers.get(identity)
-        if not self._reception.accept_hello(
+        if not self._receiver.accept_hello(
             identity,
             hello,
             now_s,
@@ -248,9 +248,9 @@ class Dispatcher:
             answer=lambda said: self._send(identity, encode(said)),
         ):
             return
-        self._peers[identity] = _Peer(hello, now_s, hello.reads and parcel.process != 0, progress_s=now_s)
-        self._connections.heard(parcel.descriptor, Standing.KNOWN)
-        self._send(identity, encode(welcoming(self._welcome, parcel, hello)))
+        self._peers[identity] = _Peer(hello, now_s, hello.reads and incoming.process != 0, progress_s=now_s)
+        self._connections.heard(incoming.descriptor, Standing.KNOWN)
+        self._send(identity, encode(welcoming(self._welcome, incoming, hello)))
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)
             if self._current:

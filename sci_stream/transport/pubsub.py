@@ -64,11 +64,11 @@ class TapPublisher:
         """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
         self.monitor.drain()  # first: a descriptor may belong to another connection by now
         for _ in range(_SUBSCRIPTIONS_WAITING):
-            parcel = receive(self._socket)
-            if parcel is None:
+            incoming = receive(self._socket)
+            if incoming is None:
                 break
-            frames = parcel.frames
-            self._connections.heard(parcel.descriptor, Standing.HEARD)
+            frames = incoming.frames
+            self._connections.heard(incoming.descriptor, Standing.HEARD)
             request = bytes(frames[0])
             action, topic = request[:1], request[1:]
             useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
@@ -76,7 +76,7 @@ class TapPublisher:
                 self._topics.discard(topic)
             elif action == b"\x01" and useful:
                 self._topics.add(topic)
-                self._connections.heard(parcel.descriptor, Standing.KNOWN)
+                self._connections.heard(incoming.descriptor, Standing.KNOWN)
             else:
                 self.wire_errors["subscription"] += 1  # no message ever has this topic
         if refused := self.monitor.take_refused():

@@ -140,9 +140,9 @@ def can_read(process: int, shown: str) -> bool:
         return False
 
 
-def welcoming(welcome: Welcome, parcel: ReceivedMessage, hello: Hello) -> Welcome:
+def welcoming(welcome: Welcome, incoming: ReceivedMessage, hello: Hello) -> Welcome:
     """Return the answer to a HELLO; for a peer on this host it includes the test of memory access."""
-    process = parcel.process
+    process = incoming.process
     return replace(welcome, shows=show(), reads=can_read(process, hello.shows)) if process else welcome
 
 
@@ -174,13 +174,13 @@ def export_frames(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryvi
 
 
 def fetch_frames(
-    parcel: ReceivedMessage, frames: Sequence[memoryview], most_bytes: int
+    incoming: ReceivedMessage, frames: Sequence[memoryview], most_bytes: int
 ) -> tuple[Sequence[memoryview], dict[int, int]]:
     """Return the frames of a message with references replaced by the data, and the checksums of these by index.
 
     Parameters
     ----------
-    parcel
+    incoming
         The received message.
     frames
         Its kind, header and payloads.
@@ -196,7 +196,7 @@ def fetch_frames(
     found = [index for index in range(_KIND_AND_HEADER, len(frames)) if _is_reference(frames[index])]
     if not found:
         return frames, {}
-    process = parcel.process
+    process = incoming.process
     if not process:
         raise WireError(LENT, "Memory reference from a remote peer", expected="a local socket")
     out, sums = list(frames), {}
@@ -213,7 +213,7 @@ def fetch_frames(
     return out, sums
 
 
-def read_parcel(parcel: ReceivedMessage, frames: Sequence[memoryview], limits: Limits) -> Message:
+def read_incoming(incoming: ReceivedMessage, frames: Sequence[memoryview], limits: Limits) -> Message:
     """Decode a received message, with payloads included or by reference.
 
     Raises
@@ -221,7 +221,7 @@ def read_parcel(parcel: ReceivedMessage, frames: Sequence[memoryview], limits: L
     WireError
         As `fetch_frames` and `sci_stream.wire.decode`; ``lent`` if the data read do not match the checksum.
     """
-    whole, sums = fetch_frames(parcel, frames, limits.max_payload_bytes)
+    whole, sums = fetch_frames(incoming, frames, limits.max_payload_bytes)
     try:
         return decode(whole, limits, sums)
     except WireError as error:

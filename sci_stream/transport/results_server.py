@@ -67,12 +67,12 @@ class ResultsServer:
         limits: Limits,
         dress: SocketConfig = plain,
     ) -> None:
-        self._reception = RouterReceiver("results", limits, log)
-        self.wire_errors = self._reception.wire_errors
+        self._receiver = RouterReceiver("results", limits, log)
+        self.wire_errors = self._receiver.wire_errors
         self._heartbeat_s = heartbeat_s
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._said_s = float("-inf")
-        self._standstill = PauseDetector(heartbeat_s)
+        self._pauses = PauseDetector(heartbeat_s)
         self.peers: dict[bytes, Peer] = {}
         self._clocks: dict[str, int] = {}
         self._replaced: deque[bytes] = deque(maxlen=MOST_PEERS)
@@ -95,27 +95,27 @@ class ResultsServer:
         taken_bytes = 0
         self._monitor.drain()  # first: a descriptor may belong to another connection by now
         for _ in range(_MESSAGES_A_TURN):
-            parcel = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
-            if parcel is None:
+            incoming = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
+            if incoming is None:
                 break
-            identity = bytes(parcel.frames[0])
-            self._connections.heard(parcel.descriptor, Standing.HEARD)
+            identity = bytes(incoming.frames[0])
+            self._connections.heard(incoming.descriptor, Standing.HEARD)
             with self.guard(identity, now_s):
-                message = self._reception.read(identity, parcel, now_s, functools.partial(self.reply, identity))
-                if message is not None and self._known(identity, parcel, message, now_s):
+                message = self._receiver.read(identity, incoming, now_s, functools.partial(self.reply, identity))
+                if message is not None and self._known(identity, incoming, message, now_s):
                     out.append((identity, message))
                     taken_bytes += payload_bytes(message)
         return out
 
     def guard(self, identity: bytes, now_s: float) -> AbstractContextManager[None]:
         """Return a context for handling one message; see `RouterReceiver.guard`."""
-        return self._reception.guard(identity, now_s)
+        return self._receiver.guard(identity, now_s)
 
     def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
         """Count and log a message that is valid but impossible here."""
-        self._reception.refuse(identity, reason, text, now_s)
+        self._receiver.refuse(identity, reason, text, now_s)
 
-    def _known(self, identity: bytes, parcel: ReceivedMessage, message: Message, now_s: float) -> bool:
+    def _known(self, identity: bytes, incoming: ReceivedMessage, message: Message, now_s: float) -> bool:
         """Update the register of peers; return whether the message is for the node."""
         peer = self.peers.get(identity)
         if peer is not None:
@@ -123,7 +123,7 @@ class ResultsServer:
             peer.lost = False
         match message:
             case Hello():
-                self._greet(identity, parcel, message, now_s)
+                self._greet(identity, incoming, message, now_s)
                 return False
             case Heartbeat():
                 if peer is None:
@@ -140,9 +140,9 @@ class ResultsServer:
                 return False
         return True
 
-    def _greet(self, identity: bytes, parcel: ReceivedMessage, hello: Hello, now_s: float) -> None:
+    def _greet(self, identity: bytes, incoming: ReceivedMessage, hello: Hello, now_s: float) -> None:
         peer = self.peers.get(identity)
-        if not self._reception.accept_hello(
+        if not self._receiver.accept_hello(
             identity,
             hello,
             now_s,
@@ -167,8 +167,8 @@ class ResultsServer:
                 del self.peers[old]
             self._clocks.pop(hello.node, None)
         self.peers[identity] = Peer(hello, now_s, status=peer.status if peer else {})
-        self._connections.heard(parcel.descriptor, Standing.KNOWN)
-        self.reply(identity, welcoming(self._welcome, parcel, hello))
+        self._connections.heard(incoming.descriptor, Standing.KNOWN)
+        self.reply(identity, welcoming(self._welcome, incoming, hello))
 
     def _note_clock(self, peer: Peer) -> None:
         offset_ms, uncertainty_ms = (peer.status.get(f"clock_{word}_ms") for word in ("offset", "uncertainty"))
@@ -189,9 +189,9 @@ class ResultsServer:
         """Send heartbeats when due; return the peers that have just timed out."""
         lost = []
         self._monitor.drain()
-        self._reception.strangers(self._monitor.take_refused(), now_s)
-        self._reception.closed(self._connections.enforce(now_s, drained=not readable(self.socket)), now_s)
-        stood_still_s = self._standstill.lasted_s(now_s)
+        self._receiver.refused_connections(self._monitor.take_refused(), now_s)
+        self._receiver.closed(self._connections.enforce(now_s, drained=not readable(self.socket)), now_s)
+        stood_still_s = self._pauses.lasted_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + stood_still_s)
             if not peer.lost and now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:

@@ -11,7 +11,7 @@ from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
 from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.client_connection import identity_of
-from sci_stream.transport.remote_memory import UNREADABLE, read_parcel
+from sci_stream.transport.remote_memory import UNREADABLE, read_incoming
 from sci_stream.transport.sockets import ReceivedMessage
 from sci_stream.wire import (
     CalibrationRequest,
@@ -68,10 +68,10 @@ class RouterReceiver:
         self._suppressed = 0
         self.wire_errors: Counter[str] = Counter()
 
-    def read(self, identity: bytes, parcel: ReceivedMessage, now_s: float, answer: Answer) -> Message | None:
+    def read(self, identity: bytes, incoming: ReceivedMessage, now_s: float, answer: Answer) -> Message | None:
         """Decode a received message; None if it is refused, which is counted, or over the rate limit."""
         try:
-            message = read_parcel(parcel, parcel.frames[1:], self._limits)
+            message = read_incoming(incoming, incoming.frames[1:], self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             self._complain(f"message to the {self._what} address refused: {error}", now_s)
@@ -132,7 +132,7 @@ class RouterReceiver:
             return False
         return True
 
-    def strangers(self, refused: int, now_s: float) -> None:
+    def refused_connections(self, refused: int, now_s: float) -> None:
         """Count connections refused in their handshake."""
         if refused:
             self.wire_errors["handshake"] += refused

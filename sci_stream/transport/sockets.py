@@ -202,8 +202,8 @@ def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
 
 def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
     """Receive one multipart message from any peer, or None if there is none now."""
-    parcel = receive(socket)
-    return None if parcel is None else parcel.frames
+    incoming = receive(socket)
+    return None if incoming is None else incoming.frames
 
 
 class MonitorEvents(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sci_stream.web.history import KEPT_S
 from sci_stream.web.message import Picture
 
-# A coded snapshot takes more than its whole video, and nobody reads thirty of them a second.
+# A coded snapshot takes more than its whole video, and no viewer can read thirty of them per second.
 CODED_EVERY_NS = 500_000_000
 
 

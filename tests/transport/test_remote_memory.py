@@ -23,7 +23,7 @@ from sci_stream.transport import remote_memory as lending
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE
-from sci_stream.transport.remote_memory import BufferPool, can_read, export_frames, read_parcel, show
+from sci_stream.transport.remote_memory import BufferPool, can_read, export_frames, read_incoming, show
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sink_client import SinkClient
 from sci_stream.transport.sockets import ReceivedMessage, receive
@@ -80,57 +80,57 @@ def router(tmp_path: Path) -> Iterator[zmq.Socket[bytes]]:
 
 def came(socket: zmq.Socket[bytes]) -> ReceivedMessage:
     assert socket.poll(20_000)
-    parcel = receive(socket)
-    assert parcel is not None
-    return parcel
+    incoming = receive(socket)
+    assert incoming is not None
+    return incoming
 
 
-def read(parcel: ReceivedMessage, limits: Limits | None = None) -> Snapshot:
-    message = read_parcel(parcel, parcel.frames[1:-1], limits or Limits())
+def read(incoming: ReceivedMessage, limits: Limits | None = None) -> Snapshot:
+    message = read_incoming(incoming, incoming.frames[1:-1], limits or Limits())
     assert isinstance(message, Snapshot)
     return message
 
 
-def refused(parcel: ReceivedMessage, limits: Limits | None = None) -> WireError:
+def refused(incoming: ReceivedMessage, limits: Limits | None = None) -> WireError:
     with pytest.raises(WireError) as refusal:
-        read(parcel, limits)
+        read(incoming, limits)
     return refusal.value
 
 
 def test_payload_is_read_from_the_senders_memory(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     with lender(f"ipc://{tmp_path}/s") as process:
-        parcel = came(router)
-        assert max(frame.nbytes for frame in parcel.frames) < 1000, "its data did not pass through the socket"
-        assert parcel.process == process.pid
-        found = read(parcel)
+        incoming = came(router)
+        assert max(frame.nbytes for frame in incoming.frames) < 1000, "its data did not pass through the socket"
+        assert incoming.process == process.pid
+        found = read(incoming)
         np.testing.assert_array_equal(found.counts, LARGE.counts)
         assert not found.counts.flags.writeable
-        assert can_read(parcel.process, bytes(parcel.frames[-1]).decode())
+        assert can_read(incoming.process, bytes(incoming.frames[-1]).decode())
 
 
 def test_changed_or_vanished_memory_is_refused(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     with lender(f"ipc://{tmp_path}/s") as process:
-        parcel = came(router)
+        incoming = came(router)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("change\n")
         process.stdin.flush()
         assert process.stdout.readline() == "changed\n"
-        error = refused(parcel)
+        error = refused(incoming)
         assert error.reason == "lent"
         assert "no longer keeps the message" in str(error)
-    gone = refused(parcel)
+    gone = refused(incoming)
     assert gone.reason == "lent"
     assert "no longer exists" in str(gone)
-    assert not can_read(parcel.process, bytes(parcel.frames[-1]).decode())
+    assert not can_read(incoming.process, bytes(incoming.frames[-1]).decode())
 
 
 def test_reference_from_a_network_is_refused(router: zmq.Socket[bytes]) -> None:
     port = router.bind_to_random_port("tcp://127.0.0.1")
     with lender(f"tcp://127.0.0.1:{port}"):
-        parcel = came(router)
-        assert parcel.process == 0
-        error = refused(parcel)
+        incoming = came(router)
+        assert incoming.process == 0
+        error = refused(incoming)
     assert error.reason == "lent"
     assert "expected a local socket" in str(error)
 

@@ -236,7 +236,7 @@ class CameraPump:
                 self._reopen()
                 continue
             if frame is not None:
-                self._take_in(frame)
+                self._accept(frame)
             elif self._camera.exhausted:
                 break
         self._count()
@@ -284,7 +284,7 @@ class CameraPump:
         """Count an event."""
         self.counts = self.counts + Counter({what: 1})
 
-    def _take_in(self, frame: CameraFrame) -> None:
+    def _accept(self, frame: CameraFrame) -> None:
         assert self.opened is not None
         if self.finished:
             return  # abandoned meanwhile

@@ -192,12 +192,12 @@ class AcquireNode:
         for settled in self._dispatcher.turn(now_s):
             self._settle(settled, now_s)
         for captured in self._pump.take():
-            self._take_in(captured, now_s)
+            self._accept(captured, now_s)
         for settled in self._dispatcher.turn(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
         if self._watched.due(now_s):
-            self._tell()
+            self._publish_status()
         self._link.pump()
 
     def _note_safe(self, safe: list[Key], now_s: float) -> None:
@@ -277,10 +277,10 @@ class AcquireNode:
         self._series = self._info.series
         log_for_series(self._series)
         if self._safe.left is not None:
-            self._take_up(self._safe.left, now_s)
+            self._resume(self._safe.left, now_s)
         self._holdings.spool = self._safe.spool
 
-    def _take_up(self, left: RecoveredState, now_s: float) -> None:
+    def _resume(self, left: RecoveredState, now_s: float) -> None:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
         self._pump.resume(left.next_seq, left.epoch + 1, left.camera_missed)
         self._holdings.released = left.next_seq - len(left.kept)
@@ -387,7 +387,7 @@ class AcquireNode:
         assert self._pump.opened is not None
         return make_snapshot(captured, frame, self._info, self._pump.opened.capabilities.clock)
 
-    def _take_in(self, captured: Captured, now_s: float) -> None:
+    def _accept(self, captured: Captured, now_s: float) -> None:
         seq, frame = captured.seq, captured.frame
         if frame is None:
             self._holdings.pass_over()
@@ -417,9 +417,9 @@ class AcquireNode:
         self._obedient.done(*answer)
         if self._info is not None and self._pump.opened is not None:
             self._dispatcher.period_ns = self._pump.opened.capabilities.frame_period_ns or 0
-        self._watched.tell_soon()
+        self._watched.report_soon()
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         """Report the status to the sink and to the health server."""
         report = self._report
         status = report.status(self._phase, self._series, self._watched.url)

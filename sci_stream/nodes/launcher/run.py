@@ -65,7 +65,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         except (OSError, ValueError) as error:
             console.print(f"cannot complete the summary {account}: {error}", highlight=False, markup=False)
             return status or EnvironmentFault.exit_status
-        for words in last_words(result):
+        for words in result_lines(result):
             console.print(words, highlight=False, markup=False, soft_wrap=True)
     return status
 
@@ -82,7 +82,7 @@ def _writable(summary: Path) -> Path:
     return summary.resolve()
 
 
-def last_words(summary: JsonObject) -> Iterator[str]:
+def result_lines(summary: JsonObject) -> Iterator[str]:
     """Return the result of a run in a few lines."""
     ledger = summary["ledger"]
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())

@@ -143,7 +143,7 @@ class ReconstructNode:
         for result in self._solver.results():
             match result:
                 case Ready():
-                    self._tell_sink()
+                    self._report_at_once()
                     self._ready(result)
                 case Solved():
                     self._solved(result, now_s)
@@ -151,14 +151,14 @@ class ReconstructNode:
                     self._failed(result)
                 case Changed():
                     self._obedient.done(result.request, result.parameters, result.error)
-                    self._tell_sink()
+                    self._report_at_once()
         news = self._link.turn(now_s)
         self._hear_sink(news.messages)
         for kind, series, seq in news.safe:
             if kind == "reconstruction":
                 self._finish((series, seq))
         if self._watched.due(now_s):
-            self._tell()
+            self._publish_status()
         self._link.pump()
 
     def _hear_sink(self, messages: Iterable[Message]) -> None:
@@ -168,12 +168,12 @@ class ReconstructNode:
             else:
                 log.warning("unexpected message from the sink: %s", type(message).__name__)
 
-    def _tell_sink(self) -> None:
+    def _report_at_once(self) -> None:
         """Announce changed solver settings before the first result that used them."""
-        self._tell()
+        self._publish_status()
         self._link.dealer.send_heartbeat()
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         """Report the status to the other nodes and to the health server."""
         status = {
             **self._counts,
@@ -213,7 +213,7 @@ class ReconstructNode:
                 self._begin(message)
             case CalibrationMissing():
                 for snapshot in self._orphans.pop(message.hash, ()):
-                    self._tell_failed((snapshot.id.series, snapshot.id.seq), "calibration_missing")
+                    self._report_failed((snapshot.id.series, snapshot.id.seq), "calibration_missing")
             case _:
                 log.warning("unexpected message from the acquire node: %s", type(message).__name__)
 
@@ -290,9 +290,9 @@ class ReconstructNode:
         log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error, extra=about)
         if isinstance(failed.error, EnvironmentFault):
             self._trouble = str(failed.error)  # a device failure affects the next snapshots too
-        self._tell_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
+        self._report_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
 
-    def _tell_failed(self, identity: Identity, reason: str) -> None:
+    def _report_failed(self, identity: Identity, reason: str) -> None:
         self._doing.pop(identity, None)
         self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200]))
 

@@ -20,21 +20,16 @@ class ConnectionSecurity:
 
     serve: SocketConfig
     _rig: Rig
-    _doors: CurveServer | None
+    _server: CurveServer | None
 
     def reach(self, host: Host) -> SocketConfig:
         """Return the configuration of a socket that connects to a node's host."""
-        return plain if self._doors is None else self._doors.reach(self._rig.security.key_of(host))
-
-    @property
-    def strangers(self) -> int:
-        """Number of connections refused because of their key."""
-        return 0 if self._doors is None else self._doors.allow_list.refused
+        return plain if self._server is None else self._server.reach(self._rig.security.key_of(host))
 
     def close(self) -> None:
         """Refuse all further connections."""
-        if self._doors is not None:
-            self._doors.close()
+        if self._server is not None:
+            self._server.close()
 
 
 def setup_security(rig: Rig, context: zmq.Context[zmq.Socket[bytes]]) -> ConnectionSecurity:

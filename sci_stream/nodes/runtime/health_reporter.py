@@ -58,7 +58,7 @@ class HealthReporter:
         self._next_s = now_s + _PERIOD_S
         return True
 
-    def tell_soon(self) -> None:
+    def report_soon(self) -> None:
         """Make the next `report` due at once, because something visible changed."""
         self._next_s = float("-inf")
 

@@ -50,7 +50,7 @@ def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] =
 
 
 class RepeatLimit(logging.Filter):
-    """Limit the lines from each place in the code, so that neither strangers nor viewers can flood the log.
+    """Limit the lines from each place in the code, so that neither unknown peers nor viewers can flood the log.
 
     The next line that passes gives the number of those that did not.
     """

@@ -52,7 +52,7 @@ _EARLY_AT_MOST = 256
 _EARLY_BYTES = 64 << 20
 # A sender that announces ever new calibrations must not fill the memory.
 _CALIBRATIONS_KEPT, _CALIBRATION_BYTES = 4, 512 << 20
-_LAST_WORDS_S = 2.0
+_GOODBYE_S = 2.0
 
 
 class EarlyMessages:
@@ -169,7 +169,7 @@ class SinkNode:
                 # Also after the series: the last messages are lost if the connection closes before they are read.
                 needed = self._stop.gentle and self._acquire_is_there()
                 if self._stop and stopping_s is None and not needed:
-                    stopping_s = time.monotonic() + _LAST_WORDS_S
+                    stopping_s = time.monotonic() + _GOODBYE_S
             if self._series is not None:
                 self._end_series("the sink was stopped before the series ended")
             self._ledger_file.delete()

@@ -151,9 +151,9 @@ def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
         raise WeightsError(
             f"Weights file {path} holds no tensors by name", expected=_EXPECTED, got=type(content).__name__
         )
-    strangers = [key for key, value in content.items() if not isinstance(value, torch.Tensor)]
-    if strangers:
-        raise _unknown_layout(path, [str(key) for key in strangers])
+    unknown = [key for key, value in content.items() if not isinstance(value, torch.Tensor)]
+    if unknown:
+        raise _unknown_layout(path, [str(key) for key in unknown])
     return {str(key): value for key, value in content.items()}
 
 
@@ -226,15 +226,15 @@ def _folded(
 def _by_layer(tensors: Mapping[str, torch.Tensor], pattern: re.Pattern[str], path: Path) -> Layers:
     """Group tensors by the layer number in their keys, in ascending order."""
     layers: Layers = {}
-    strangers = []
+    unknown = []
     for key, value in tensors.items():
         match = pattern.fullmatch(key)
         if match is None:
-            strangers.append(key)
+            unknown.append(key)
         else:
             layers.setdefault(int(match[1]), {})[match[2]] = value
-    if strangers or not layers or any("weight" not in layer for layer in layers.values()):
-        raise _unknown_layout(path, strangers or list(tensors))
+    if unknown or not layers or any("weight" not in layer for layer in layers.values()):
+        raise _unknown_layout(path, unknown or list(tensors))
     return dict(sorted(layers.items()))
 
 

@@ -110,7 +110,7 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], JsonObject]:
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the
     earlier segment may have been closed cleanly while the snapshot was in flight, and is not changed any more.
     """
-    elsewhere = _told_elsewhere(old)
+    elsewhere = _settled_elsewhere(old)
     columns = {name: _stretched(old, name, values, len(elsewhere.known)) for name, values in old.rows.items()}
     outcome, state = columns["outcome"], columns["state"]
     known = (columns["epoch"] >= 0) | (outcome != 0)
@@ -151,7 +151,7 @@ def _stretched(old: Recording, name: str, values: Array, rows: int) -> Array:
     return stretched
 
 
-def _told_elsewhere(old: Recording) -> _Elsewhere:
+def _settled_elsewhere(old: Recording) -> _Elsewhere:
     """Return the rows of the other segments; for the last segment up to the last raw counts of earlier ones."""
     report: list[tuple[int, Array, Array, Array]] = []
     rows = len(old.rows["state"])

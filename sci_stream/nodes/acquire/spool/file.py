@@ -131,11 +131,11 @@ def _read_head(path: Path, number: int) -> tuple[SpoolFile, SeriesInfo]:
     head = os.pread(number, _HEAD.size, 0)
     if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         raise ValueError("not a spool file")
-    _, version, slots, slot_bytes, begin, told_bytes, crc = _HEAD.unpack(head)
+    _, version, slots, slot_bytes, begin, info_bytes, crc = _HEAD.unpack(head)
     if version != _VERSION:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     file = SpoolFile(path, number, slots, slot_bytes, begin)
-    report = os.pread(number, min(told_bytes, Limits().max_header_bytes), _INFO_AT)
+    report = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
     if zlib.crc32(report) != crc or file.nbytes != os.fstat(number).st_size:
         raise ValueError("corrupt header")
     info = decode([b"series_start", report])

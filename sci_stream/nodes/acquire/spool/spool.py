@@ -147,7 +147,7 @@ class Spool:
         file, info = opened
         with storage_errors(path):
             spool = cls(file)
-        return spool, spool._take_up(info)
+        return spool, spool._resume(info)
 
     # --- camera thread
 
@@ -256,7 +256,7 @@ class Spool:
                 "spool %s is full (%s): further snapshots would be lost if this node crashed", self._file.path, why
             )
 
-    def _take_up(self, info: SeriesInfo) -> RecoveredState:
+    def _resume(self, info: SeriesInfo) -> RecoveredState:
         next_seq, epoch, missed = _GIVEN.unpack_from(self._map, _GIVEN_AT)
         self._confirmed = self._get(_CONFIRMED_AT)
         # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
