@@ -11,8 +11,8 @@ from packaging.version import Version
 from tests.e2e.kit import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# napari and ophyd bring an application each: their bridges are tested where these are installed.
-UNTESTED = ("dev", "docs", "napari", "ophyd")
+# These bring an application or a framework each: their bridges are tested where these are installed.
+UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv")
 EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name not in UNTESTED}
 LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})
 NEEDED = [needed for line in LINES if (needed := Requirement(line)).name != PROJECT["name"]]

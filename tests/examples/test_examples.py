@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pytest
 
 from sci_stream.ports import Camera
 from tests.e2e.kit import PATIENCE_S, ROOT, RunningRig, environment
@@ -56,6 +58,24 @@ def test_reconstruct_runs_as_documented() -> None:
     assert own > 20
     assert shipped > 27
     assert "(2, 8, 64, 64)" in shown
+
+
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's own
+def test_notebook_runs_and_shows_what_it_stores(tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(EXAMPLES / "reconstruct.ipynb", as_version=4)
+    stored = decibels(notebook)
+    nbclient.NotebookClient(notebook, timeout=150, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert len(stored) == 6
+    np.testing.assert_allclose(decibels(notebook), stored, atol=0.5)
+    assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
+
+
+def decibels(notebook: dict) -> list[float]:
+    """Return the PSNR that the cells of a notebook print."""
+    text = "".join(output.get("text", "") for cell in notebook["cells"] for output in cell.get("outputs", []))
+    return [float(found) for found in re.findall(r"([\d.]+) dB", text)]
 
 
 def test_denoiser_plugin_passes_the_contract() -> None:
