@@ -19,7 +19,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-RigPath = Annotated[Path, typer.Argument(metavar="RIG.toml", help="The rig file.", show_default=False)]
+
+def _named_rig(path: Path) -> Path:
+    """Return a rig file; the word ``demo`` is that of the last demo."""
+    if path == Path("demo") and not path.exists():
+        from sci_stream.nodes.runtime.runtime_folder import demo_rig_file
+
+        return demo_rig_file()
+    return path
+
+
+RigPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RIG.toml", help="The rig file; `demo` for the running demo.", show_default=False, callback=_named_rig
+    ),
+]
 Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
 Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
 Summary = Annotated[Path | None, typer.Option(help="Write a summary of the run to this JSON file.")]

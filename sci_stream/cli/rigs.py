@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, new_console, state
+from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, new_console, say, state
 from sci_stream.errors import ConfigError
 
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
@@ -29,12 +29,14 @@ def demo(
     window: Window = False,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
+    # Before anything is imported: loading the libraries takes longer than a person waits without a word.
+    say("measuring this machine …")
     from sci_stream.nodes.launcher.demo import demo_rig
 
     rig_path, why = demo_rig(
         scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser
     )
-    new_console(stderr=True).print(f"{escape(why)}\nrig file: [bold]{escape(str(rig_path))}[/]", highlight=False)
+    say(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream top demo, sci-stream control demo")
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary, window=window)
 
 

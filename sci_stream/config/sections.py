@@ -173,6 +173,11 @@ class RecordSection(Section):
         ge=0,
         description="Start a new file after this long, minutes; 0: never.",
     )
+    stop_after_mib: int = Field(
+        default=0,
+        ge=0,
+        description="Switch the recording of a series off after this much data, MiB; the series continues. 0: never.",
+    )
     movie: Literal["none", "mp4", "mkv"] = Field(
         default="none",
         description="Video file next to the recording, H.264 in colour, to share; frames are skipped under load. "

@@ -22,7 +22,7 @@ from sci_stream.model import Reconstruction
 from sci_stream.web.archive import PictureArchive
 from sci_stream.web.clips import as_jpeg, write_clip
 from sci_stream.web.history import KEPT_S
-from sci_stream.web.inspection import Region, describe_region, frame_png, pixel_values
+from sci_stream.web.inspection import Region, coded_jpeg, describe_region, frame_png, pixel_values
 from sci_stream.web.message import JPEG
 from sci_stream.web.recordings import list_recordings, recorded_files
 from sci_stream.web.still import save_still
@@ -87,6 +87,7 @@ def routes(source: PictureSource) -> list[Route]:
         Route("/picture/{number:int}", worded(answers.picture)),
         Route("/values", worded(answers.values)),
         Route("/frame.png", worded(answers.frame)),
+        Route("/coded.jpg", worded(answers.coded)),
         Route("/download/still", worded(answers.still)),
         Route("/download/clip", worded(answers.clip)),
         Route("/recordings", worded(answers.recordings)),
@@ -131,6 +132,10 @@ class _Answers:
     def frame(self, request: Request) -> Response:
         png = frame_png(self._shown(request), _whole(request, "frame", 0), self._source.tone)
         return Response(png, media_type="image/png")
+
+    def coded(self, request: Request) -> Response:
+        jpeg = coded_jpeg(self._shown(request), self._source.tone)
+        return Response(jpeg, media_type="image/jpeg")
 
     def still(self, request: Request) -> Response:
         shown = self._shown(request)

@@ -8,12 +8,13 @@ import cv2
 import numpy as np
 
 from sci_stream.errors import InputError
-from sci_stream.imaging.rendering import encode_png, render
+from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, Reconstruction
 
 _MOST_VALUES = 64 * 64
 _DIGITS = 5
+_QUALITY = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,19 @@ def frame_png(reconstruction: Reconstruction, frame: int, tone: ToneSettings) ->
     """Return a frame as it is shown, at the sensor's resolution, as PNG."""
     index = _frame(reconstruction, frame)
     return encode_png(render(reconstruction.video[index : index + 1], reconstruction.bayer, tone)[0])
+
+
+def coded_jpeg(reconstruction: Reconstruction, tone: ToneSettings) -> bytes:
+    """Return the coded snapshot at the sensor's resolution, as JPEG.
+
+    Raises
+    ------
+    InputError
+        If it was not sent with the video.
+    """
+    if reconstruction.counts is None:
+        raise InputError("The coded snapshot was not sent with the video")
+    return encode_jpeg(render_counts(reconstruction.counts, tone.gamma), _QUALITY)
 
 
 def _frame(reconstruction: Reconstruction, frame: int) -> int:

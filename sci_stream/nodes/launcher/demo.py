@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from sci_stream.errors import EnvironmentFault
+from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import default_settings
 
 _SIZES_PX = (512, 384, 256)
@@ -21,44 +26,71 @@ _N_FRAMES = 8
 _SOLVE_S = 0.6
 # Limit for the learned prior, whose better picture is worth a longer interval on slow devices.
 _PATIENT_S = 2.0
-# With our own network and warm starts; more do not help on a noisy camera (research/schedule-research.md).
-_NETWORK_ITERATIONS = 12
+# With our own network and warm starts; more do not help on a noisy camera (research/schedule-research.md). Four warm
+# iterations give 26.5 dB on the published Crash, hardly less than twelve: a slow device takes fewer before it takes TV.
+_NETWORK_ITERATIONS = (12, 8, 6, 4)
 # Camera rate as a share of the device's speed, since all nodes share the machine.
 _RATE_MARGIN = 0.7
 _RATE_MOST_HZ = 30.0
 # Minimum camera rate: on slower devices the budget reduces the iterations.
 _RATE_LEAST_HZ = 0.5
 _SCENE = "fast"
-_IN_WORDS = {"tv": "TV", "ffdnet": "FFDNet", "ffdnet-lite": "ffdnet-lite"}
+_RECORD_MIB = 2048
+_IN_WORDS = {
+    "tv": "total variation (TV)",
+    "ffdnet": "the learned prior FFDNet",
+    "ffdnet-lite": "the learned prior ffdnet-lite",
+}
+# Below the ports that Linux gives to outgoing connections: nothing takes one while a node restarts.
+_PORTS = (12_000, 32_000)
+_MOST_TRIES = 1000
 
 
-def free_port() -> int:
-    """Return a free TCP port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(taken: set[int] | None = None) -> int:
+    """Return a free TCP port of this machine; it is added to ``taken``, whose ports are not returned.
+
+    Raises
+    ------
+    EnvironmentFault
+        If none is found.
+    """
+    taken = set() if taken is None else taken
+    for _ in range(_MOST_TRIES):
+        port = random.SystemRandom().randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in taken:
+                taken.add(port)
+                return port
+    raise EnvironmentFault("No free TCP port was found", expected=f"one from {_PORTS[0]} to {_PORTS[1]}")
 
 
 class _DemoPlan(NamedTuple):
-    """Prior, iterations and size that a device reconstructs within the target time."""
+    """Prior, iterations and size that a device reconstructs in ``solve_s``, and why they were chosen."""
 
     prior: str
     iterations: int
     size_px: int
     solve_s: float
+    why: str
 
 
 def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...]) -> _DemoPlan:
-    """Choose prior and size: a network if the device is fast enough, otherwise total variation."""
+    """Choose prior and size: a network unless even a few iterations take too long, otherwise total variation."""
     if weights is not None:
-        return _largest_in_time(device, "ffdnet", weights, default_settings(device, "ffdnet").iterations, sizes_px)
-    learnt = _largest_in_time(device, "ffdnet-lite", None, _NETWORK_ITERATIONS, sizes_px)
-    if learnt.solve_s <= _PATIENT_S:
-        return learnt
-    return _largest_in_time(device, "tv", None, default_settings(device, "tv").iterations, sizes_px)
+        iterations = default_settings(device, "ffdnet").iterations
+        return _largest_in_time(device, "ffdnet", weights, iterations, sizes_px)
+    prior = chosen_denoiser("auto", device, weights=False)
+    for iterations in _NETWORK_ITERATIONS:
+        learnt = _largest_in_time(device, prior, None, iterations, sizes_px)
+        if learnt.solve_s <= _PATIENT_S:
+            return learnt
+    plain = _largest_in_time(device, "tv", None, default_settings(device, "tv").iterations, sizes_px)
+    too_slow = f"{_IN_WORDS[prior]} would take {learnt.solve_s:.1f} s for {learnt.iterations} iterations"
+    return plain._replace(why=f"{plain.why}; {too_slow}")
 
 
+@cache
 def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | None, size: int) -> float:
     """Time one denoising pass over the frames of a snapshot, which dominates an iteration."""
     denoise = make_denoiser(prior, device, weights, Precision.AUTO)  # as in a reconstruct node
@@ -79,12 +111,16 @@ def _largest_in_time(
     device: torch.device, prior: str, weights: Path | None, iterations: int, sizes_px: tuple[int, ...]
 ) -> _DemoPlan:
     """Return the largest of the descending sizes within the target time, at least the last, with its time."""
+    larger = ""
     for size_px in reversed(sizes_px):
         candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px)
         if size_px != sizes_px[-1] and candidate_s > _SOLVE_S:
+            larger = f"; {size_px}×{size_px} would take {candidate_s:.1f} s"
             break
-        plan = _DemoPlan(prior, iterations, size_px, candidate_s)
-    return plan
+        chosen = (size_px, candidate_s)
+    size_px, solve_s = chosen
+    why = f"{_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at {size_px}×{size_px}{larger}"
+    return _DemoPlan(prior, iterations, size_px, solve_s, why)
 
 
 def _toml_string(value: str) -> str:
@@ -109,12 +145,14 @@ def demo_rig(
         As in the rig.
     """
     chosen = pick_device(device)
-    prior, iterations, size_px, solve_s = _plan(chosen, weights, (size,) if size else _SIZES_PX)
+    prior, iterations, size_px, solve_s, reason = _plan(chosen, weights, (size,) if size else _SIZES_PX)
     rate_hz = max(_RATE_LEAST_HZ, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
-    # Not the defaults: a demo must run next to a rig on the same machine.
-    ports = {name: free_port() for name in ("dispatch", "results", "taps")}
+    # Not the defaults: a demo must run next to a rig on the same machine. Fixed: a restarted node gets its port back.
+    taken: set[int] = set()
+    ports = {name: free_port(taken) for name in ("dispatch", "results", "taps")}
+    page, *health = (free_port(taken) for _ in range(4))
     scene_file = Path(scene)
     filmed = str(scene_file.resolve()) if scene and scene_file.exists() else scene or _SCENE
     lines = [
@@ -129,13 +167,20 @@ def demo_rig(
         f"weights = {_toml_string(str(weights.resolve()))}\n" if weights else "",
         "[network]",
         *(f'{name} = "tcp://127.0.0.1:{port}"' for name, port in ports.items()),
-        f"\n[record]\nenabled = {str(record).lower()}\nfolder = {_toml_string(str(Path('recordings').resolve()))}\n",
-        f"[preview]\nport = 0\nopen_browser = {str(open_browser).lower()}\n",
-        "[health]\nacquire_port = 0\nsink_port = 0\nreconstruct_port = 0",
+        f"\n[record]\nenabled = {str(record).lower()}\nfolder = {_toml_string(str(Path('recordings').resolve()))}",
+        f"stop_after_mib = {_RECORD_MIB}\n",
+        f"[preview]\nport = {page}\nopen_browser = {str(open_browser).lower()}\n",
+        f"[health]\nacquire_port = {health[0]}\nsink_port = {health[1]}\nreconstruct_port = {health[2]}",
     ]
-    path.write_text("\n".join(line for line in lines if line) + "\n")
+    text = "\n".join(line for line in lines if line) + "\n"
+    path.write_text(text)
+    with contextlib.suppress(OSError):  # only a shorter name for it
+        make_private_folder(demo_rig_file().parent)
+        demo_rig_file().write_text(text)
+    kept = f"recording up to {_RECORD_MIB >> 10} GiB to {Path('recordings').resolve()}" if record else "no recording"
     why = (
-        f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {_IN_WORDS[prior]} prior, "
-        f"up to {iterations} iterations, {rate_hz:.1f} snapshots/s = {rate_hz * _N_FRAMES:.0f} video frames/s"
+        f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {rate_hz:.1f} snapshots/s = "
+        f"{rate_hz * _N_FRAMES:.0f} video frames/s; {kept}\n"
+        f"chosen: {reason} (aim: {_SOLVE_S:g} s, at most {_PATIENT_S:g} s)"
     )
     return path, why

@@ -29,6 +29,11 @@ def user_runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return private_folder(memory_folder())
 
 
+def demo_rig_file() -> Path:
+    """Return where the rig file of this user's last demo is, for ``sci-stream top demo``."""
+    return user_runtime_folder() / "demo.toml"
+
+
 def private_folder(folder: Path) -> Path:
     """Return the folder, or, if other users can write to it, this user's folder in it; it need not exist.
 

@@ -360,6 +360,8 @@ class SinkNode:
         if series is not None:
             series.learn_solvers(solvers(self._server.peers.values()))
             series.checkpoint()
+            if series.recording_is_long_enough:
+                self._operators.end_recording("[record] stop_after_mib")
         status = SinkStatus(
             state="running" if series is not None else ("ended" if self._ended else "waiting"),
             rig=self._rig.rig.name,

@@ -85,6 +85,10 @@ class OperatorCommands:
                 answer.set_result(file)
         self._desk.turn(now_s)
 
+    def end_recording(self, who: str) -> None:
+        """Switch the recording off on behalf of a setting."""
+        self._switch_recording(False, who)
+
     def take(self, identity: bytes, result: ControlResult) -> bool:
         """Handle a node's answer; return whether it was expected."""
         return self._desk.take(identity, result)

@@ -120,7 +120,7 @@ class RecordingController:
     def note(self, *, on: bool, file: str) -> None:
         """Record that the operator did this."""
         self.switched.append(RecordingChange(on, file, unix_ns()))
-        log.info("recording %s from the page: %s", "started" if on else "stopped", file)
+        log.info("recording %s on request: %s", "started" if on else "stopped", file)
 
     def close(self, ledger: JsonObject | None) -> None:
         """End the recording with the series.

@@ -129,6 +129,7 @@ class SeriesSession:
         self.ended_by: bytes | None = None
         self._ahead = int(_MOST_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
         self._warn_shift_px = rig.calibration.warn_shift_px
+        self._stop_after_bytes = rig.record.stop_after_mib << 20
         self._records_raw = rig.record.raw
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
         self._movie: Movie | None = None
@@ -368,6 +369,12 @@ class SeriesSession:
         return Outcome.DROPPED, DropReason.NOT_RECORDED if self.recording.is_wanted else DropReason.RECORDING_OFF
 
     # --- operator
+
+    @property
+    def recording_is_long_enough(self) -> bool:
+        """Whether the recording has as much data as ``[record] stop_after_mib`` admits."""
+        status = self.recording.status() if self.recording.is_on else None
+        return status is not None and 0 < self._stop_after_bytes <= status.bytes
 
     def switch_recording(self, on: bool) -> str:
         """Start or stop the recording during the series; return the file name.

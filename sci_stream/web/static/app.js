@@ -1,11 +1,18 @@
 // The live page. Each module says what it does; here they are put together.
 
-import { state } from "./page.js";
-import { probe } from "./decode.js";
+import { put, state } from "./page.js";
+import { applyWords, t } from "./words.js";
+import { probe, wanted } from "./decode.js";
 import { connect, fetchHistory } from "./link.js";
 import * as player from "./player.js";
 import * as controls from "./controls.js";
 import { showControls } from "./instrument.js";
+import * as alarms from "./alarms.js";
+import * as files from "./files.js";
+import * as inspection from "./inspect.js";
+import * as layout from "./layout.js";
+import * as timeline from "./timeline.js";
+import * as view from "./view.js";
 import * as keys from "./keys.js";
 import { histograms, remember, strip } from "./charts.js";
 import { showHeader, showStatus } from "./readouts.js";
@@ -31,7 +38,10 @@ function takePicture(made) {
 
 // Figures, histograms and Save belong to the snapshot on the screen, not to a newer one that waits or is passed over.
 function showPicture(header) {
+  const before = state.shown;
   state.shown = header;
+  if (before?.width_px !== header.width_px || before?.height_px !== header.height_px) layout.arrange();
+  view.refresh();
   controls.newPicture(header);
   showHeader(header);
   histograms(header);
@@ -50,23 +60,36 @@ function takeStatus(message) {
   countLosses(state.status.ledger);
   remember(status.preview?.history ?? []);
   showStatus();
+  alarms.follow();
   controls.follow();
   showControls();
   judge();
 }
 
-const drawStrip = () => strip((hostNowMs() ?? Date.now()) / 1000);
+const drawStrip = () => { strip((hostNowMs() ?? Date.now()) / 1000); timeline.draw(); };
 
 async function changed(connected) {
   judge();
   if (connected) {
+    timeline.restart();
+    put("encoding", t("encoding", { codec: wanted() === "h264" ? "H.264" : "JPEG" }));
     remember(await fetchHistory().catch(() => []));
     drawStrip();
   }
 }
 
-player.start(showPicture);
+applyWords();
+layout.start();
+player.start({
+  onShow: showPicture,
+  onDraw: (context) => { inspection.stripe(context); inspection.changed(); },
+  onPause: view.refresh,
+});
+view.start(inspection.changed, () => inspection.isDrawing() || controls.isPicking());
+inspection.start();
 controls.start();
+timeline.start();
+files.start();
 keys.start();
 showStatus();
 judge();

@@ -2,14 +2,15 @@
 
 import { el } from "./page.js";
 import { count, percent } from "./format.js";
+import { t } from "./words.js";
 
-const SPAN_S = 300;
-const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see preview_history.py
+export const SPAN_S = 300;
+const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see web/history.py
 const history = new Map();
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Make the canvas as large as it is shown; return its context in CSS pixels, and its size.
-function surface(canvas) {
+export function surface(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const { clientWidth: width, clientHeight: height } = canvas;
   const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -21,6 +22,7 @@ function surface(canvas) {
 }
 
 function bars(context, bins, width, height, style) {
+  if (!width) return;  // folded away
   const top = Math.sqrt(Math.max(1, ...bins));
   context.fillStyle = style;
   context.beginPath();
@@ -47,13 +49,13 @@ export function histograms({ levels, counts, saturated_fraction: saturated }) {
   screen.context.globalCompositeOperation = "source-over";
   const total = levels.flat().reduce((sum, n) => sum + n, 0);
   const clipped = levels.reduce((sum, bins) => sum + bins[bins.length - 1], 0) / Math.max(1, total);
-  el("levels-given").textContent = `clipped ${percent(clipped)}`;
+  el("levels-given").textContent = t("clipped", { share: percent(clipped) });
   const sensor = surface(el("counts"));
-  if (!counts) { el("counts-given").textContent = "not sent"; return; }
+  if (!counts) { el("counts-given").textContent = t("not_sent"); return; }
   bars(sensor.context, counts.bins, sensor.width, sensor.height, colour("--chart-grey"));
   sensor.context.fillStyle = colour("--bad");
   sensor.context.fillRect(sensor.width - 1.5, 0, 1.5, sensor.height);
-  el("counts-given").textContent = `max ${count(counts.max_dn)} of ${count(counts.top_dn)} DN` + (saturated > 0 ? `, saturated ${percent(saturated)}` : "");
+  el("counts-given").textContent = t("sensor_given", { max: count(counts.max_dn), top: count(counts.top_dn) }) + (saturated > 0 ? t("sensor_saturated", { share: percent(saturated) }) : "");
 }
 
 export function remember(samples) {
@@ -61,6 +63,9 @@ export function remember(samples) {
   const oldest = Math.max(0, ...history.keys()) - SPAN_S;
   for (const at of history.keys()) if (at < oldest) history.delete(at);
 }
+
+// The seconds in which snapshots were lost.
+export const losses = () => [...history.values()].filter((sample) => sample[DROPPED] > 0).map((sample) => sample[AT]);
 
 // A round number at or above `value`: 1, 2 or 5 times a power of ten.
 function ceiling(value) {
@@ -103,10 +108,10 @@ function axes(context, { left, plot, top, y, height }) {
   context.textBaseline = "alphabetic";
   for (const minutes of [4, 3, 2, 1]) {
     context.textAlign = "center";
-    context.fillText(`−${minutes} min`, left + (1 - (minutes * 60) / SPAN_S) * plot.w, height - 3);
+    context.fillText(t("minutes_ago", { n: minutes }), left + (1 - (minutes * 60) / SPAN_S) * plot.w, height - 3);
   }
   context.textAlign = "right";
-  context.fillText("now", left + plot.w, height - 3);
+  context.fillText(t("right_now"), left + plot.w, height - 3);
 }
 
 // A line that breaks where nothing came: silence must not look like a steady value.

@@ -2,7 +2,11 @@
 
 import { el, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
-import { isPaused, pointIn, setPlaying, step } from "./player.js";
+import { isPaused, setPlaying, step } from "./player.js";
+import { pointIn } from "./view.js";
+import { toLive } from "./timeline.js";
+import { arrange } from "./layout.js";
+import { t } from "./words.js";
 import { judge } from "./verdict.js";
 
 const SHOWN = { exposure_ev: (v) => `${v > 0 ? "+" : ""}${v.toFixed(1)} EV`, black: (v) => v.toFixed(3), gamma: (v) => v.toFixed(2) };
@@ -74,7 +78,7 @@ export function follow() {
   el("record").disabled = !recordable || switching;
   const on = recording.state === "recording";
   el("record").setAttribute("aria-pressed", String(on));
-  put("record-word", on ? "Stop" : "Record");
+  put("record-word", t(on ? "stop" : "record"));
 }
 
 export function newPicture(header) {
@@ -119,7 +123,7 @@ export async function toggleRecording() {
   el("record").disabled = true;
   try {
     const { file } = await ask("recording", { on });
-    toast(`${on ? "Recording to" : "Recorded to"} ${file}`);
+    toast(t(on ? "recording_to" : "recorded_to", { file }));
   } catch (error) {
     toast(error.message, true);
   } finally {
@@ -132,7 +136,8 @@ export async function saveStill() {
   if (el("still").disabled) return;
   el("still").disabled = true;
   try {
-    toast(`Saved to ${(await ask("snapshot", { series: state.shown.series, seq: state.shown.seq })).saved}`);
+    const { saved } = await ask("snapshot", { series: state.shown.series, seq: state.shown.seq });
+    toast(t("saved_to", { place: saved }));
   } catch (error) {
     toast(error.message, true);
   } finally {
@@ -147,21 +152,20 @@ export function setView(view) {
   for (const button of document.querySelectorAll("button[data-view]")) {
     button.setAttribute("aria-pressed", String(button.dataset.view === view));
   }
+  arrange();
 }
 export const nextView = () => setView(VIEWS[(VIEWS.indexOf(el("pictures").dataset.view) + 1) % VIEWS.length]);
 
-export function togglePlaying() { setPlaying(isPaused()); judge(); }
+export function togglePlaying() {
+  if (isPaused()) toLive();
+  else setPlaying(false);
+  judge();
+}
 export function toggleLoop() { el("loop").click(); }
 
 export function toggleFull() {
   if (document.fullscreenElement) document.exitFullscreen();
-  else document.documentElement.requestFullscreen?.().catch(() => toast("The browser does not allow full screen here.", true));
-}
-
-export function toggleNight() {
-  const night = document.documentElement.classList.toggle("night");
-  el("night").setAttribute("aria-pressed", String(night));
-  localStorage.setItem("night", night ? "1" : "");
+  else document.documentElement.requestFullscreen?.().catch(() => toast(t("full_refused"), true));
 }
 
 export function start() {
@@ -180,12 +184,11 @@ export function start() {
   for (const field of gains) field.addEventListener("change", setGains);
   for (const button of document.querySelectorAll("button[data-view]")) button.addEventListener("click", () => setView(button.dataset.view));
   const clicks = {
-    "tone-reset": resetTone, "pick-leave": () => setPicking(false), record: toggleRecording, still: saveStill, pause: togglePlaying, night: toggleNight, full: toggleFull,
+    "tone-reset": resetTone, "pick-leave": () => setPicking(false), record: toggleRecording, still: saveStill, pause: togglePlaying, full: toggleFull,
     back: () => { step(-1); judge(); }, forward: () => { step(1); judge(); },
   };
   for (const [id, action] of Object.entries(clicks)) el(id).addEventListener("click", action);
   el("scrub").addEventListener("input", judge);
   el("video").addEventListener("click", pick);
   el("full").hidden = !document.fullscreenEnabled;  // some phones have none
-  if (localStorage.getItem("night")) toggleNight();
 }

@@ -1,10 +1,12 @@
 // Numbers as words. What is unknown is a dash.
 
+import { t } from "./words.js";
+
 export const known = (value) => typeof value === "number" && Number.isFinite(value);
 export const fixed = (value, digits) => (known(value) ? value.toFixed(digits) : "–");
 export const count = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
 export const rate = (value) => (known(value) ? (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)) : "–");
-export const snapshots = (n) => `${count(n)} snapshot${n === 1 ? "" : "s"}`;
+export const snapshots = (n) => (n === 1 ? t("snapshots_one") : t("snapshots_many", { n: count(n) }));
 export const words = (text) => String(text).replaceAll("_", " ");
 
 const UNITS = { hz: "Hz", s: "s", ms: "ms", us: "µs", px: "px", dn: "DN", db: "dB", mib: "MiB" };

@@ -3,6 +3,7 @@
 import { el, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
 import { named, words } from "./format.js";
+import { t } from "./words.js";
 
 const WHO = "the page";
 const waiting = new Set();  // targets that were asked for and not answered yet
@@ -40,7 +41,7 @@ const idOf = (target, name) => `set-${target}-${name}`;
 function build(groups) {
   const rows = [];
   for (const { target, kind, parameters } of groups) {
-    if (parameters.length) rows.push(heading(kind === "acquire" ? "camera" : words(target)));
+    if (parameters.length) rows.push(heading(kind === "acquire" ? t("camera") : words(target)));
     for (const parameter of parameters) rows.push(...row(target, parameter));
   }
   el("parameters").replaceChildren(...rows);
@@ -96,7 +97,7 @@ async function set(target, parameter, field) {
   try {
     // JSON has no NaN: an empty field becomes null, which the node refuses in words.
     await ask("set", { node: target, parameters: { [parameter.name]: value }, who: WHO });
-    toast(`${named(parameter.name)}: ${value === true ? "on" : value === false ? "off" : value}`);
+    toast(t("now_is", { name: named(parameter.name), value: value === true ? t("on") : value === false ? t("state_off") : value }));
   } catch (error) {
     toast(error.message, true);
     field.blur();
@@ -109,13 +110,13 @@ async function set(target, parameter, field) {
 
 // What cannot be taken back, and what it does.
 const CONFIRM = {
-  stop_series: "The series ends for everybody, and its recording is closed. The camera stays open until the next series is started.",
-  next_series: "The series ends for everybody, its recording is closed, and the next one starts at once.",
+  stop_series: "stop_series_why",
+  next_series: "next_series_why",
 };
 
 function confirmed(title, why) {
   const dialog = el("confirm");
-  put("confirm-title", `${title}?`);
+  put("confirm-title", t("question", { what: title }));
   put("confirm-why", why);
   put("confirm-yes", title);
   dialog.returnValue = "";
@@ -129,7 +130,7 @@ function button(target, action) {
   made.dataset.action = action;
   made.textContent = words(action);
   made.addEventListener("click", async () => {
-    if (CONFIRM[action] && !(await confirmed(words(action), CONFIRM[action]))) return;
+    if (CONFIRM[action] && !(await confirmed(words(action), t(CONFIRM[action])))) return;
     made.disabled = true;
     try {
       toast((await ask("do", { node: target, action, who: WHO })).text || words(action));

@@ -3,32 +3,45 @@
 import { el } from "./page.js";
 import { seek, seekEnd, step } from "./player.js";
 import * as controls from "./controls.js";
+import { openFiles } from "./files.js";
+import { isDrawing, setDrawing, toggleZebra } from "./inspect.js";
+import { toggleNight, togglePanels } from "./layout.js";
+import { stepSnapshot } from "./timeline.js";
 import { judge } from "./verdict.js";
+import { toggleZoom } from "./view.js";
+import { t } from "./words.js";
 
 const SHORTCUTS = [
-  [[" "], ["space"], "pause or play", controls.togglePlaying],
-  [["ArrowLeft"], ["←"], "frame before", () => { step(-1); judge(); }],
-  [["ArrowRight"], ["→"], "next frame", () => { step(1); judge(); }],
-  [["Home"], ["Home"], "first frame", () => { seek(0); judge(); }],
-  [["End"], ["End"], "last frame", () => { seekEnd(); judge(); }],
-  [["l"], ["L"], "loop the newest snapshot", controls.toggleLoop],
-  [["v"], ["V"], "both, video, coded snapshot", controls.nextView],
-  [["f"], ["F"], "full screen", controls.toggleFull],
-  [["r"], ["R"], "start or stop recording", controls.toggleRecording],
-  [["s"], ["S"], "save this snapshot to disk", controls.saveStill],
-  [["+", "="], ["+"], "brighter", () => controls.nudgeExposure(0.5)],
-  [["-"], ["−"], "darker", () => controls.nudgeExposure(-0.5)],
-  [["0"], ["0"], "tone as the rig says", controls.resetTone],
-  [["w"], ["W"], "automatic white balance on or off", controls.autoWhite],
-  [["p"], ["P"], "pick white", () => controls.setPicking(!controls.isPicking())],
-  [["d"], ["D"], "dark lab: red and dim", controls.toggleNight],
-  [["?"], ["?"], "this list", () => el("help").showModal()],
+  [[" "], t("space"), "k_pause", controls.togglePlaying],
+  [["ArrowLeft"], "←", "k_before", () => { step(-1); judge(); }],
+  [["ArrowRight"], "→", "k_next", () => { step(1); judge(); }],
+  [["Home"], "Home", "k_first", () => { seek(0); judge(); }],
+  [["End"], "End", "k_last", () => { seekEnd(); judge(); }],
+  [[","], ",", "k_older", () => stepSnapshot(-1)],
+  [["."], ".", "k_newer", () => stepSnapshot(1)],
+  [["l"], "L", "k_loop", controls.toggleLoop],
+  [["v"], "V", "k_view", controls.nextView],
+  [["f"], "F", "k_full", controls.toggleFull],
+  [["b"], "B", "k_panels", togglePanels],
+  [["z"], "Z", "k_zoom", toggleZoom],
+  [["g"], "G", "k_roi", () => setDrawing(!isDrawing())],
+  [["x"], "X", "k_zebra", toggleZebra],
+  [["r"], "R", "k_record", controls.toggleRecording],
+  [["s"], "S", "k_save", controls.saveStill],
+  [["o"], "O", "k_files", openFiles],
+  [["+", "="], "+", "k_brighter", () => controls.nudgeExposure(0.5)],
+  [["-"], "−", "k_darker", () => controls.nudgeExposure(-0.5)],
+  [["0"], "0", "k_reset", controls.resetTone],
+  [["w"], "W", "k_auto", controls.autoWhite],
+  [["p"], "P", "k_pick", () => controls.setPicking(!controls.isPicking())],
+  [["d"], "D", "k_dark", toggleNight],
+  [["?"], "?", "k_help", () => el("help").showModal()],
 ];
 
 // A key that moves what has the focus, or presses it, is its own.
 function isTaken(event) {
   const { tagName, type } = event.target;
-  if (event.ctrlKey || event.metaKey || event.altKey || el("help").open) return true;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return true;
   if (tagName === "SELECT") return true;
   if (type === "range") return event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End";
   return event.key === " " && (tagName === "BUTTON" || type === "checkbox");
@@ -37,17 +50,17 @@ function isTaken(event) {
 export function start() {
   const actions = new Map(SHORTCUTS.flatMap(([keys, , , action]) => keys.map((key) => [key, action])));
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") { controls.setPicking(false); return; }
+    if (event.key === "Escape") { controls.setPicking(false); setDrawing(false); return; }
     if (isTaken(event)) return;
     const action = actions.get(event.key.length === 1 ? event.key.toLowerCase() : event.key);
     if (!action || (event.repeat && !event.key.startsWith("Arrow") && !"+-=".includes(event.key))) return;
     event.preventDefault();
     action();
   });
-  el("shortcuts").replaceChildren(...SHORTCUTS.flatMap(([, shown, text]) => {
+  el("shortcuts").replaceChildren(...SHORTCUTS.flatMap(([, shown, key]) => {
     const name = document.createElement("dt");
-    name.append(...shown.map((key) => Object.assign(document.createElement("kbd"), { textContent: key })));
-    return [name, Object.assign(document.createElement("dd"), { textContent: text })];
+    name.append(Object.assign(document.createElement("kbd"), { textContent: shown }));
+    return [name, Object.assign(document.createElement("dd"), { textContent: t(key) })];
   }));
   el("help-open").addEventListener("click", () => el("help").showModal());
 }

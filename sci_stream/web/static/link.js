@@ -2,6 +2,7 @@
 
 import { state } from "./page.js";
 import { decode, split, wanted } from "./decode.js";
+import { t } from "./words.js";
 
 const FULL = 1013;  // the close code of a sink node that has all the viewers that it admits
 const RETRY_MS = [250, 500, 1000, 2000];
@@ -70,7 +71,7 @@ export async function ask(name, body = {}) {
     });
     answer = response.headers.get("content-type")?.startsWith("application/json") ? await response.json() : { ok: false, error: await response.text() };
   } catch {
-    throw new Error("The sink node does not answer.");
+    throw new Error(t("no_answer"));
   }
   if (!answer.ok) throw new Error(answer.error);
   return answer;
@@ -78,7 +79,7 @@ export async function ask(name, body = {}) {
 
 // Fetch something. Throws an Error with the sink node's words if it refuses.
 export async function get(path, parameters = {}) {
-  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`).catch(() => { throw new Error("The sink node does not answer."); });
+  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`).catch(() => { throw new Error(t("no_answer")); });
   if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? `HTTP ${response.status}`);
   return response;
 }

@@ -10,6 +10,8 @@ export const state = {
   heardMs: null,        // when the sink last said anything
   header: null,         // of the newest picture
   shown: null,          // of the picture on the screen, which is older while paused
+  lookingBack: false,   // whether it is one of the kept pictures
+  refused: "",          // why the sink node does not admit this viewer
   arrivalMs: null, intervalMs: null,
 };
 

@@ -1,10 +1,10 @@
-// Plays the B frames of the newest snapshot: live, in a loop, at a rate of one's own, or by hand.
+// Plays the B frames of the newest snapshot: live, in a loop, at a rate of one's own, by hand; or of one that is kept.
 
 import { el, put, state } from "./page.js";
 import { count } from "./format.js";
+import { t } from "./words.js";
 
 const DWELL_MS = { least: 1000 / 60, most: 1000 / 8 };
-const WIDE = 1.8;  // times its height: from there on two pictures are larger one above the other than side by side
 const ICON = { pause: "M4 3h3v10H4z M9 3h3v10H9z", play: "M4 3v10l9-5z" };
 
 const video = el("video").getContext("2d");
@@ -13,12 +13,17 @@ const coded = el("coded").getContext("2d");
 const player = {
   shown: null,    // { header, frames, coded }: what is on the screen
   waiting: null,  // the same, newer, until the frames on the screen have been played once at the viewer's own rate
+  coded: null,    // { image, seq, series }: the newest coded snapshot; H.264 brings fewer of them than videos
   index: 0, nextAtMs: 0, played: false,
-  onShow: () => {},  // called with the header of what is now on the screen
+  onShow: () => {},   // called with the header of what is now on the screen
+  onDraw: () => {},   // called after each frame that was drawn
+  onPause: () => {},
 };
 
 export const isPaused = () => !state.playing;
 state.playing = true;
+
+export const frameIndex = () => Math.max(player.index, 0);
 
 const fps = () => Number(el("rate").value);
 
@@ -34,32 +39,33 @@ export function take(made) {
   begin(made);
 }
 
+// A kept picture: it stays until the viewer plays on.
+export function look(made) {
+  setPlaying(false);
+  begin(made);
+  draw(0);
+}
+
 // The same snapshot in another tone: the frame that is being looked at stays.
 function replace(made) {
-  release(player.shown);
+  if (player.shown !== made) release(player.shown);
   player.shown = made;
+  takeCoded(made);
   draw(Math.min(Math.max(player.index, 0), made.frames.length - 1));
-  drawCoded();
   player.onShow(made.header);
 }
 
 function begin(made) {
   release(player.shown);
+  if (player.waiting !== made) release(player.waiting);
   player.shown = made;
   player.waiting = null;
   player.played = false;
   player.nextAtMs = performance.now();
   player.index = -1;
-  fit(video.canvas, made.frames[0]);
-  el("pictures").dataset.shape = made.frames[0].width > WIDE * made.frames[0].height ? "wide" : "";
-  if (made.coded) fit(coded.canvas, made.coded);
-  drawCoded();
+  takeCoded(made);
   el("scrub").max = String(made.frames.length - 1);
   ticks(made.frames.length);
-  const { n_frames: n, width_px: width, height_px: height, bayer } = made.header;
-  const shrunk = made.frames[0].width < width ? `, shown at ${made.frames[0].width}×${made.frames[0].height}` : "";
-  put("video-size", `${n} frames, ${width}×${height}${shrunk}`);
-  put("coded-size", made.coded ? `one exposure, ${width}×${height}${bayer ? `, ${bayer}` : ""}` : "not sent with the video");
   put("seq", `#${count(made.header.seq)}`);
   player.onShow(made.header);
 }
@@ -67,15 +73,47 @@ function begin(made) {
 function release(made) {
   if (!made) return;
   for (const frame of made.frames) frame.close();
-  made.coded?.close();
 }
 
-function fit(canvas, bitmap) {
-  if (canvas.width !== bitmap.width || canvas.height !== bitmap.height) {
-    canvas.width = bitmap.width;
-    canvas.height = bitmap.height;
-    canvas.classList.toggle("pixelated", bitmap.width < 300);
+function takeCoded(made) {
+  if (made.coded) {
+    showCoded(made.coded, made.header);
+    made.coded = null;
   }
+  captions(made);
+}
+
+// Show a coded snapshot, whoever it belongs to: the caption names it where it is not that of the video.
+export function showCoded(image, { seq, series }) {
+  player.coded?.image.close();
+  player.coded = { image, seq, series };
+  fit(coded.canvas, image.width, image.height);
+  coded.drawImage(image, 0, 0);
+  if (player.shown) captions(player.shown);
+}
+
+export const codedIsOf = ({ seq, series }) => player.coded !== null && player.coded.seq === seq && player.coded.series === series;
+
+// There is none of the snapshot on the screen: rather nothing than that of another one.
+export function clearCoded() {
+  player.coded?.image.close();
+  player.coded = null;
+  coded.clearRect(0, 0, coded.canvas.width, coded.canvas.height);
+  if (player.shown) captions(player.shown);
+}
+
+function captions({ header, frames }) {
+  const { n_frames: n, width_px: width, height_px: height, bayer, counts } = header;
+  const given = video.canvas.width >= width && player.exact ? t("every_pixel") : frames[0].width < width ? t("shrunk", { width: frames[0].width, height: frames[0].height }) : "";
+  put("video-size", t("video_size", { n, width, height }) + given);
+  const of = player.coded && !codedIsOf(header) ? t("coded_of", { seq: count(player.coded.seq) }) : "";
+  put("coded-size", player.coded ? t("coded_size", { width, height, bayer: bayer ? `, ${bayer}` : "" }) + of : t(counts ? "coded_not_kept" : "coded_not_sent"));
+}
+
+function fit(canvas, width, height) {
+  if (canvas.width === width && canvas.height === height) return;
+  canvas.width = width;
+  canvas.height = height;
 }
 
 function ticks(n) {
@@ -85,19 +123,35 @@ function ticks(n) {
   while (node.children.length < wanted) node.append(document.createElement("i"));
 }
 
-function drawCoded() {
-  if (player.shown?.coded) coded.drawImage(player.shown.coded, 0, 0);
-}
-
 function draw(index) {
   const { frames } = player.shown;
-  video.drawImage(frames[index], 0, 0);
+  const frame = frames[index];
+  fit(video.canvas, frame.width, frame.height);
+  video.drawImage(frame, 0, 0);
+  player.exact = false;
   player.index = index;
   el("scrub").value = String(index);
-  el("scrub").setAttribute("aria-valuetext", `frame ${index + 1} of ${frames.length}`);
+  el("scrub").setAttribute("aria-valuetext", t("frame_n", { n: index + 1, of: frames.length }));
   put("frame", `${index + 1}/${frames.length}`);
   [...el("ticks").children].forEach((tick, i) => tick.classList.toggle("on", i <= index));
+  captions(player.shown);
+  player.onDraw(video);
 }
+
+// The frame on the screen without loss and at the sensor's resolution, if it is still that one.
+export function drawExact(image, { series, seq }, index) {
+  const { header } = player.shown;
+  if (header.series === series && header.seq === seq && player.index === index && isPaused()) {
+    fit(video.canvas, image.width, image.height);
+    video.drawImage(image, 0, 0);
+    player.exact = true;
+    captions(player.shown);
+    player.onDraw(video);
+  }
+  image.close();
+}
+
+export const redraw = () => { if (player.shown && player.index >= 0) draw(player.index); };
 
 function dwellMs() {
   if (fps()) return 1000 / fps();
@@ -126,8 +180,9 @@ function play(now) {
 export function setPlaying(playing) {
   state.playing = playing;
   el("pause-icon").setAttribute("d", playing ? ICON.pause : ICON.play);
-  el("pause").setAttribute("aria-label", playing ? "Pause" : "Play");
+  el("pause").setAttribute("aria-label", t(playing ? "pause" : "play"));
   player.nextAtMs = performance.now();
+  if (!playing) player.onPause();
 }
 
 export function seek(index) {
@@ -139,18 +194,8 @@ export function seek(index) {
 export const step = (by) => seek(player.index + by);
 export const seekEnd = () => seek(Infinity);
 
-// Where a click on the video lies in the picture, as fractions of its width and height; null beside it.
-export function pointIn(event) {
-  const canvas = video.canvas;
-  const box = canvas.getBoundingClientRect();
-  const scale = Math.min(box.width / canvas.width, box.height / canvas.height);
-  const x = (event.clientX - box.left - (box.width - canvas.width * scale) / 2) / (canvas.width * scale);
-  const y = (event.clientY - box.top - (box.height - canvas.height * scale) / 2) / (canvas.height * scale);
-  return x >= 0 && x <= 1 && y >= 0 && y <= 1 ? { x, y } : null;
-}
-
-export function start(onShow) {
-  player.onShow = onShow;
+export function start({ onShow, onDraw, onPause }) {
+  Object.assign(player, { onShow, onDraw, onPause });
   el("scrub").addEventListener("input", () => seek(Number(el("scrub").value)));
   el("loop").addEventListener("change", () => { player.nextAtMs = performance.now(); });
   el("rate").addEventListener("change", () => { player.nextAtMs = performance.now(); });

@@ -2,6 +2,7 @@
 
 import { el, put, state, tag } from "./page.js";
 import { duration } from "./format.js";
+import { t } from "./words.js";
 import { isPaused } from "./player.js";
 
 const SILENT_MS = 2000;     // the sink speaks at least once a second
@@ -50,8 +51,11 @@ export function judge() {
   document.body.classList.toggle("offline", !reachable);
   document.body.classList.toggle("ended", state.status.state === "ended" && state.header !== null);
 
-  const [title, why, pill, kind] = verdict({ reachable, fresh, limit, liveMs, sincePublished, behind });
-  el("overlay").classList.toggle("calm", kind !== "bad");
+  let [title, why, pill, kind] = verdict({ reachable, fresh, limit, liveMs, sincePublished, behind });
+  // Who looks back sees the kept picture clearly, marked as such; the state above is still that of the instrument.
+  document.body.classList.toggle("review", state.lookingBack);
+  if (state.lookingBack) [title, why] = [t("LOOKING_BACK"), t("looking_back", { time: duration(behind) })];
+  el("overlay").classList.toggle("calm", kind !== "bad" || state.lookingBack);
   put("overlay-title", title);
   put("overlay-why", why);
   tag("state", pill, kind);
@@ -60,21 +64,24 @@ export function judge() {
 // In a word over the picture, in a sentence below it, in a word at the top, and how bad it is.
 function verdict({ reachable, fresh, limit, liveMs, sincePublished, behind }) {
   const { nodes = [], state: phase } = state.status;
-  if (!reachable && !state.everConnected && state.retries < 2) return ["CONNECTING", "waiting for the sink node", "connecting", ""];
-  if (!reachable && phase === "ended") return ["ENDED", "the instrument has stopped; this is its last video", "ended", ""];
-  if (!reachable) return ["NO CONNECTION", "the sink node does not answer; trying again", "no connection", "bad"];
-  if (phase === "ended") return ["ENDED", state.header ? "the series is over; this is its last video" : "the series is over", "ended", ""];
+  if (state.refused) return [t("FULL"), t("full_why", { n: parseInt(state.refused, 10) }), t("s_full"), "bad"];
+  if (!reachable && !state.everConnected && state.retries < 2) return [t("CONNECTING"), t("waiting_for_sink"), t("s_connecting"), ""];
+  if (!reachable && phase === "ended") return [t("ENDED"), t("instrument_stopped"), t("s_ended"), ""];
+  if (!reachable) return [t("NO_CONNECTION"), t("trying_again"), t("s_no_connection"), "bad"];
+  if (phase === "ended") return [t("ENDED"), t(state.header ? "series_over_video" : "series_over"), t("s_ended"), ""];
   const { lost, delivers } = recently();
-  if (fresh && isPaused()) return ["", "", `paused, ${duration(behind)} behind`, "warn"];
-  if (fresh && nodes.some((node) => node.state !== "up")) return ["", "", `${behind > liveMs ? `${duration(behind)} behind` : "live"}, a node is lost`, "warn"];
-  if (fresh && lost > HEAVY_LOSS) return ["", "", `losing ${Math.round(100 * lost)} %`, "bad"];
-  if (fresh && behind > liveMs) return ["", "", `${duration(behind)} behind`, "warn"];
-  if (fresh) return ["", "", "live", "good"];
+  const late = t("s_behind", { time: duration(behind) });
+  if (fresh && isPaused()) return ["", "", t("s_paused", { time: duration(behind) }), "warn"];
+  if (fresh && nodes.some((node) => node.state !== "up")) return ["", "", t("s_node_lost", { state: behind > liveMs ? late : t("s_live") }), "warn"];
+  if (fresh && lost > HEAVY_LOSS) return ["", "", t("s_losing", { share: Math.round(100 * lost) }), "bad"];
+  if (fresh && behind > liveMs) return ["", "", late, "warn"];
+  if (fresh) return ["", "", t("s_live"), "good"];
   const up = (kind) => nodes.some((node) => node.kind === kind && node.state === "up");
-  if (state.header && up("acquire") && !delivers) return ["NO DATA", `the camera has delivered nothing for ${duration(sincePublished)}`, "camera stopped", "bad"];
-  if (state.header) return ["NO DATA", `no new video for ${duration(sincePublished)}`, "no data", "bad"];
+  const silence = { time: duration(sincePublished) };
+  if (state.header && up("acquire") && !delivers) return [t("NO_DATA"), t("delivered_nothing", silence), t("s_stopped"), "bad"];
+  if (state.header) return [t("NO_DATA"), t("no_video_for", silence), t("s_no_data"), "bad"];
   const missing = ["acquire", "reconstruct"].filter((kind) => !up(kind));
-  const why = missing.length ? `no ${missing.join(" and no ")} node has come yet` : "for the first video";
-  if (phase === "waiting" || performance.now() - state.connectedMs < limit) return ["WAITING", why, "waiting", "warn"];
-  return ["NO DATA", missing.length ? why : "no video has come yet", "no data", "bad"];
+  const why = missing.length ? t("no_node_yet", { nodes: missing.join(t("and_no")) }) : t("for_first_video");
+  if (phase === "waiting" || performance.now() - state.connectedMs < limit) return [t("WAITING"), why, t("s_waiting"), "warn"];
+  return [t("NO_DATA"), missing.length ? why : t("no_video_yet"), t("s_no_data"), "bad"];
 }

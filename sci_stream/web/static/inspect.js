@@ -1,0 +1,226 @@
+// What a picture measures: values of pixels, statistics and focus of a region, where the screen's range ends.
+
+import { el, put, state } from "./page.js";
+import { get } from "./link.js";
+import { fixed, known, percent } from "./format.js";
+import { frameIndex, redraw } from "./player.js";
+import { isZoomed, pixelAt, place } from "./view.js";
+import { open as openPanel, isOpen } from "./layout.js";
+import { t } from "./words.js";
+
+const VALUES_FROM_PX = 34;  // CSS pixels for each pixel of the sensor from which on its value fits in
+const PERIOD_MS = 250;      // figures change four times a second, however fast the snapshots come
+const CLIPPED = 253, STRIPE_PX = 6;
+const NAMES = ["video", "coded"];
+
+let region = null;          // { x, y, width, height } on the sensor; null: the whole picture
+let drawing = null;         // the corner where a region was begun, and the picture in which
+let best = 0;
+let pointer = null;         // { name, event }: where the pointer is over a picture
+let values = null;          // { key, x, y, video, counts }: the pixels that were fetched last
+let busy = false, again = false;
+
+const key = () => `${state.shown?.series} ${state.shown?.seq} ${frameIndex()}`;
+export const isDrawing = () => document.body.classList.contains("drawing");
+
+// --- zebra
+
+export function toggleZebra() {
+  const on = document.body.classList.toggle("zebra");
+  el("zebra").setAttribute("aria-pressed", String(on));
+  redraw();
+}
+
+const scratch = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+
+// Stripes over all pixels at the end of the screen's range.
+export function stripe(context) {
+  if (!document.body.classList.contains("zebra")) return;
+  const { width, height } = context.canvas;
+  Object.assign(scratch.canvas, { width, height });
+  scratch.drawImage(context.canvas, 0, 0);
+  const image = scratch.getImageData(0, 0, width, height);
+  const { data } = image;
+  for (let i = 0; i < data.length; i += 4) {
+    if (data[i] < CLIPPED && data[i + 1] < CLIPPED && data[i + 2] < CLIPPED) continue;
+    const pixel = i / 4, diagonal = (pixel % width) + Math.floor(pixel / width);
+    const dark = Math.floor(diagonal / STRIPE_PX) % 2 === 0;
+    [data[i], data[i + 1], data[i + 2]] = dark ? [20, 20, 20] : [255, 60, 200];
+  }
+  scratch.putImageData(image, 0, 0);
+  context.drawImage(scratch.canvas, 0, 0);
+}
+
+// --- the region
+
+export function setDrawing(on) {
+  document.body.classList.toggle("drawing", on);
+  el("roi").setAttribute("aria-pressed", String(on));
+  if (on) openPanel("inspect");
+}
+
+export function clearRegion() {
+  region = null;
+  setDrawing(false);
+  best = 0;
+  changed();
+}
+
+function between(a, b) {
+  return { x: Math.min(a.x, b.x), y: Math.min(a.y, b.y), width: Math.abs(a.x - b.x) + 1, height: Math.abs(a.y - b.y) + 1 };
+}
+
+function follow(name) {
+  const stage = el(name).parentElement;
+  stage.addEventListener("pointerdown", (event) => {
+    const pixel = isDrawing() ? pixelAt(name, event) : null;
+    if (!pixel) return;
+    drawing = { name, from: pixel };
+    stage.setPointerCapture(event.pointerId);
+    event.preventDefault();
+  });
+  stage.addEventListener("pointermove", (event) => {
+    pointer = { name, event };
+    const pixel = drawing?.name === name ? pixelAt(name, event) : null;
+    if (pixel) region = between(drawing.from, pixel);
+    changed();
+  });
+  stage.addEventListener("pointerup", () => {
+    if (drawing?.name !== name) return;
+    drawing = null;
+    best = 0;
+    setDrawing(false);
+    changed();
+  });
+  stage.addEventListener("pointerleave", () => { if (!drawing) { pointer = null; changed(); } });
+}
+
+// --- marks over the pictures: the region, and the values of large pixels
+
+function marks(name) {
+  const canvas = el(`${name}-marks`);
+  const at = place(name);
+  if (!at) return;
+  const ratio = devicePixelRatio;
+  const [w, h] = [Math.round(at.width * ratio), Math.round(at.height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, at.width, at.height);
+  if (at.scale >= VALUES_FROM_PX && values?.key === key()) numbers(context, at, name);
+  if (!region) return;
+  context.strokeStyle = "#000";
+  context.lineWidth = 3;
+  const box = [at.left + region.x * at.scale, at.top + region.y * at.scale, region.width * at.scale, region.height * at.scale];
+  context.strokeRect(...box);
+  context.strokeStyle = "#ffd54a";
+  context.lineWidth = 1.5;
+  context.strokeRect(...box);
+}
+
+function numbers(context, at, name) {
+  const rows = name === "video" ? values.video : values.counts;
+  if (!rows) return;
+  context.font = `${Math.min(13, at.scale / 3)}px system-ui, sans-serif`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.lineWidth = 3;
+  context.strokeStyle = "rgb(0 0 0 / .8)";
+  context.fillStyle = "#fff";
+  rows.forEach((row, j) => row.forEach((value, i) => {
+    const [x, y] = [at.left + (values.x + i + 0.5) * at.scale, at.top + (values.y + j + 0.5) * at.scale];
+    const text = name === "video" ? fixed(value, 3).replace(/^0/, "") : String(value);
+    context.strokeText(text, x, y);
+    context.fillText(text, x, y);
+  }));
+}
+
+// --- figures, from the sink node: of the snapshot itself, not of the picture on the screen
+
+// The pixels worth fetching: those in sight where their values fit in, else the one below the pointer.
+function wantedPixels() {
+  const name = pointer?.name ?? (place("video") ? "video" : "coded");
+  const at = place(name);
+  if (!at || !state.shown) return null;
+  if (at.scale >= VALUES_FROM_PX) {
+    const x = Math.max(0, Math.floor(-at.left / at.scale)), y = Math.max(0, Math.floor(-at.top / at.scale));
+    const width = Math.min(64, at.sensor.width - x, Math.ceil(at.width / at.scale) + 1), height = Math.min(64, at.sensor.height - y, Math.ceil(at.height / at.scale) + 1);
+    return { x, y, width, height };
+  }
+  const pixel = pointer && pixelAt(pointer.name, pointer.event);
+  return pixel && { ...pixel, width: 1, height: 1 };
+}
+
+function showProbe() {
+  const pixel = pointer && pixelAt(pointer.name, pointer.event);
+  const [i, j] = pixel && values ? [pixel.x - values.x, pixel.y - values.y] : [-1, -1];
+  const value = values?.video[j]?.[i], counts = values?.counts?.[j]?.[i];
+  const text = value === undefined || values.key !== key() ? "" : t(known(counts) ? "probe_both" : "probe", { x: pixel.x, y: pixel.y, value: fixed(value, 4), counts });
+  for (const name of NAMES) put(`${name}-probe`, pointer?.name === name ? text : "");
+}
+
+async function fetchFigures() {
+  const shown = state.shown;
+  if (!shown || document.hidden) return;
+  const parameters = { series: shown.series, seq: shown.seq, frame: frameIndex() };
+  const now = key(), pixels = wantedPixels();
+  try {
+    if (pixels) {
+      const found = await (await get("/values", { ...parameters, ...pixels, pixels: 1 })).json();
+      values = { key: now, ...found.pixels };
+    }
+    if (isOpen("inspect")) showRegion(await (await get("/values", { ...parameters, ...(region ?? {}) })).json());
+  } catch (error) {
+    values = null;
+    if (isOpen("inspect")) showRegion(null, error.message);
+  }
+  for (const name of NAMES) marks(name);
+  showProbe();
+}
+
+function showRegion(found, why = "") {
+  put("region-is", region ? t("region_is", region) : t("whole_picture"));
+  const rows = ["mean", "std", "min", "max"].map((name) => {
+    const row = document.createElement("tr");
+    for (const cell of [t({ mean: "mean", std: "deviation", min: "minimum", max: "maximum" }[name]), fixed(found?.video[name], 4), fixed(found?.counts?.[name], 1)]) row.insertCell().textContent = cell;
+    return row;
+  });
+  if (known(found?.saturated)) {
+    const row = document.createElement("tr");
+    for (const cell of [t("saturated"), "", percent(found.saturated)]) row.insertCell().textContent = cell;
+    rows.push(row);
+  }
+  el("region").tBodies[0].replaceChildren(...rows);
+  el("region").title = why;
+  best = Math.max(best, found?.focus ?? 0);
+  put("focus", fixed(found?.focus, 2));
+  el("focus-bar").value = best > 0 ? (found?.focus ?? 0) / best : 0;
+  put("focus-best", best > 0 ? t("focus_best", { value: fixed(best, 2) }) : "");
+}
+
+// Something on the screen or the pointer has changed: draw now, and fetch at most four times a second.
+export function changed() {
+  for (const name of NAMES) marks(name);
+  showProbe();
+  if (!isOpen("inspect") && !pointer && !(isZoomed() && (place("video")?.scale ?? 0) >= VALUES_FROM_PX)) return;
+  again = true;
+  if (!busy) run();
+}
+
+async function run() {
+  busy = true;
+  while (again) {
+    again = false;
+    await fetchFigures();
+    await new Promise((resolve) => setTimeout(resolve, PERIOD_MS));
+  }
+  busy = false;
+}
+
+export function start() {
+  for (const name of NAMES) follow(name);
+  el("roi").addEventListener("click", () => setDrawing(!isDrawing()));
+  el("zebra").addEventListener("click", toggleZebra);
+  el("region-clear").addEventListener("click", clearRegion);
+  el("focus-reset").addEventListener("click", () => { best = 0; changed(); });
+}

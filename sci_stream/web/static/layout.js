@@ -1,0 +1,89 @@
+// Where things are: two pictures beside or below each other, panels that fold, colours, words.
+
+import { el, state } from "./page.js";
+import { language, setLanguage, WORDS } from "./words.js";
+
+const GAP_PX = 10, CAPTION_PX = 26;
+const DESK = matchMedia("(min-width: 1181px) and (min-height: 640px)");
+const folded = new Set(JSON.parse(localStorage.getItem("folded") ?? '["inspect"]'));
+
+// --- pictures
+
+// Beside or below each other, whichever leaves each picture the larger area.
+export function arrange() {
+  const node = el("pictures");
+  const width = state.shown?.width_px ?? 1, height = state.shown?.height_px ?? 1;
+  const fixedHeight = DESK.matches || document.fullscreenElement;
+  const room = { w: node.clientWidth, h: fixedHeight ? node.clientHeight : innerHeight * 0.6 };
+  const beside = Math.min((room.w - GAP_PX) / 2 / width, (room.h - CAPTION_PX) / height);
+  const below = Math.min(room.w / width, ((room.h - GAP_PX) / 2 - CAPTION_PX) / height);
+  node.style.setProperty("--aspect", String(height / width));
+  node.dataset.stack = below > beside ? "rows" : "columns";
+}
+
+// --- panels
+
+const panel = (name) => document.querySelector(`[data-panel="${name}"]`);
+export const isOpen = (name) => !folded.has(name) && panel(name).offsetParent !== null;
+
+function fold(name, on) {
+  if (on) folded.add(name); else folded.delete(name);
+  panel(name).classList.toggle("folded", on);
+  panel(name).querySelector("h2").setAttribute("aria-expanded", String(!on));
+  localStorage.setItem("folded", JSON.stringify([...folded]));
+}
+
+export function open(name) {
+  fold(name, false);
+  if (document.body.classList.contains("plain")) togglePanels();
+}
+
+export function togglePanels() {
+  const plain = document.body.classList.toggle("plain");
+  el("panels").setAttribute("aria-pressed", String(!plain));
+  arrange();
+}
+
+function foldable() {
+  for (const section of document.querySelectorAll("[data-panel]")) {
+    const name = section.dataset.panel, heading = section.querySelector("h2");
+    heading.tabIndex = 0;
+    heading.setAttribute("role", "button");
+    const toggle = (event) => { if (!event.target.closest("button")) fold(name, !folded.has(name)); };
+    heading.addEventListener("click", toggle);
+    heading.addEventListener("keydown", (event) => {
+      if (event.target === heading && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); event.stopPropagation(); toggle(event); }
+    });
+    fold(name, folded.has(name));
+  }
+}
+
+// --- colours
+
+const root = document.documentElement;
+
+export function toggleNight() {
+  const night = root.classList.toggle("night");
+  el("night").setAttribute("aria-pressed", String(night));
+  localStorage.setItem("night", night ? "1" : "");
+}
+
+function setTheme(theme) {
+  root.classList.toggle("light", theme === "light");
+  localStorage.setItem("theme", theme);
+  el("theme").value = theme;
+}
+
+export function start() {
+  foldable();
+  setTheme(localStorage.getItem("theme") ?? "");
+  el("theme").addEventListener("change", () => setTheme(el("theme").value));
+  el("language").append(...Object.entries(WORDS).map(([code, words]) => new Option(words.language, code)));
+  el("language").value = language;
+  el("language").addEventListener("change", () => setLanguage(el("language").value));
+  if (localStorage.getItem("night")) toggleNight();
+  el("night").addEventListener("click", toggleNight);
+  el("panels").addEventListener("click", togglePanels);
+  new ResizeObserver(arrange).observe(el("pictures"));
+  addEventListener("resize", arrange);
+}

@@ -1,0 +1,128 @@
+// The last five minutes: what is kept, where snapshots were lost, and looking back.
+
+import { el, state, toast } from "./page.js";
+import { bytes, duration } from "./format.js";
+import { decode, wanted } from "./decode.js";
+import { get } from "./link.js";
+import { losses, surface, colour, SPAN_S } from "./charts.js";
+import { look, setPlaying, isPaused } from "./player.js";
+import { hostNowMs, judge } from "./verdict.js";
+import { t } from "./words.js";
+
+const NUMBER = 0, SERIES = 1, SEQ = 2, ACQUIRED_NS = 3, LOST = 4;  // places in an entry; see web/archive.py
+const POLL_MS = 1000;
+
+let kept = [];       // entries, oldest first
+let asked = null;    // the number of the picture that is to be shown, while another one is being fetched
+let fetching = false;
+
+async function poll() {
+  try {
+    const after = kept.length ? kept[kept.length - 1][NUMBER] : -1;
+    const found = await (await get("/timeline", { after })).json();
+    const oldest = found.oldest;
+    if (oldest < 0 || (kept.length && found.snapshots.length && found.snapshots[0][NUMBER] <= after)) kept = [];  // the sink has started again
+    kept = [...kept.filter((entry) => entry[NUMBER] >= oldest), ...found.snapshots];
+    el("timeline").title = t("timeline_title", { used: bytes(found.bytes), most: bytes(found.most_bytes) });
+  } catch { /* the state says so */ }
+  draw();
+}
+
+// A sink node that has started again counts from zero.
+export function restart() { kept = []; poll(); }
+
+const place = (width) => {
+  const now = hostNowMs() ?? Date.now();
+  return { x: (ns) => width * (1 - (now - ns / 1e6) / (SPAN_S * 1000)), at: (x) => (now - (1 - x / width) * SPAN_S * 1000) * 1e6, now };
+};
+
+export function draw() {
+  const { context, width, height } = surface(el("timeline"));
+  if (width < 20) return;
+  const { x, now } = place(width);
+  context.fillStyle = colour("--raised");
+  context.fillRect(0, 0, width, height);
+  context.fillStyle = colour("--track");
+  for (const minute of [1, 2, 3, 4]) context.fillRect(width * (1 - minute / 5), 0, 1, height);
+  context.fillStyle = colour("--signal");
+  context.globalAlpha = 0.55;
+  for (const entry of kept) context.fillRect(x(entry[ACQUIRED_NS]) - 0.5, height * 0.35, Math.max(1.5, width / 900), height * 0.4);
+  context.globalAlpha = 1;
+  context.fillStyle = colour("--bad");
+  for (const atS of losses()) context.fillRect(width * (1 - (now / 1000 - atS) / SPAN_S) - 1, 0, 2.5, height);
+  for (const entry of kept) if (entry[LOST] > 0) context.fillRect(x(entry[ACQUIRED_NS]) - 1, 0, 2, height);
+  const shown = state.shown?.acquired_ns;
+  if (!shown) return;
+  const at = Math.min(Math.max(x(shown), 1), width - 2);
+  context.fillStyle = colour("--ink");
+  context.fillRect(at - 1.5, 0, 3, height);
+  const behind = Math.max(0, now - shown / 1e6);
+  el("timeline").setAttribute("aria-valuenow", String(-Math.round(behind / 1000)));
+  el("timeline").setAttribute("aria-valuetext", t("ago", { time: duration(behind) }));
+}
+
+async function show(number) {
+  asked = number;
+  if (fetching) return;
+  fetching = true;
+  try {
+    while (asked !== null) {
+      const now = asked;
+      asked = null;
+      const made = await decode(await (await get(`/picture/${now}`, { codec: wanted() })).arrayBuffer());
+      state.lookingBack = true;
+      look(made);
+      el("to-live").hidden = false;
+      judge();
+    }
+  } catch (error) {
+    toast(error.message, true);
+  } finally {
+    fetching = false;
+  }
+}
+
+const nearest = (ns) => kept.reduce((found, entry) => (found === null || Math.abs(entry[ACQUIRED_NS] - ns) < Math.abs(found[ACQUIRED_NS] - ns) ? entry : found), null);
+
+// The snapshot before or after the one on the screen, among those that are kept.
+export function stepSnapshot(by) {
+  const { series, seq } = state.shown ?? {};
+  const at = kept.findLastIndex((entry) => entry[SERIES] === series && entry[SEQ] <= seq);
+  const entry = at < 0 ? null : kept[at + by];
+  if (entry) show(entry[NUMBER]);
+}
+
+export const numberShown = () => kept.find((entry) => entry[SERIES] === state.shown?.series && entry[SEQ] === state.shown?.seq)?.[NUMBER] ?? -1;
+
+export function toLive() {
+  state.lookingBack = false;
+  el("to-live").hidden = true;
+  if (isPaused()) setPlaying(true);
+  judge();
+  // Where nothing new comes any more, the last picture is the newest there is.
+  const last = kept[kept.length - 1];
+  if (last && (state.status.state === "ended" || document.body.classList.contains("offline"))) {
+    show(last[NUMBER]).then(() => { state.lookingBack = false; el("to-live").hidden = true; setPlaying(true); judge(); });
+  }
+}
+
+export function start() {
+  const canvas = el("timeline");
+  const scrub = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const entry = nearest(place(box.width).at(event.clientX - box.left));
+    if (entry) show(entry[NUMBER]);
+  };
+  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); scrub(event); });
+  canvas.addEventListener("pointermove", (event) => { if (canvas.hasPointerCapture(event.pointerId)) scrub(event); });
+  canvas.addEventListener("keydown", (event) => {
+    const action = { ArrowLeft: () => stepSnapshot(-1), ArrowRight: () => stepSnapshot(1), Home: toLive, End: toLive }[event.key];
+    if (!action) return;
+    event.preventDefault();
+    event.stopPropagation();
+    action();
+  });
+  el("to-live").addEventListener("click", toLive);
+  setInterval(() => (document.hidden ? null : poll()), POLL_MS);
+  poll();
+}

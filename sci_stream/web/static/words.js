@@ -1,0 +1,198 @@
+// Every word of the page, in one place. A text is found by its key; {name} is filled in. What the nodes say arrives in English.
+
+const en = {
+  language: "English",
+  // header
+  simulated: "SIMULATED", simulated_title: "No real camera: these pictures are computed",
+  record: "Record", stop: "Stop", record_title: "Start or stop recording (R)",
+  save: "Save", save_title: "Save this snapshot to disk (S)",
+  files: "Files", files_title: "Download stills, clips and recordings (O)",
+  dark_lab: "Dark lab", dark_lab_title: "Red and dim, for a dark lab (D)", help_title: "Keyboard shortcuts and settings (?)",
+  problems: "Problems", no_series: "no series yet",
+  // pictures
+  pictures: "Pictures", video: "Video", video_label: "Reconstructed video", coded: "Coded snapshot",
+  choose_white: "Choose something white or grey", leave: "Leave",
+  video_size: "{n} frames, {width}×{height}", shrunk: ", shrunk to {width}×{height}: pause and zoom for every pixel", every_pixel: ", every pixel",
+  coded_size: "one exposure, {width}×{height}{bayer}", coded_of: ", of #{seq}", coded_not_sent: "not sent with the video",
+  coded_not_kept: "not kept with this snapshot",
+  // playback
+  playback: "Playback", frame_before: "Frame before", frame_before_title: "Frame before (←)", pause: "Pause", play: "Play",
+  pause_title: "Pause or play (space)", next_frame: "Next frame", next_frame_title: "Next frame (→)", snapshot: "Snapshot",
+  frame_of_snapshot: "Frame of the snapshot", frame_n: "frame {n} of {of}",
+  loop: "loop", loop_title: "Play the newest snapshot again until the next one comes (L)",
+  rate: "rate", rate_title: "Frames played per second; auto: as they were filmed come in", rate_label: "Playback rate", auto: "auto",
+  view: "View", both: "Both", both_title: "Both pictures (V)", video_title: "Video alone (V)", coded_short: "Coded", coded_title: "Coded snapshot alone (V)",
+  full: "Full screen", full_title: "Full screen (F)", full_refused: "The browser does not allow full screen here.",
+  panels: "Panels", panels_title: "Show or hide the panels (B)",
+  fit: "Fit", fit_title: "The whole picture (Z)", one_to_one: "1:1", one_to_one_title: "One pixel of the sensor on one of the screen (Z)",
+  roi: "Region", roi_title: "Draw a region to measure (G)", zebra: "Zebra", zebra_title: "Stripes where the screen's range ends (X)",
+  timeline: "Time line: the last five minutes", timeline_title: "Click or drag to look back; red: snapshots were lost. Kept: {used} of {most}",
+  to_live: "To live", to_live_title: "Back to the newest video (Home of the time line)",
+  ago: "−{time}",
+  // figures
+  now: "Now", camera: "Camera", per_second: "snapshots/s", frames_per_second: "frames/s", latency: "Latency",
+  latency_title: "From exposure to the sink, median of the last ten seconds", last_10_s: "last 10 s", age: "Age", since_exposure: "since exposure",
+  queue: "Queue", in_flight: "in flight", iterations: "Iterations", psnr: "PSNR", residual: "Residual", residual_value: "residual {value}",
+  residual_title: "‖y − Φv‖/‖y‖ of the video", saturated: "Saturated", of_pixels: "of pixels", mask_shift: "Mask shift",
+  mask_shift_title: "How far the masks seem to have moved since the calibration", not_seen_yet: "not seen yet", corrected: "corrected", uncorrected: "uncorrected",
+  short_of_time: "short of time",
+  last_minutes: "Last five minutes", last_minutes_label: "Latency and losses over the last five minutes", latency_line: "latency", solve_line: "solve", lost_bar: "lost",
+  minutes_ago: "−{n} min", right_now: "now", by_stage: "Latency by stage", stage: "stage", no_snapshot_yet: "no snapshot yet",
+  histograms: "Histograms", sensor: "Sensor", screen: "Screen", clipped: "clipped {share}", sensor_given: "max {max} of {top} DN", sensor_saturated: ", saturated {share}", not_sent: "not sent",
+  bits: "{n} bit",
+  // inspection
+  inspect: "Region", whole_picture: "whole picture", region_is: "{width}×{height} at {x}, {y}", mean: "mean", deviation: "std", minimum: "min", maximum: "max",
+  of_video: "video", of_counts: "sensor (DN)", focus: "Focus", focus_title: "Mean squared gradient over squared mean: turn the lens until it is highest",
+  focus_best: "best {value}", focus_reset: "forget the best", region_clear: "whole picture", region_open: "open this panel to measure",
+  probe: "x {x}, y {y}: {value}", probe_both: "x {x}, y {y}: {value} · {counts} DN",
+  // tone
+  tone: "Tone", reset: "reset", reset_title: "As the rig says (0)", exposure: "Exposure", black: "Black", gamma: "Gamma", white: "White", white_balance: "White balance",
+  off: "Off", off_title: "As the sensor saw it", auto_white: "Auto", auto_white_title: "The mean of the scene is grey (W)", pick: "Pick", pick_title: "Click a white or grey point (P)",
+  fixed: "Fixed", fixed_title: "These gains of red, green and blue", gains: "Gains", gain_red: "Gain of red", gain_green: "Gain of green", gain_blue: "Gain of blue",
+  demosaic: "Demosaic", bilinear: "bilinear", edge_aware: "edge aware", directional: "directional", colours: "Colours", grey: "grey",
+  // ledger, recording, instrument, nodes
+  ledger: "Ledger", open: "open", closed: "closed", does_not_close: "does not close", ended: "ended", acquired: "acquired", reconstructed: "reconstructed", raw_only: "raw only",
+  dropped_reason: "dropped: {reason}", dropped: "dropped", missed_by_camera: "missed by the camera", redelivered: "redelivered", duplicates: "duplicates refused",
+  recording: "Recording", file: "file", last_file: "last file", written: "written", written_value: "{bytes}, {snapshots}", rate_word: "rate", waiting_bytes: ", {bytes} waiting",
+  disk_free: "disk free", why: "why", while_off: "while off", nothing_recorded: "nothing is being recorded", rec: "REC {bytes}",
+  state_off: "off", state_recording: "recording", state_closing: "closing", state_closed: "closed", state_failed: "failed", state_stopped: "stopped",
+  snapshots_one: "1 snapshot", snapshots_many: "{n} snapshots",
+  instrument: "Instrument", for_everybody: "for everybody, recorded", series_actions: "Series", now_is: "{name}: {value}", on: "on",
+  nodes: "Nodes", n_of_up: "{up} of {all} up", gone: "gone", none_yet: "none yet", up: "up", lost: "lost", device_of: "{denoiser} on {device}",
+  held: "held", unsafe: "not yet safe", missed: "missed", identical: "identical", trigger_missed: "triggers missed", trigger_early: "triggers early", in_hand: "in hand", failed: "failed",
+  // alarms
+  alarms: "Alarms", acknowledge: "Acknowledge", no_alarm: "none", alarm_since: "since {from}", alarm_over: "{from} to {to}", acknowledged: "acknowledged", n_open: "{n} to acknowledge",
+  node_silent: "{node} does not answer", recording_failed: "recording {state}", recording_failed_why: "recording {state}: {reason}",
+  some_dropped: "{n} of {all} snapshots dropped", camera_missed: "the camera missed {n} frames", refused: "{n} messages refused: {reasons}",
+  // verdicts
+  s_connecting: "connecting", s_ended: "ended", s_no_connection: "no connection", s_full: "no place", s_paused: "paused, {time} behind", s_behind: "{time} behind", s_live: "live",
+  s_node_lost: "{state}, a node is lost", s_losing: "losing {share} %", s_stopped: "camera stopped", s_no_data: "no data", s_waiting: "waiting",
+  CONNECTING: "CONNECTING", ENDED: "ENDED", NO_CONNECTION: "NO CONNECTION", FULL: "FULL", NO_DATA: "NO DATA", WAITING: "WAITING", LOOKING_BACK: "LOOKING BACK",
+  waiting_for_sink: "waiting for the sink node", instrument_stopped: "the instrument has stopped; this is its last video", trying_again: "the sink node does not answer; trying again",
+  full_why: "{n} viewers are watching, the most that this rig admits ([preview] most_viewers); trying again",
+  series_over_video: "the series is over; this is its last video", series_over: "the series is over", delivered_nothing: "the camera has delivered nothing for {time}",
+  no_video_for: "no new video for {time}", no_node_yet: "no {nodes} node has come yet", and_no: " and no ", for_first_video: "for the first video", no_video_yet: "no video has come yet",
+  looking_back: "{time} ago",
+  // messages
+  saved_to: "Saved to {place}", recording_to: "Recording to {file}", recorded_to: "Recorded to {file}", no_answer: "The sink node does not answer.",
+  stop_series_why: "The series ends for everybody, and its recording is closed. The camera stays open until the next series is started.",
+  next_series_why: "The series ends for everybody, its recording is closed, and the next one starts at once.", cancel: "Cancel", question: "{what}?",
+  // files
+  this_snapshot: "This snapshot", still_zip: "Still: pictures and data (zip)", last_video: "Video up to the picture on the screen", seconds: "last {n} s", mp4: "MP4", gif: "GIF",
+  recordings: "Recordings", no_recordings: "no recording in this rig's folder", download: "Download", name: "name", state: "state", size: "size", close: "Close",
+  state_open: "being written", state_clean: "complete", state_continued: "continued", state_unfinished: "unfinished", state_unreadable: "unreadable", state_movie: "film",
+  ledger_line: "{acquired} = {reconstructed} reconstructed + {raw_only} raw only + {dropped} dropped", ledger_in_flight: " + {n} in flight", preparing: "preparing {name} …",
+  // help
+  keyboard: "Keyboard", settings: "Settings", theme: "Theme", theme_dark: "dark", theme_light: "light", language_word: "Language",
+  other_tools: "Other tools: video as MJPEG at", figures_at: "figures as JSON at",
+  encoding: "This browser is sent {codec}.",
+  k_pause: "pause or play", k_before: "frame before", k_next: "next frame", k_first: "first frame", k_last: "last frame", k_older: "snapshot before", k_newer: "next snapshot",
+  k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
+  k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "save this snapshot to disk", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
+  k_reset: "tone as the rig says", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
+};
+
+const de = {
+  language: "Deutsch",
+  simulated: "SIMULIERT", simulated_title: "Keine echte Kamera: diese Bilder sind berechnet",
+  record: "Aufnehmen", stop: "Stopp", record_title: "Aufnahme starten oder beenden (R)",
+  save: "Sichern", save_title: "Diese Aufnahme auf die Platte sichern (S)",
+  files: "Dateien", files_title: "Einzelbilder, Filme und Aufzeichnungen herunterladen (O)",
+  dark_lab: "Dunkellabor", dark_lab_title: "Rot und dunkel, für das Dunkellabor (D)", help_title: "Tastatur und Einstellungen (?)",
+  problems: "Störungen", no_series: "noch keine Serie",
+  pictures: "Bilder", video: "Video", video_label: "Rekonstruiertes Video", coded: "Codierte Aufnahme",
+  choose_white: "Etwas Weißes oder Graues anklicken", leave: "Abbrechen",
+  video_size: "{n} Bilder, {width}×{height}", shrunk: ", verkleinert auf {width}×{height}: für jeden Pixel anhalten und zoomen", every_pixel: ", jeder Pixel",
+  coded_size: "eine Belichtung, {width}×{height}{bayer}", coded_of: ", von #{seq}", coded_not_sent: "nicht mit dem Video gesendet",
+  coded_not_kept: "zu dieser Aufnahme nicht aufbewahrt",
+  playback: "Wiedergabe", frame_before: "Bild zurück", frame_before_title: "Bild zurück (←)", pause: "Anhalten", play: "Abspielen",
+  pause_title: "Anhalten oder abspielen (Leertaste)", next_frame: "Nächstes Bild", next_frame_title: "Nächstes Bild (→)", snapshot: "Aufnahme",
+  frame_of_snapshot: "Bild der Aufnahme", frame_n: "Bild {n} von {of}",
+  loop: "Schleife", loop_title: "Die neueste Aufnahme wiederholen, bis die nächste kommt (L)",
+  rate: "Tempo", rate_title: "Bilder je Sekunde; auto: wie gefilmt", rate_label: "Tempo der Wiedergabe", auto: "auto",
+  view: "Ansicht", both: "Beide", both_title: "Beide Bilder (V)", video_title: "Nur Video (V)", coded_short: "Codiert", coded_title: "Nur codierte Aufnahme (V)",
+  full: "Vollbild", full_title: "Vollbild (F)", full_refused: "Der Browser erlaubt hier kein Vollbild.",
+  panels: "Felder", panels_title: "Felder zeigen oder verbergen (B)",
+  fit: "Ganz", fit_title: "Das ganze Bild (Z)", one_to_one: "1:1", one_to_one_title: "Ein Pixel des Sensors auf einem des Bildschirms (Z)",
+  roi: "Bereich", roi_title: "Einen Bereich zum Messen zeichnen (G)", zebra: "Zebra", zebra_title: "Streifen, wo der Bereich des Bildschirms endet (X)",
+  timeline: "Zeitleiste: die letzten fünf Minuten", timeline_title: "Klicken oder ziehen, um zurückzusehen; rot: Aufnahmen gingen verloren. Aufbewahrt: {used} von {most}",
+  to_live: "Zu live", to_live_title: "Zurück zum neuesten Video (Pos1 der Zeitleiste)",
+  ago: "−{time}",
+  now: "Jetzt", camera: "Kamera", per_second: "Aufnahmen/s", frames_per_second: "Bilder/s", latency: "Latenz",
+  latency_title: "Von der Belichtung bis zur Senke, Median der letzten zehn Sekunden", last_10_s: "letzte 10 s", age: "Alter", since_exposure: "seit Belichtung",
+  queue: "Schlange", in_flight: "unterwegs", iterations: "Iterationen", psnr: "PSNR", residual: "Residuum", residual_value: "Residuum {value}",
+  residual_title: "‖y − Φv‖/‖y‖ des Videos", saturated: "Gesättigt", of_pixels: "der Pixel", mask_shift: "Maskenversatz",
+  mask_shift_title: "Wie weit sich die Masken seit der Kalibrierung verschoben haben", not_seen_yet: "noch nicht bestimmt", corrected: "korrigiert", uncorrected: "unkorrigiert",
+  short_of_time: "unter Zeitdruck",
+  last_minutes: "Letzte fünf Minuten", last_minutes_label: "Latenz und Verluste der letzten fünf Minuten", latency_line: "Latenz", solve_line: "Rechnung", lost_bar: "verloren",
+  minutes_ago: "−{n} min", right_now: "jetzt", by_stage: "Latenz je Stufe", stage: "Stufe", no_snapshot_yet: "noch keine Aufnahme",
+  histograms: "Histogramme", sensor: "Sensor", screen: "Bildschirm", clipped: "abgeschnitten {share}", sensor_given: "max. {max} von {top} DN", sensor_saturated: ", gesättigt {share}", not_sent: "nicht gesendet",
+  bits: "{n} Bit",
+  inspect: "Bereich", whole_picture: "ganzes Bild", region_is: "{width}×{height} bei {x}, {y}", mean: "Mittel", deviation: "Std.", minimum: "Min.", maximum: "Max.",
+  of_video: "Video", of_counts: "Sensor (DN)", focus: "Schärfe", focus_title: "Mittleres Gradientenquadrat durch Quadrat des Mittels: am Objektiv drehen, bis es am höchsten ist",
+  focus_best: "Bestwert {value}", focus_reset: "Bestwert vergessen", region_clear: "ganzes Bild", region_open: "zum Messen dieses Feld öffnen",
+  probe: "x {x}, y {y}: {value}", probe_both: "x {x}, y {y}: {value} · {counts} DN",
+  tone: "Tonwerte", reset: "zurück", reset_title: "Wie im Rig (0)", exposure: "Belichtung", black: "Schwarz", gamma: "Gamma", white: "Weiß", white_balance: "Weißabgleich",
+  off: "Aus", off_title: "Wie vom Sensor gesehen", auto_white: "Auto", auto_white_title: "Das Mittel der Szene ist grau (W)", pick: "Wählen", pick_title: "Einen weißen oder grauen Punkt anklicken (P)",
+  fixed: "Fest", fixed_title: "Diese Verstärkungen von Rot, Grün und Blau", gains: "Verstärkungen", gain_red: "Verstärkung Rot", gain_green: "Verstärkung Grün", gain_blue: "Verstärkung Blau",
+  demosaic: "Demosaicing", bilinear: "bilinear", edge_aware: "kantentreu", directional: "gerichtet", colours: "Farben", grey: "grau",
+  ledger: "Bilanz", open: "offen", closed: "geschlossen", does_not_close: "geht nicht auf", ended: "beendet", acquired: "aufgenommen", reconstructed: "rekonstruiert", raw_only: "nur roh",
+  dropped_reason: "verworfen: {reason}", dropped: "verworfen", missed_by_camera: "von der Kamera verpasst", redelivered: "neu zugestellt", duplicates: "Doppelte abgewiesen",
+  recording: "Aufzeichnung", file: "Datei", last_file: "letzte Datei", written: "geschrieben", written_value: "{bytes}, {snapshots}", rate_word: "Rate", waiting_bytes: ", {bytes} wartend",
+  disk_free: "Platte frei", why: "Grund", while_off: "während aus", nothing_recorded: "es wird nichts aufgezeichnet", rec: "REC {bytes}",
+  state_off: "aus", state_recording: "läuft", state_closing: "schließt", state_closed: "geschlossen", state_failed: "fehlgeschlagen", state_stopped: "abgebrochen",
+  snapshots_one: "1 Aufnahme", snapshots_many: "{n} Aufnahmen",
+  instrument: "Instrument", for_everybody: "für alle, protokolliert", series_actions: "Serie", now_is: "{name}: {value}", on: "an",
+  nodes: "Knoten", n_of_up: "{up} von {all} da", gone: "weg", none_yet: "noch keine", up: "da", lost: "verloren", device_of: "{denoiser} auf {device}",
+  held: "gehalten", unsafe: "noch nicht sicher", missed: "verpasst", identical: "identisch", trigger_missed: "Trigger verpasst", trigger_early: "Trigger zu früh", in_hand: "in Arbeit", failed: "fehlgeschlagen",
+  alarms: "Alarme", acknowledge: "Quittieren", no_alarm: "keine", alarm_since: "seit {from}", alarm_over: "{from} bis {to}", acknowledged: "quittiert", n_open: "{n} zu quittieren",
+  node_silent: "{node} antwortet nicht", recording_failed: "Aufzeichnung {state}", recording_failed_why: "Aufzeichnung {state}: {reason}",
+  some_dropped: "{n} von {all} Aufnahmen verworfen", camera_missed: "die Kamera hat {n} Bilder verpasst", refused: "{n} Nachrichten abgewiesen: {reasons}",
+  s_connecting: "verbindet", s_ended: "beendet", s_no_connection: "keine Verbindung", s_full: "kein Platz", s_paused: "angehalten, {time} zurück", s_behind: "{time} zurück", s_live: "live",
+  s_node_lost: "{state}, ein Knoten fehlt", s_losing: "verliert {share} %", s_stopped: "Kamera steht", s_no_data: "keine Daten", s_waiting: "wartet",
+  CONNECTING: "VERBINDET", ENDED: "BEENDET", NO_CONNECTION: "KEINE VERBINDUNG", FULL: "BESETZT", NO_DATA: "KEINE DATEN", WAITING: "WARTET", LOOKING_BACK: "RÜCKBLICK",
+  waiting_for_sink: "wartet auf den Senkenknoten", instrument_stopped: "das Instrument wurde beendet; dies ist sein letztes Video", trying_again: "der Senkenknoten antwortet nicht; neuer Versuch",
+  full_why: "{n} Zuschauer sehen zu, mehr lässt dieses Rig nicht zu ([preview] most_viewers); neuer Versuch",
+  series_over_video: "die Serie ist zu Ende; dies ist ihr letztes Video", series_over: "die Serie ist zu Ende", delivered_nothing: "die Kamera liefert seit {time} nichts",
+  no_video_for: "seit {time} kein neues Video", no_node_yet: "noch kein Knoten {nodes}", and_no: " und kein ", for_first_video: "auf das erste Video", no_video_yet: "noch kein Video",
+  looking_back: "vor {time}",
+  saved_to: "Gesichert in {place}", recording_to: "Aufzeichnung in {file}", recorded_to: "Aufgezeichnet in {file}", no_answer: "Der Senkenknoten antwortet nicht.",
+  stop_series_why: "Die Serie endet für alle, und ihre Aufzeichnung wird geschlossen. Die Kamera bleibt offen, bis die nächste Serie gestartet wird.",
+  next_series_why: "Die Serie endet für alle, ihre Aufzeichnung wird geschlossen, und die nächste beginnt sofort.", cancel: "Abbrechen", question: "{what}?",
+  this_snapshot: "Diese Aufnahme", still_zip: "Einzelbild: Bilder und Daten (zip)", last_video: "Video bis zum Bild auf dem Schirm", seconds: "letzte {n} s", mp4: "MP4", gif: "GIF",
+  recordings: "Aufzeichnungen", no_recordings: "keine Aufzeichnung im Ordner dieses Rigs", download: "Herunterladen", name: "Name", state: "Zustand", size: "Größe", close: "Schließen",
+  state_open: "wird geschrieben", state_clean: "vollständig", state_continued: "fortgesetzt", state_unfinished: "unvollendet", state_unreadable: "unlesbar", state_movie: "Film",
+  ledger_line: "{acquired} = {reconstructed} rekonstruiert + {raw_only} nur roh + {dropped} verworfen", ledger_in_flight: " + {n} unterwegs", preparing: "{name} wird vorbereitet …",
+  keyboard: "Tastatur", settings: "Einstellungen", theme: "Farben", theme_dark: "dunkel", theme_light: "hell", language_word: "Sprache",
+  other_tools: "Andere Werkzeuge: Video als MJPEG unter", figures_at: "Zahlen als JSON unter",
+  encoding: "Dieser Browser erhält {codec}.",
+  k_pause: "anhalten oder abspielen", k_before: "Bild zurück", k_next: "nächstes Bild", k_first: "erstes Bild", k_last: "letztes Bild", k_older: "Aufnahme davor", k_newer: "nächste Aufnahme",
+  k_loop: "neueste Aufnahme wiederholen", k_view: "beide, Video, codierte Aufnahme", k_full: "Vollbild", k_panels: "Felder zeigen oder verbergen", k_zoom: "ganzes Bild oder 1:1", k_roi: "Bereich zeichnen",
+  k_zebra: "Zebra", k_record: "Aufnahme starten oder beenden", k_save: "diese Aufnahme sichern", k_files: "Herunterladen", k_brighter: "heller", k_darker: "dunkler",
+  k_reset: "Tonwerte wie im Rig", k_auto: "automatischer Weißabgleich an oder aus", k_pick: "Weiß wählen", k_dark: "Dunkellabor: rot und dunkel", k_help: "diese Liste", space: "Leertaste",
+};
+
+export const WORDS = { en, de };
+
+const preferred = localStorage.getItem("language") ?? navigator.language.slice(0, 2);
+export const language = preferred in WORDS ? preferred : "en";
+
+export function t(key, values = {}) {
+  return (WORDS[language][key] ?? en[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+}
+
+// A state or a reason in the words of the language, as the nodes name it where there is none.
+export const named = (prefix, name) => (prefix + name in en ? t(prefix + name) : String(name).replaceAll("_", " "));
+
+export function setLanguage(wanted) {
+  localStorage.setItem("language", wanted);
+  location.reload();
+}
+
+// data-t is an element's text, data-title its tooltip, data-label its name for screen readers.
+export function applyWords() {
+  document.documentElement.lang = language;
+  for (const node of document.querySelectorAll("[data-t]")) node.textContent = t(node.dataset.t);
+  for (const node of document.querySelectorAll("[data-title]")) node.title = t(node.dataset.title);
+  for (const node of document.querySelectorAll("[data-label]")) node.setAttribute("aria-label", t(node.dataset.label));
+}

@@ -1,0 +1,78 @@
+"""The rig that the demo writes for a machine: what it chooses, and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sci_stream.cli import common
+from sci_stream.config import load_rig
+from sci_stream.nodes.launcher import demo
+
+SIZES_PX = (512, 384, 256)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the time in which a machine denoises 256×256 frames with the small network; TV takes a tenth."""
+
+    def set_speed(seconds: float) -> None:
+        def timed(_device: object, prior: str, _weights: object, size: int) -> float:
+            return seconds * (size / 256) ** 2 * (0.1 if prior == "tv" else 1.0)
+
+        monkeypatch.setattr(demo, "_seconds_per_iteration", timed)
+
+    return set_speed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "prior", "iterations", "size_px"),
+    [
+        (0.001, "ffdnet-lite", 12, 512),
+        (0.02, "ffdnet-lite", 12, 384),
+        (0.1, "ffdnet-lite", 12, 256),
+        (0.2, "ffdnet-lite", 8, 256),
+        (0.45, "ffdnet-lite", 4, 256),
+        (2.0, "tv", 0, 256),
+    ],
+)
+def test_slower_machine_gets_fewer_iterations_before_another_prior(
+    machine, seconds, prior, iterations, size_px
+) -> None:
+    machine(seconds)
+    plan = demo._plan(torch.device("cpu"), None, SIZES_PX)
+    assert (plan.prior, plan.size_px) == (prior, size_px)
+    assert plan.iterations == iterations or prior == "tv"
+
+
+def test_choice_is_explained(machine) -> None:
+    machine(0.02)
+    plan = demo._plan(torch.device("cpu"), None, SIZES_PX)
+    assert "12 iterations take 0.54 s at 384×384; 512×512 would take 1.0 s" in plan.why
+    machine(2.0)
+    plan = demo._plan(torch.device("cpu"), None, SIZES_PX)
+    assert "total variation" in plan.why
+    assert "the learned prior ffdnet-lite would take 8.0 s for 4 iterations" in plan.why
+
+
+def test_demo_rig_keeps_its_ports_bounds_its_recording_and_is_found_by_name(
+    machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(0.001)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    path, why = demo.demo_rig(scene="", weights=None, size=0, device="cpu", record=True, open_browser=False)
+    rig = load_rig(path, overrides={})
+    health = rig.health
+    ports = [rig.preview.port, health.acquire_port, health.sink_port, health.reconstruct_port]
+    assert 0 not in ports
+    assert len({*ports, rig.network.dispatch, rig.network.results, rig.network.taps}) == 7
+    assert 0 < rig.record.stop_after_mib <= 4096
+    assert f"recording up to 2 GiB to {tmp_path}/recordings" in why
+    assert "chosen: the learned prior" in why
+    found = common._named_rig(Path("demo"))
+    assert load_rig(found, overrides={}).network == rig.network
