@@ -83,7 +83,7 @@ function takeCoded(made) {
   captions(made);
 }
 
-// Show a coded snapshot, whoever it belongs to: the caption names it where it is not that of the video.
+// Show a coded snapshot, of whichever snapshot: the caption names it where it is not that of the video.
 export function showCoded(image, { seq, series }) {
   player.coded?.image.close();
   player.coded = { image, seq, series };
