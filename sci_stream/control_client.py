@@ -118,7 +118,10 @@ class RigControl:
             ) from None
 
     def _read(self, body: bytes) -> JsonObject:
-        found = json.loads(body)
+        try:
+            found = json.loads(body)
+        except RecursionError:
+            found = None
         if not isinstance(found, dict):
             raise ValueError("not an answer of a live page")
         return found

@@ -68,6 +68,10 @@ class Series:
 
 @pytest.fixture(scope="session")
 def series() -> Series:
+    return make_series()
+
+
+def make_series() -> Series:
     rng = np.random.default_rng(0)
     calibration = Calibration(
         phi=rng.random((B, H, W), dtype=np.float32),

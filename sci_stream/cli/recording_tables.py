@@ -86,7 +86,7 @@ def _state(found: RecordingSummary) -> str:
 
 def _ledger(found: RecordingSummary) -> str:
     rows, ledger = found.rows, found.ledger
-    account = ledger or dataclasses.asdict(rows)
+    account = {**dataclasses.asdict(rows), **(ledger or {})}
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in account["dropped"].items())
     terms = [f"{account['reconstructed']} reconstructed", f"{account['raw_only']} raw only", dropped]
     text = " + ".join(term for term in terms if term)
@@ -94,7 +94,7 @@ def _ledger(found: RecordingSummary) -> str:
         return f"none stored; counted from the rows: {text} + {rows.open} without an outcome"
     closed = "closes" if ledger.get("closed") else f"open, {ledger.get('in_flight', 0)} in flight when it was stored"
     missed = f"; the camera missed {ledger['camera_missed']}" if ledger.get("camera_missed") else ""
-    return f"{ledger['acquired']} acquired = {text}: {closed}{missed}"
+    return f"{account.get('acquired', rows.settled)} acquired = {text}: {closed}{missed}"
 
 
 def _gaps(gaps: Runs) -> str:

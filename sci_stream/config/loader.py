@@ -17,6 +17,7 @@ from sci_stream.config.overrides import Override, read_overrides
 from sci_stream.config.rig import Rig
 from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError
+from sci_stream.file_guard import read_small
 
 # The text of a rig is part of the message that starts a series, and the size of that message is limited.
 _MOST_BYTES: Final = 32 << 10
@@ -61,7 +62,7 @@ def parse_rig(
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(
             f"{name} is not valid TOML", got=error, hint="Strings are quoted, and truth values are true and false."
         ) from None
@@ -130,18 +131,14 @@ def _drop_removed_keys(table: dict[str, object], name: str) -> None:
 
 
 def _read(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(f"{path} is not a rig file", expected=f"at most {_MOST_BYTES} bytes of TOML")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not path.exists():
         raise ConfigError(
             f"There is no rig file {path}", hint=f"To write a commented example: sci-stream config init {path}"
-        ) from None
+        )
+    try:
+        return read_small(path, "a rig file", _MOST_BYTES, error=ConfigError).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a rig file", expected="UTF-8 text", got=error.reason) from None
-    except OSError as error:
-        raise ConfigError(f"The rig file {path} cannot be read", got=error.strerror) from None
 
 
 def _put(table: dict[str, object], override: Override, name: str) -> None:

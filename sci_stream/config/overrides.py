@@ -103,7 +103,7 @@ def _parsed(text: str) -> object:
     """Parse a value as TOML; text that is not TOML is returned unchanged."""
     try:
         value: object = tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         # The shell has removed the quotes of a string before it gets here.
         return text
     return value

@@ -12,11 +12,13 @@ import zmq.auth
 
 from sci_stream.config.fields import PUBLIC_KEY
 from sci_stream.errors import ConfigError, StorageError
+from sci_stream.file_guard import read_small
 
 # Permission bits of group and others, as ssh checks them.
 _OTHERS = 0o077
 _WRITABLE_BY_OTHERS = 0o022
 _LONGEST_LIST = 1 << 20
+_LONGEST_KEY = 4096
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,7 +67,8 @@ def read_key_pair(path: Path) -> KeyPair:
     """
     try:
         mode = path.stat().st_mode
-        found = dict(line.split(None, 1) for line in path.read_text().splitlines() if line and not line.startswith("#"))
+        text = read_small(path, "a key", _LONGEST_KEY, error=ConfigError).decode()
+        found = dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#"))
     except OSError as error:
         raise ConfigError(
             f"This host's key {path} cannot be read",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import cv2
 import h5py
@@ -13,9 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError, FileFormatError
+from sci_stream.file_guard import reading, require_regular
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.matlab5 import read_arrays
+from sci_stream.storage.hdf5 import open_for_reading, read_dataset
+from sci_stream.storage.matlab5 import read_mat
+from sci_stream.storage.media_guard import count_pages, require_image
+from sci_stream.storage.numpy_file import read_npy
 
 _TIFF = (".tif", ".tiff")
 IMAGES = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg")
@@ -136,48 +139,28 @@ def read_array(path: Path, variable: str) -> Array:
     """
     if path.is_dir():
         return _read_folder(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileFormatError(
             f"There is no file {path}",
             expected="a .mat or .npy file, a TIFF, or a folder of images",
             got="nothing",
         )
+    require_regular(path, "masks")
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        return _read_npy(path)
+        return read_npy(path)
     if suffix in IMAGES:
         return _read_pages(path)
     if h5py.is_hdf5(path):
         return _read_mat73(path, variable)
-    return _read_mat5(path, variable)
-
-
-def _read_npy(path: Path) -> Array:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise FileFormatError(f"{path} cannot be read as an array", expected="a .npy file", got=error) from error
-    return np.asarray(array)
-
-
-def _read_mat5(path: Path, variable: str) -> Array:
-    try:
-        arrays = read_arrays(path.read_bytes(), (variable,))
-    except (OSError, ValueError) as error:
-        raise FileFormatError(
-            f"{path} cannot be read", expected="a .mat file of version 5 to 7.3, .npy, TIFF, or a folder", got=error
-        ) from error
-    return _chosen(path, variable, arrays.get(variable))
+    return _chosen(path, variable, read_mat(path, (variable,)).get(variable))
 
 
 def _read_mat73(path: Path, variable: str) -> Array:
-    try:
-        with h5py.File(path, "r") as file:
-            node = file.get(variable)
-            # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
-            return _chosen(path, variable, np.asarray(node).T if isinstance(node, h5py.Dataset) else None)
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path} cannot be read as a .mat file of version 7.3", got=error) from error
+    with open_for_reading(path, "measurement") as file, reading(path, "a .mat file of version 7.3"):
+        node = file.get(variable)
+        # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
+        return _chosen(path, variable, read_dataset(node).T if isinstance(node, h5py.Dataset) else None)
 
 
 def _chosen(path: Path, variable: str, array: Array | None) -> Array:
@@ -191,43 +174,21 @@ def _chosen(path: Path, variable: str, array: Array | None) -> Array:
 
 
 def _read_pages(path: Path) -> Array:
+    require_image(path)
     before = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our message is enough
     try:
-        there, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        there, pages = False, []
+        with reading(path, "an image"):
+            there, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
     finally:
         cv2.utils.logging.setLogLevel(before)
     if not there or not pages:
         raise FileFormatError(f"{path} is not an image that can be decoded", expected="a TIFF, one page for each frame")
     # OpenCV returns the pages before the damage without an error.
-    if path.suffix.lower() in _TIFF and len(pages) != _count_pages(path):
+    if path.suffix.lower() in _TIFF and len(pages) != count_pages(path):
         raise FileFormatError(
             f"{path} is damaged", expected="a complete TIFF", got=f"{len(pages)} readable pages before the damage"
         )
     return _stacked(path, [np.asarray(page) for page in pages])
-
-
-def _count_pages(path: Path) -> int:
-    """Return the number of pages of a TIFF, -1 if the chain of their directories is broken."""
-    data = path.read_bytes()
-    order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
-    big = int.from_bytes(data[2:4], order) == 43  # BigTIFF
-    # Sizes of an offset, of the number of tags in a directory, and of a tag.
-    offset_size, count_size, tag_size = (8, 8, 20) if big else (4, 2, 12)
-
-    def number(place: int, size: int) -> int:
-        return int.from_bytes(data[place : place + size], order)
-
-    pages, place = 0, number(8 if big else 4, offset_size)
-    while place:
-        link = place + count_size + tag_size * number(place, count_size)
-        if link + offset_size > len(data):
-            return -1
-        pages, place = pages + 1, number(link, offset_size)
-        if pages > len(data):  # a loop
-            return -1
-    return pages
 
 
 def _read_folder(path: Path) -> Array:
@@ -236,7 +197,9 @@ def _read_folder(path: Path) -> Array:
         raise FileFormatError(f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}")
     images = []
     for file in files:
-        image = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
+        require_image(file)
+        with reading(file, "an image"):
+            image = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
         if image is None:
             raise FileFormatError(f"{file} is not an image that can be decoded")
         images.append(np.asarray(image))

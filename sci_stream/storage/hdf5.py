@@ -1,18 +1,26 @@
-"""Shared handling of HDF5 files: opening, format marks, validated reading."""
+"""Shared handling of HDF5 files: opening, format marks, validated reading.
+
+A file of this format can name other files, whose bytes then appear as its own content: external links, external
+storage, virtual datasets. Such files are refused, or a recording could make its reader export any file of its user.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import io
 import os
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
 
 from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import SMALL_BYTES, in_words, reading, require_memory, require_ratio, require_regular
 from sci_stream.model import Array
 
 # The oldest format with SWMR: the oldest readers can open our files, and live readers work.
@@ -22,11 +30,19 @@ LIBVER = ("v110", "v110")
 _SUPERBLOCK = struct.Struct("<8sB2xB16xQ")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK_VERSION = 3
-_SWMR_FLAG = 0x04
+_WRITE_FLAG, _SWMR_FLAG = 0x01, 0x04
 _MOST_MISSING_BYTES = 16 << 20
+# HDF5 doubles its waiting time with each attempt to read metadata, from a nanosecond: 30 take a second, and its default
+# of 100 never ends. A writer is interrupted in the middle of a write for milliseconds.
+_READ_ATTEMPTS = 30
+_FEW_ATTEMPTS = "sci_stream_few_attempts"
+# Every object is checked before the first is read; ours have a hundred, networks in MATLAB files a few hundred.
+_MOST_OBJECTS = 100_000
 
 
-def open_for_reading(path: Path, what: str) -> h5py.File:
+def open_for_reading(
+    path: Path, what: str, *, virtual: Callable[[h5py.File], Collection[str]] = lambda _file: (), trusted: bool = False
+) -> h5py.File:
     """Open an HDF5 file for reading, even while it is being written or after its writer was killed.
 
     Parameters
@@ -35,45 +51,157 @@ def open_for_reading(path: Path, what: str) -> h5py.File:
         The file.
     what
         Kind of the file, for error messages: ``"recording"``.
+    virtual
+        Returns the names of the files next to it that its virtual datasets may show parts of.
+    trusted
+        The file has been opened and checked before.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, is not HDF5, or is truncated.
+        If the file is missing, is not HDF5, is truncated, or refers to other files.
     """
-    if not path.is_file():
-        raise FileFormatError(
-            f"There is no {what} file {path}", expected="an existing file", hint="Check the path and the mount."
-        )
+    require_regular(path, f"a {what}")
+    if not trusted:
+        # Opened for the check alone: HDF5 keeps the metadata that it has seen, and what a live writer appends between
+        # the check and the first read would be missing from some datasets.
+        with _open(path, what) as file, reading(path, f"a {what}"):
+            _require_self_contained(file, path, virtual(file))
+    return _open(path, what)
+
+
+def _open(path: Path, what: str) -> h5py.File:
     try:
         # SWMR mode ignores the flag of a writer, alive or killed. For other files it would be wrong: HDF5 takes damage
-        # for a write in progress and retries indefinitely.
-        return h5py.File(path, "r", swmr=_is_unfinished(path))
-    except OSError as error:
+        # for a write in progress, waits and reads again.
+        if not _is_unfinished(path):
+            return h5py.File(path, "r")
+        return h5py.File(path, "r", swmr=True, driver=_FEW_ATTEMPTS)
+    except Exception as error:  # h5py's error depends on the damaged place
         raise FileFormatError(
             f"{path} cannot be opened as a {what}",
             expected=f"an HDF5 file with a {what}",
-            got=str(error).splitlines()[0],
+            got=in_words(error),
             hint="The file has another format or is damaged.",
         ) from error
 
 
+def _use_few_attempts(access: Any) -> None:
+    """Set up file access as by default, with fewer attempts to read metadata; called by h5py."""
+    access.set_fapl_sec2()
+    if (limit_attempts := _limit_attempts()) is not None:
+        limit_attempts(access.id, _READ_ATTEMPTS)
+
+
+@functools.cache
+def _limit_attempts() -> Callable[[int, int], int] | None:
+    """Return HDF5's ``H5Pset_metadata_read_attempts``, which h5py lacks; None where the library is not found."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+        (library,) = {line.split()[-1] for line in maps.splitlines() if re.search(r"/libhdf5[-.][^/]*$", line)}
+        function = ctypes.CDLL(library).H5Pset_metadata_read_attempts
+    except (OSError, ValueError, AttributeError):
+        return None
+    function.argtypes, function.restype = (ctypes.c_int64, ctypes.c_uint), ctypes.c_int
+    return cast(Callable[[int, int], int], function)
+
+
+def _require_self_contained(file: h5py.File, path: Path, virtual: Collection[str]) -> None:
+    """Raise if any object of a file has its data elsewhere, except for virtual datasets over the files ``virtual``."""
+    links: list[tuple[bytes, int]] = []
+
+    def collect(name: bytes, info: Any) -> bool | None:
+        links.append((name, info.type))
+        return len(links) > _MOST_OBJECTS or None  # anything but None ends the walk; exceptions would be lost
+
+    file.id.links.visit(collect, info=True)
+    if len(links) > _MOST_OBJECTS:
+        raise FileFormatError(f"{path} has too many objects", expected=f"at most {_MOST_OBJECTS}")
+    for name, kind in links:
+        where = f"{path}:/{name.decode(errors='replace')}"
+        if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
+            raise _refers_to_another_file(where, "an external link")
+        # Soft links stay within the file, whose every hard link is checked.
+        if kind == h5py.h5l.TYPE_HARD and isinstance(node := file[name], h5py.Dataset):
+            require_own_data(node, where, virtual)
+
+
+def require_own_data(node: h5py.Dataset, where: str, virtual: Collection[str] = ()) -> None:
+    """Raise if the data of a dataset lie in files other than its own and ``virtual``, or a chunk expands to a bomb.
+
+    Of datasets that only a reference names; all others are checked when their file is opened.
+    """
+    creation = node.id.get_create_plist()
+    if creation.get_external_count():
+        raise _refers_to_another_file(where, "external storage")
+    if creation.get_layout() == h5py.h5d.VIRTUAL:
+        sources = {source.file_name for source in node.virtual_sources()}
+        if not sources <= set(virtual):
+            other = min(sources - set(virtual))
+            raise _refers_to_another_file(where, f"a virtual dataset over {other!r}")
+    chunk_bytes = int(np.prod(node.chunks or 0, dtype=object)) * node.dtype.itemsize
+    # Counting what is stored takes time in proportion to the number of chunks.
+    if chunk_bytes > SMALL_BYTES and (stored := node.id.get_storage_size()):
+        require_ratio(chunk_bytes, stored, where)
+
+
+def _refers_to_another_file(where: str, got: str) -> FileFormatError:
+    return FileFormatError(
+        f"{where} has its data in another file",
+        expected="data in the file itself",
+        got=got,
+        hint="Refused, because it could show any file of this user. Copy the data into one file: h5repack, or h5py.",
+    )
+
+
+def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
+    """Read a dataset or a part of it, after checking what it declares: nothing larger than what is stored allows.
+
+    Raises
+    ------
+    FileFormatError
+        If it is too large for the memory, declares more than it stores, or is damaged.
+    """
+    where = place(node)
+    with reading(where, "a dataset"):
+        items = int(np.prod(node.shape, dtype=object))
+        if isinstance(index, tuple) and index and isinstance(index[0], int | np.integer):
+            items //= max(1, node.shape[0])  # one row
+        n_bytes = items * node.dtype.itemsize
+        if n_bytes > SMALL_BYTES:
+            require_memory(n_bytes, where)
+            if not node.is_virtual:
+                require_ratio(n_bytes, node.id.get_storage_size(), where)
+        return np.asarray(node[index])
+
+
+def is_open_for_writing(path: Path) -> bool:
+    """Return whether a writer has the file open, or was killed with it open."""
+    head = _superblock(path)[0]
+    return head is not None and bool(head & (_WRITE_FLAG | _SWMR_FLAG))
+
+
 def _is_unfinished(path: Path) -> bool:
     """Return whether an SWMR writer has the file open, or was killed with it open, and the file is nearly complete."""
+    flags, missing, size = _superblock(path)
+    # A full disk truncates a file by its last write, which is harmless; more missing than this is a broken copy.
+    return flags is not None and bool(flags & _SWMR_FLAG or missing) and missing <= min(_MOST_MISSING_BYTES, size // 2)
+
+
+def _superblock(path: Path) -> tuple[int | None, int, int]:
+    """Return a file's consistency flags (None if it has none), the number of bytes missing at its end, and its size."""
     with path.open("rb") as file:
         head = file.read(_SUPERBLOCK.size)
         size = file.seek(0, os.SEEK_END)
     if len(head) < _SUPERBLOCK.size:
-        return False
+        return None, 0, size
     signature, version, flags, end = _SUPERBLOCK.unpack(head)
-    # A full disk truncates a file by its last write, which is harmless; more missing than this is a broken copy.
-    missing = max(0, end - size)
-    return (
-        signature == _SIGNATURE
-        and version == _SUPERBLOCK_VERSION
-        and bool(flags & _SWMR_FLAG or missing)
-        and missing <= min(_MOST_MISSING_BYTES, size // 2)
-    )
+    if signature != _SIGNATURE or version != _SUPERBLOCK_VERSION:
+        return None, 0, size
+    return flags, max(0, end - size), size
+
+
+h5py.register_driver(_FEW_ATTEMPTS, _use_few_attempts)
 
 
 def build_image(fill: Callable[[h5py.File], None]) -> bytes:
@@ -105,14 +233,14 @@ def check_mark(group: h5py.Group, kind: str, version: int) -> None:
         If the group has no mark, another mark, or a newer schema.
     """
     where = place(group)
-    found = group.attrs.get("format")
+    with reading(where, "a group"):
+        found, number = group.attrs.get("format"), group.attrs.get("schema_version")
     if not isinstance(found, str) or found != kind:
         raise FileFormatError(
             f"{where} is not a {kind.rpartition('.')[2]}",
             expected=f"attribute format = {kind!r}",
             got="no such attribute" if found is None else repr(found),
         )
-    number = group.attrs.get("schema_version")
     if not isinstance(number, int | np.integer) or not 1 <= int(number) <= version:
         raise FileFormatError(
             f"{where} has an unsupported schema version",
@@ -144,10 +272,7 @@ def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
             expected=f"{ndim}-D, numeric",
             got=f"shape {node.shape}, dtype {node.dtype}",
         )
-    try:
-        return np.asarray(node[()])
-    except OSError as error:
-        raise FileFormatError(f"The dataset {place(node)} is damaged", got=str(error).splitlines()[0]) from error
+    return read_dataset(node)
 
 
 def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], *, required: bool = True) -> Any:
@@ -158,7 +283,8 @@ def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], 
     FileFormatError
         If it is missing (and required) or of another type.
     """
-    value = group.attrs.get(name)
+    with reading(place(group), "a group"):
+        value = group.attrs.get(name)
     if value is None and not required:
         return None
     value = value.item() if isinstance(value, np.generic) else value
@@ -190,8 +316,7 @@ def read_text(group: h5py.Group, name: str) -> str:
     node = group.get(name)
     if not isinstance(node, h5py.Dataset) or node.shape != () or h5py.check_string_dtype(node.dtype) is None:
         raise FileFormatError(f"{place(group)} lacks the text {name!r}", expected="a scalar string dataset", got=node)
-    raw = node[()]
-    try:
+    with reading(place(node), "text"):
+        require_memory(node.dtype.itemsize, place(node))
+        raw = node[()]
         return raw.decode() if isinstance(raw, bytes) else str(raw)
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"The text {place(node)} is not UTF-8", got=str(error)) from error

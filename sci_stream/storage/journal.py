@@ -15,6 +15,7 @@ from typing import Self
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.file_guard import reading, require_memory, require_regular
 from sci_stream.model import JsonObject
 
 
@@ -103,10 +104,9 @@ def read_journal(path: Path) -> list[JsonObject]:
     FileFormatError
         If the file is missing or contains no event.
     """
-    try:
+    require_memory(require_regular(path, "a journal"), path)
+    with reading(path, "a journal"):
         lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise FileFormatError(f"The journal {path} cannot be read", got=error) from error
     events = list(_events(lines))
     if lines and not events and len(lines) > 1:
         raise FileFormatError(f"{path} is not a journal", expected="one JSON object with 'event' per line")
@@ -117,7 +117,7 @@ def _events(lines: Iterable[bytes]) -> Iterable[JsonObject]:
     for line in lines:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # truncated by a crash: the lines that follow are complete
         if isinstance(value, dict) and "event" in value:
             yield value

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from sci_stream.errors import WeightsError
+from sci_stream.file_guard import reading, require_regular
 from sci_stream.model import Array
 from sci_stream.recon.denoisers.weights import FfdnetWeights, check_weights
+from sci_stream.storage.hdf5 import open_for_reading, place, read_dataset, require_own_data
 
 # MATLAB counts the pixels of a 2×2 cell by columns, torch by rows.
 _SUBPIXEL_ORDER = (0, 2, 1, 3)
@@ -27,18 +29,14 @@ def read_matconvnet(path: Path) -> FfdnetWeights:
     WeightsError
         If the file is missing, not HDF5, contains no such network, or its shapes do not chain.
     """
-    if not path.is_file():
-        raise WeightsError(f"Weights file {path} does not exist", expected="a MatConvNet network (.mat)")
-    try:
-        with h5py.File(path, "r") as file:
-            layers = [file[reference] for reference in file["net/layers"][()].ravel()]
-            convolutions = [_convolution(file, layer) for layer in layers if _text(layer["type"]) == "conv"]
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise WeightsError(
-            f"Weights file {path} cannot be read as a MatConvNet network",
-            expected="MATLAB 7.3 with net.layers, each with its type, convolutions with a kernel and a bias",
-            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
-        ) from error
+    require_regular(path, "a weights file", error=WeightsError)
+    hint = "Expected MATLAB 7.3 with net.layers, each with its type, convolutions with a kernel and a bias."
+    with (
+        reading(path, "a MatConvNet network", error=WeightsError, hint=hint),
+        open_for_reading(path, "network") as file,
+    ):
+        layers = [file[reference] for reference in read_dataset(file["net/layers"]).ravel()]
+        convolutions = [_convolution(file, layer) for layer in layers if _text(layer["type"]) == "conv"]
     kernels = [torch.from_numpy(kernel) for kernel, _ in convolutions]
     biases = [torch.from_numpy(bias) for _, bias in convolutions]
     order = list(_SUBPIXEL_ORDER)
@@ -52,7 +50,10 @@ def read_matconvnet(path: Path) -> FfdnetWeights:
 
 def _convolution(file: h5py.File, layer: h5py.Group) -> tuple[Array, Array]:
     """Return kernel (out, in, height, width) and bias (out,) of a layer, float32."""
-    kernel, bias = (file[reference][()] for reference in layer["weights"][()].ravel())
+    nodes = [file[reference] for reference in read_dataset(layer["weights"]).ravel()]
+    for node in nodes:
+        require_own_data(node, place(node))
+    kernel, bias = (read_dataset(node) for node in nodes)
     if kernel.ndim != 4:
         raise ValueError(f"a kernel of shape {kernel.shape}")
     transposed = np.ascontiguousarray(kernel.transpose(0, 1, 3, 2), dtype=np.float32)
@@ -61,4 +62,4 @@ def _convolution(file: h5py.File, layer: h5py.Group) -> tuple[Array, Array]:
 
 def _text(dataset: h5py.Dataset) -> str:
     """Return a MATLAB character array, stored as UTF-16 code units, as a string."""
-    return "".join(chr(code) for code in dataset[()].ravel())
+    return "".join(chr(code) for code in read_dataset(dataset).ravel())

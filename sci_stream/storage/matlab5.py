@@ -13,9 +13,11 @@ import struct
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 from sci_stream.model import Array
 
 _HEADER = 128
@@ -62,6 +64,20 @@ def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
     return arrays
 
 
+def read_mat(path: Path, names: Collection[str]) -> dict[str, Array]:
+    """Return the variables of a file with these names; see `read_arrays`.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is missing, too large, damaged or not a MATLAB file of version 5 to 7.
+    """
+    require_memory(require_regular(path, "a .mat file"), path)
+    hint = "It may be truncated, or not a .mat file of version 5 to 7.3; download it again."
+    with reading(path, "a .mat file", hint=hint):
+        return read_arrays(path.read_bytes(), names)
+
+
 def _elements(data: memoryview, order: str) -> Iterator[_Element]:
     """Yield the consecutive elements of ``data``."""
     at = 0
@@ -90,6 +106,8 @@ def _inflate(data: memoryview, order: str) -> _Element:
         if len(tag) < 8:
             raise ValueError("a compressed variable is cut off")
         code, size = struct.unpack(order + "II", tag)
+        require_memory(size, "a compressed variable")
+        require_ratio(size, len(data), "a compressed variable")
         content = stream.decompress(stream.unconsumed_tail, size) if size else b""
         stream.decompress(stream.unconsumed_tail, 1)  # reads the end of the stream, and so verifies its checksum
     except zlib.error as error:

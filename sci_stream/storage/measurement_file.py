@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,15 @@ import h5py
 import numpy as np
 
 from sci_stream.errors import FileFormatError, InputError
+from sci_stream.file_guard import reading, require_regular
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import FORMAT as CALIBRATION_FORMAT
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.calibration_import import IMAGES, read_array
-from sci_stream.storage.hdf5 import open_for_reading
-from sci_stream.storage.matlab5 import read_arrays
+from sci_stream.storage.hdf5 import open_for_reading, read_dataset
+from sci_stream.storage.matlab5 import read_mat
+from sci_stream.storage.numpy_file import read_npy, read_npz
 from sci_stream.storage.published_data import read_published
 from sci_stream.storage.recording.layout import FORMAT as RECORDING_FORMAT
 from sci_stream.storage.recording.series import RecordedSeries
@@ -131,7 +132,7 @@ def _format_of(path: Path) -> str | None:
     try:
         with open_for_reading(path, "measurement") as file:
             mark = file.attrs.get("format")
-    except (OSError, ValueError, FileFormatError):
+    except (OSError, ValueError, RuntimeError, KeyError):
         return None
     return mark.decode() if isinstance(mark, bytes) else mark if isinstance(mark, str) else None
 
@@ -176,25 +177,20 @@ def _read_all(path: Path) -> dict[str, Array]:
     suffix = path.suffix.lower()
     if path.is_dir() or suffix in IMAGES:
         return {"": read_array(path, "")}
-    try:
-        if suffix == ".npy":
-            return {"": np.load(path, allow_pickle=False)}
-        if suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-        if h5py.is_hdf5(path):
-            return _read_hdf5(path, matlab=suffix == ".mat")
-        if suffix != ".mat":
-            raise ValueError("another format" if path.stat().st_size else "an empty file")
-        return read_arrays(path.read_bytes(), _KNOWN)
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile) as error:
-        if "allow_pickle" in str(error):  # of NumPy: its advice to load it nevertheless is not ours
-            error = ValueError("no array of numbers")
-        raise FileFormatError(
-            f"{path} cannot be read",
-            expected=".mat (version 5 to 7.3), .npy, .npz, HDF5, TIFF, a folder of images, or a recording",
-            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
-        ) from error
+    size = require_regular(path, "a measurement")
+    if suffix == ".npy":
+        return {"": read_npy(path)}
+    if suffix == ".npz":
+        return read_npz(path)
+    if h5py.is_hdf5(path):
+        return _read_hdf5(path, matlab=suffix == ".mat")
+    if suffix == ".mat":
+        return read_mat(path, _KNOWN)
+    raise FileFormatError(
+        f"{path} cannot be read",
+        expected=".mat (version 5 to 7.3), .npy, .npz, HDF5, TIFF, a folder of images, or a recording",
+        got="another format" if size else "an empty file",
+    )
 
 
 def _read_hdf5(path: Path, *, matlab: bool) -> dict[str, Array]:
@@ -206,9 +202,10 @@ def _read_hdf5(path: Path, *, matlab: bool) -> dict[str, Array]:
         wanted = isinstance(node, h5py.Dataset) and node.ndim >= 2 and node.dtype.kind in "buif"
         if wanted and (known in _KNOWN or len(arrays) < len(_KNOWN)):
             # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
-            arrays.setdefault(known, np.asarray(node).T if matlab else np.asarray(node))
+            array = read_dataset(node)
+            arrays.setdefault(known, array.T if matlab else array)
 
-    with open_for_reading(path, "measurement") as file:
+    with open_for_reading(path, "measurement") as file, reading(path, "a measurement"):
         file.visititems(visit)
     return arrays
 

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import reading, require_regular
 from sci_stream.model import Array
-from sci_stream.storage.matlab5 import read_arrays
+from sci_stream.storage.hdf5 import open_for_reading, read_dataset
+from sci_stream.storage.matlab5 import read_mat
 
 _KEYS = ("meas", "mask", "orig")
 
@@ -66,8 +68,7 @@ def read_published(path: Path) -> PublishedMeasurement:
         If the file is missing, not a ``.mat`` file, lacks ``meas`` or ``mask``, or their shapes or values are invalid.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileFormatError(f"{path} was not found", expected="a .mat file", got="no such file")
+    require_regular(path, "a .mat file")
     arrays = _read_v73(path) if h5py.is_hdf5(path) else _read_v5(path)
     missing = [key for key in ("meas", "mask") if key not in arrays]
     if missing:
@@ -84,31 +85,16 @@ def read_published(path: Path) -> PublishedMeasurement:
 
 
 def _read_v5(path: Path) -> dict[str, Array]:
-    try:
-        content = read_arrays(path.read_bytes(), _KEYS)
-    except (OSError, ValueError) as error:
-        raise FileFormatError(
-            f"{path} cannot be read as a .mat file",
-            expected="a MATLAB file of version 5 to 7.3",
-            got=error,
-            hint="It may be truncated, or not a .mat file; download it again.",
-        ) from error
-    return {key: _frames_first(path, key, array) for key, array in content.items()}
+    return {key: _frames_first(path, key, array) for key, array in read_mat(path, _KEYS).items()}
 
 
 def _read_v73(path: Path) -> dict[str, Array]:
     arrays = {}
-    try:
-        with h5py.File(path, "r") as file:
-            for key in _KEYS:
-                if isinstance(file.get(key), h5py.Dataset):
-                    arrays[key] = _frames_first(path, key, np.asarray(file[key]).T)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:  # h5py raises any of these
-        raise FileFormatError(
-            f"{path} cannot be read as a .mat file of version 7.3",
-            got=f"{type(error).__name__}: {error}",
-            hint="It may be truncated; download it again.",
-        ) from error
+    hint = "It may be truncated; download it again."
+    with open_for_reading(path, "measurement") as file, reading(path, "a .mat file of version 7.3", hint=hint):
+        for key in _KEYS:
+            if isinstance(node := file.get(key), h5py.Dataset):
+                arrays[key] = _frames_first(path, key, read_dataset(node).T)
     return arrays
 
 

@@ -61,7 +61,7 @@ def read_status(url: str, token: str = "") -> JsonObject:
                 got=error.read(200).decode(errors="replace").strip(),
                 hint="Set [health] token.",
             ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "reason", error)
         raise EnvironmentFault(
             f"No sink answers at {url}", got=str(reason), hint="Is the rig running? Start it: sci-stream run RIG.toml"

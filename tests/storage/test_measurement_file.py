@@ -132,7 +132,7 @@ def test_unusable_files_are_refused(tmp_path: Path, series) -> None:
     with pytest.raises(FileFormatError, match="holds no raw snapshots"):
         load_measurement(tmp_path / "video.h5")
     np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
-    with pytest.raises(FileFormatError, match=r"pickle\.npy cannot be read; .*; got no array of numbers"):
+    with pytest.raises(FileFormatError, match=r"pickle\.npy holds Python objects"):
         load_measurement(tmp_path / "pickle.npy", y)
     for name, reason in (("y.csv", "another format"), ("y.h5", "an empty file")):
         (tmp_path / name).write_text("1, 2, 3" if name == "y.csv" else "")

@@ -86,7 +86,7 @@ def test_inconsistent_arrays_are_named_with_the_file(
 
 
 def test_missing_file_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="not found"):
+    with pytest.raises(FileFormatError, match=r"There is no \.mat file"):
         read_published(tmp_path / "absent.mat")
 
 

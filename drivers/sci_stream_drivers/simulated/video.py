@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import reading
+from sci_stream.storage.media_guard import require_image, require_video
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
@@ -146,13 +148,16 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 def _images(files: list[Path]) -> Iterator[Picture]:
     for file in files:
-        image = cv2.imread(str(file), cv2.IMREAD_COLOR)
+        require_image(file)
+        with reading(file, "an image"):
+            image = cv2.imread(str(file), cv2.IMREAD_COLOR)
         if image is None:
             raise FileFormatError(f"{file} is not an image that can be decoded")
         yield np.asarray(image, np.uint8)
 
 
 def _video(path: Path) -> Iterator[Picture]:
+    require_video(path)
     capture = cv2.VideoCapture(str(path))
     try:
         while True:

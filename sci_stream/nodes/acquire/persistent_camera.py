@@ -9,13 +9,16 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sci_stream.errors import CameraError, InputError
+from sci_stream.errors import CameraError, FileFormatError, InputError
+from sci_stream.file_guard import read_small
 from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera
 
 log = logging.getLogger(__name__)
+
+_MOST_MEMORY_BYTES = 1 << 20
 
 # Time for the driver to release the camera at the end.
 _END_S = 30.0
@@ -133,8 +136,8 @@ def _remembered(memory: Path | None) -> dict[str, Value]:
     if memory is None or not memory.exists():
         return {}
     try:
-        report = json.loads(memory.read_text())
-    except (OSError, ValueError) as error:
+        report = json.loads(read_small(memory, "saved camera settings", _MOST_MEMORY_BYTES))
+    except (FileFormatError, ValueError, RecursionError) as error:
         log.warning("cannot read the saved camera settings from %s: %s", memory, error)
         return {}
     entries = report.items() if isinstance(report, dict) else ()

@@ -18,7 +18,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import ConfigError, EnvironmentFault
+from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError
+from sci_stream.file_guard import read_small, reading
 from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
@@ -27,6 +28,9 @@ from sci_stream.nodes.runtime.logs import LossyOutput, as_line, set_up_logging
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Heartbeat
+
+# A summary has a figure of each snapshot: this is enough for ten million.
+_MOST_SUMMARY_BYTES = 256 << 20
 
 
 def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | None, verbose: bool) -> int:
@@ -56,18 +60,35 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         finally:
             signal.signal(NEXT_SERIES, before)
             line.stop()
-        try:
-            result = json.loads(account.read_text())
-            result["restarts"] = supervisor.restarts
-            account.write_text(json.dumps(result, indent=2) + "\n")
-        except FileNotFoundError:
+        if not account.exists():
             return status
-        except (OSError, ValueError) as error:
+        try:
+            said = complete_summary(account, supervisor.restarts)
+        except (FileFormatError, OSError) as error:
             console.print(f"cannot complete the summary {account}: {error}", highlight=False, markup=False)
             return status or EnvironmentFault.exit_status
-        for words in result_lines(result):
+        for words in said:
             console.print(words, highlight=False, markup=False, soft_wrap=True)
     return status
+
+
+def complete_summary(path: Path, restarts: int) -> list[str]:
+    """Add the number of restarts to a sink's summary; return the result of the run in a few lines.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is not a summary.
+    OSError
+        If it cannot be written.
+    """
+    with reading(path, "a summary"):
+        result = json.loads(read_small(path, "a summary", _MOST_SUMMARY_BYTES))
+        result["restarts"] = restarts
+        said = list(result_lines(result))
+        text = json.dumps(result, indent=2) + "\n"
+    path.write_text(text)
+    return said
 
 
 def _writable(summary: Path) -> Path:

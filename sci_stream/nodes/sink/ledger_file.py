@@ -61,7 +61,7 @@ class LedgerFile:
             return SavedLedger(ledger, bool(document["recording"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
             log.warning("cannot read the saved ledger %s (%s): using the recording's", self._path, error)
             return None
 

@@ -171,7 +171,7 @@ class SeriesSession:
                 self.statistics.add_figures(seq, report, node, redelivered=redelivered if is_new else 0)
         for seq in recording.raw_seqs:
             self._raw_safe.add(seq)
-        self.learn_solvers(recording.notes.get("solvers", {}))
+        self.learn_solvers(recording.solvers)
 
     # --- messages
 

@@ -16,6 +16,7 @@ All order the four sub-pixels of the unshuffled image row by row, as ``torch.pix
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ import safetensors.torch
 import torch
 
 from sci_stream.errors import WeightsError
+from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 
 LAYOUT = "sci_stream.ffdnet.1"
 """The ``layout`` entry in the metadata of own checkpoints; the number increases with incompatible changes."""
@@ -82,14 +84,15 @@ def load_ffdnet(path: Path) -> FfdnetWeights:
     -----
     Pickled checkpoints are read with ``weights_only``: a file from elsewhere cannot run code.
     """
-    if not path.is_file():
-        raise WeightsError(f"Weights file {path} does not exist", expected=_EXPECTED)
+    require_regular(path, "a weights file", error=WeightsError)
     if path.suffix == ".safetensors":
         tensors, metadata = _read_safetensors(path)
-        return check_weights(_from_own(tensors, metadata, path), path)
+        with reading(path, "weights", error=WeightsError):
+            return check_weights(_from_own(tensors, metadata, path), path)
     tensors = _read_pickled(path)
     read = _from_ipol if any(_IPOL_KEY.fullmatch(key) for key in tensors) else _from_kair
-    return check_weights(read(tensors, path), path)
+    with reading(path, "weights", error=WeightsError):  # tensors of odd kinds: sparse, quantized, without data
+        return check_weights(read(tensors, path), path)
 
 
 def save_ffdnet(
@@ -124,14 +127,16 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    try:
-        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no dict
-    except (safetensors.SafetensorError, OSError) as error:
-        raise WeightsError(f"Weights file {path} cannot be read", expected="safetensors", got=error) from error
+    require_regular(path, "a weights file", error=WeightsError)
+    with (
+        reading(path, "safetensors weights", error=WeightsError),
+        safetensors.safe_open(path, framework="pt", device="cpu") as file,
+    ):
+        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no dict
 
 
 def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
+    _require_plausible_zip(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler raises anything on invalid data: IndexError, TypeError, …
@@ -154,7 +159,25 @@ def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
     unknown = [key for key, value in content.items() if not isinstance(value, torch.Tensor)]
     if unknown:
         raise _unknown_layout(path, [str(key) for key in unknown])
-    return {str(key): value for key, value in content.items()}
+    tensors = {str(key): value for key, value in content.items()}
+    _require_plausible_sizes(tensors, path)
+    return tensors
+
+
+def _require_plausible_zip(path: Path) -> None:
+    if not zipfile.is_zipfile(path):
+        return
+    with reading(path, "weights", error=WeightsError), zipfile.ZipFile(path) as archive:
+        declared = sum(member.file_size for member in archive.infolist())
+    require_memory(declared, path, error=WeightsError)
+    require_ratio(declared, path.stat().st_size, path, error=WeightsError)
+
+
+def _require_plausible_sizes(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Refuse tensors that repeat few stored numbers (strides of 0) and would be written out in full."""
+    declared = sum(tensor.numel() * 4 for tensor in tensors.values())
+    require_memory(declared, path, error=WeightsError)
+    require_ratio(declared, path.stat().st_size, path, error=WeightsError)
 
 
 def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], path: Path) -> FfdnetWeights:

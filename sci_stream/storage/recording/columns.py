@@ -144,6 +144,11 @@ def ascii_cell(text: str, width: int) -> bytes:
     return text.encode("ascii", "replace")[:width]
 
 
+def cell_text(cell: bytes) -> str:
+    """Return the text of a column's cell; bytes that are not ASCII, in a damaged file, are replaced."""
+    return cell.decode("ascii", "replace")
+
+
 def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
     """Return the cells that describe how a snapshot was reconstructed."""
     report = reconstruction.report

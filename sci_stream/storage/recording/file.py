@@ -22,12 +22,14 @@ import h5py
 import numpy as np
 
 from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import reading
 from sci_stream.model import Array
-from sci_stream.storage.hdf5 import check_mark, open_for_reading
+from sci_stream.storage.hdf5 import check_mark, is_open_for_writing, open_for_reading, place, read_dataset
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, COLUMNS, OUTCOME_CODES, Column
-from sci_stream.storage.recording.layout import FORMAT, SCHEMA_VERSION, RowState
+from sci_stream.storage.recording.layout import FORMAT, SCHEMA_VERSION, RowState, read_info
 
-_FRAMES = {"raw": 3, "video": 4}
+_FRAMES = {"raw": (3, "u1 u2 f4"), "video": (4, "f2 f4 u2")}
+(_STATE,) = (column for column in COLUMNS if column.name == "state")
 # A process may have 1024 open files by default; a node also needs sockets.
 _MOST_OPEN = 64
 # HDF5 keeps every source file of a virtual dataset open, and silently returns zeros for files that it cannot open:
@@ -41,10 +43,12 @@ Identity = tuple[int, int]
 class RecordingFile:
     """A recording's file open for reading, from `share`, returned with `release`. Thread-safe.
 
-    ``rows`` are its columns by name, all of one length, as of the last refresh.
+    ``rows`` are its columns by name, all of one length, and ``writing`` whether it was open for writing or left so by
+    a crash, as of the last refresh.
     """
 
     rows: Mapping[str, Array]
+    writing: bool
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,24 +56,27 @@ class RecordingFile:
         self.lock = threading.RLock()
         self._reads = 0
         self._asleep = False
+        self._checked = False
+        self._segment_names: tuple[str, ...] = ()
         self._open()
+        self._checked = True  # `_check_identity` holds each later opening to the same file
         self.identity = self._identity()
         _note_open(self)
 
     def _open(self) -> None:
-        self._hdf5 = open_for_reading(self.path, "recording")
+        self._hdf5 = open_for_reading(self.path, "recording", virtual=self._find_segments, trusted=self._checked)
         try:
             check_mark(self._hdf5, FORMAT, SCHEMA_VERSION)
-            self._check_segments()
             # State first: the writer flushes it last, so the other columns, read later, contain all it refers to.
-            state = self._read(self._dataset("rows/state", 1), ())
-            rows = {column.name: self._column(column, len(state)) for column in COLUMNS}
+            state = self._column(_STATE, 0)
+            rows = {column.name: self._column(column, len(state)) for column in COLUMNS if column is not _STATE}
             rows |= self._chunk_columns() | {"state": state}
             shortest = min(len(values) for values in rows.values())
             self.rows = {name: values[:shortest] for name, values in rows.items()}
             self._frames = self._find_frames()
             self._settle_torn_rows()
             self._dtypes = {name: np.dtype(node.dtype) for name, node in self._frames.items()}
+            self.writing = is_open_for_writing(self.path)
             self._ledger = self._dataset("ledger", 1)
         except BaseException:
             self._hdf5.close()
@@ -81,7 +88,7 @@ class RecordingFile:
         Where video is stored, a snapshot counts as reconstructed if and only if its video is stored. Otherwise a row
         left inconsistent by a kill would be counted and never sent again.
         """
-        if "video" not in self._frames or "segments" in self._hdf5.attrs:  # a segment of several may store no video
+        if "video" not in self._frames or self._segment_names:  # a segment of several may store no video
             return
         outcome, reconstructed = self.rows["outcome"], OUTCOME_CODES["reconstructed"]
         has_video = (self.rows["state"] & RowState.VIDEO) != 0
@@ -89,19 +96,15 @@ class RecordingFile:
         outcome[has_video] = reconstructed
 
     def _find_frames(self) -> dict[str, h5py.Dataset]:
-        return {name: self._dataset(name, ndim) for name, ndim in _FRAMES.items() if name in self._hdf5}
+        found = {name: self._dataset(name, ndim) for name, (ndim, _) in _FRAMES.items() if name in self._hdf5}
+        for name, node in found.items():
+            if node.dtype not in [np.dtype(kind) for kind in _FRAMES[name][1].split()]:
+                raise FileFormatError(f"{place(node)} has the wrong type", expected=_FRAMES[name][1], got=node.dtype)
+        return found
 
-    def _check_segments(self) -> None:
-        """Raise if files behind the virtual datasets are missing: HDF5 would return zeros for them."""
-        names = [str(name) for name in self._hdf5.attrs.get("segments", ())]
-        missing = [name for name in names if not self.path.with_name(name).exists()]
-        if missing:
-            raise FileFormatError(
-                f"Segments of {self.path} are missing",
-                expected=f"{len(names)} segments",
-                got=f"{len(missing)} missing, such as {missing[0]}",
-                hint="Keep the files of a recording together.",
-            )
+    def _find_segments(self, file: h5py.File) -> tuple[str, ...]:
+        self._segment_names = _checked_segments(self.path, file)
+        return self._segment_names
 
     def _identity(self) -> Identity:
         found = os.fstat(self._hdf5.id.get_vfd_handle())
@@ -118,14 +121,15 @@ class RecordingFile:
         """
         with self.lock:
             if self._asleep:
-                self._hdf5 = open_for_reading(self.path, "recording")
+                self._hdf5 = open_for_reading(self.path, "recording", trusted=True)
                 self._asleep = False
                 self._check_identity()
                 self._frames, self._ledger = self._find_frames(), self._dataset("ledger", 1)
             if not self._hdf5:
                 raise FileFormatError(f"{self.path} could not be reopened", hint="Check that it still exists.")
             _note_open(self)
-            yield self._hdf5
+            with reading(self.path, "a recording"):
+                yield self._hdf5
 
     def sleep(self) -> bool:
         """Close the file until its next use; return False, doing nothing, while it is in use."""
@@ -152,11 +156,15 @@ class RecordingFile:
     def _column(self, column: Column, rows: int) -> Array:
         if column.later and f"rows/{column.name}" not in self._hdf5:
             return np.full(rows, column.fill, column.dtype)
-        return self._read(self._dataset(f"rows/{column.name}", 1), ())
+        node = self._dataset(f"rows/{column.name}", 1)
+        if node.dtype.kind != np.dtype(column.dtype).kind:
+            raise FileFormatError(f"{place(node)} has the wrong type", expected=column.dtype, got=node.dtype)
+        return read_dataset(node)
 
     def _chunk_columns(self) -> dict[str, Array]:
         names = [name for name in self._hdf5["rows"] if name.startswith(CHUNK_PREFIX)]
-        return {name: self._read(self._dataset(f"rows/{name}", 1), ()) for name in names}
+        nodes = [self._dataset(f"rows/{name}", 1) for name in names]
+        return {name: read_dataset(node) for name, node in zip(names, nodes, strict=True) if node.dtype.kind == "f"}
 
     def _dataset(self, name: str, ndim: int) -> h5py.Dataset:
         node = self._hdf5.get(name)
@@ -181,6 +189,11 @@ class RecordingFile:
             self._check_identity()
             _note_open(self)
 
+    @property
+    def frame_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of a row of ``"raw"`` and ``"video"``, if they are stored."""
+        return {name: node.shape[1:] for name, node in self._frames.items()}
+
     def stored(self, name: str) -> np.dtype[Any] | None:
         """Return the type of ``"raw"`` or ``"video"``, None if it is not stored."""
         return self._dtypes.get(name)
@@ -192,20 +205,43 @@ class RecordingFile:
             if self._reads % _READS_OF_VIRTUAL == 0 and self._frames[name].is_virtual:
                 self._frames = {}  # first: HDF5 does not close a dataset that is still referenced
                 self._frames = self._find_frames()
-            return self._read(self._frames[name], (row, *part))
+            return read_dataset(self._frames[name], (row, *part))
 
     def ledger(self) -> bytes:
         """Return the ledger without its padding."""
         with self.hdf5():
-            return self._read(self._ledger, ()).tobytes().rstrip(b"\0")
+            return read_dataset(self._ledger).tobytes().rstrip(b"\0")
 
-    def _read(self, node: h5py.Dataset, index: Any) -> Array:
-        try:
-            return np.asarray(node[index])
-        except OSError as error:
-            raise FileFormatError(
-                f"The dataset {node.name} of {self.path} is damaged", got=str(error).splitlines()[0]
-            ) from error
+
+def _checked_segments(path: Path, file: h5py.File) -> tuple[str, ...]:
+    """Return the names of the segments that a file shows as one recording; () for a segment.
+
+    Raises
+    ------
+    FileFormatError
+        If one is missing (HDF5 would return zeros for it), lies in another folder, is of another series, or refers to
+        other files itself.
+    """
+    if "segments" not in file.attrs:
+        return ()
+    names = tuple(str(name) for name in np.atleast_1d(file.attrs["segments"]))
+    series = read_info(file).series
+    if not all(name.endswith(".h5") and Path(name).name == name for name in names):
+        raise FileFormatError(f"{path} shows files that are no segments", expected="names of .h5 files", got=names)
+    missing = [name for name in names if not path.with_name(name).is_file()]
+    if missing:
+        raise FileFormatError(
+            f"Segments of {path} are missing",
+            expected=f"{len(names)} segments",
+            got=f"{len(missing)} missing, such as {missing[0]}",
+            hint="Keep the files of a recording together.",
+        )
+    for name in names:
+        with open_for_reading(path.with_name(name), "recording") as segment:
+            check_mark(segment, FORMAT, SCHEMA_VERSION)
+            if (found := read_info(segment).series) != series:
+                raise FileFormatError(f"{name} is not a segment of {path}", expected=f"series {series}", got=found)
+    return names
 
 
 _shared: dict[Identity, RecordingFile] = {}

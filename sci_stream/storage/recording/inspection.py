@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES
+from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES, cell_text
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.series import RecordedSeries
 
@@ -230,7 +230,7 @@ def inspect_recording(path: Path) -> RecordingSummary:
             rows=_outcomes(rows),
             gaps=_gaps(series),
             rates=_rates(rows, series.info.n_frames),
-            solving=_solving(rows, series.notes.get("solvers", {})),
+            solving=_solving(rows, series.solvers),
             calibration=describe_calibration(series.calibration),
             health=_health(rows),
             chunks=_chunks(rows, series.info.chunks),
@@ -283,7 +283,7 @@ def _stored(series: RecordedSeries) -> StoredData:
 def _outcomes(rows: Any) -> OutcomeCounts:
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])
-    dropped = Counter(reason.decode("ascii") for reason in rows["reason"][rows["outcome"] == 3].tolist())
+    dropped = Counter(map(cell_text, rows["reason"][rows["outcome"] == 3].tolist()))
     return OutcomeCounts(
         settled=int(settled.sum()),
         reconstructed=counts["reconstructed"],
@@ -333,7 +333,7 @@ def _rates(rows: Any, n_frames: int) -> SnapshotRates:
 def _solving(rows: Any, solvers: dict[str, JsonObject]) -> SolvingSummary:
     solved = rows["outcome"] == 1
     starts = Counter(
-        f"{START_NAMES.get(int(start), 'unknown')}: {reason.decode('ascii')}"
+        f"{START_NAMES.get(int(start), 'unknown')}: {cell_text(reason)}"
         for start, reason in zip(rows["start"][solved].tolist(), rows["start_reason"][solved].tolist(), strict=True)
     )
     return SolvingSummary(
@@ -344,8 +344,8 @@ def _solving(rows: Any, solvers: dict[str, JsonObject]) -> SolvingSummary:
         residual=Spread.of(rows["residual"][solved]),
         saturated_fraction=Spread.of(rows["saturated_fraction"][solved]),
         psnr_db=Spread.of(rows["psnr_db"][solved]),
-        by_solver=dict(Counter(name.decode("ascii") for name in rows["solver"][solved].tolist()).most_common()),
-        nodes=dict(Counter(node.decode("ascii") for node in rows["node"][solved].tolist()).most_common()),
+        by_solver=dict(Counter(map(cell_text, rows["solver"][solved].tolist())).most_common()),
+        nodes=dict(Counter(map(cell_text, rows["node"][solved].tolist())).most_common()),
         solvers=solvers,
     )
 

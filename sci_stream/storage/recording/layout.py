@@ -13,9 +13,10 @@ import h5py
 import hdf5plugin
 import numpy as np
 
-from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import reading
 from sci_stream.model import Array, BayerPhase, JsonObject, Policy, SeriesInfo
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
+from sci_stream.wire import encode
 
 FORMAT = "sci_stream.recording"
 # Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.
@@ -152,16 +153,14 @@ def read_info(file: h5py.File) -> SeriesInfo:
     FileFormatError
         If it is missing or incomplete. Fields of newer versions are ignored.
     """
-    text = read_text(file, "series_info")
+    where = f"{place(file)}series_info"
     known = {field.name for field in dataclasses.fields(SeriesInfo)}
-    try:
-        fields = {name: value for name, value in json.loads(text).items() if name in known}
+    with reading(where, "the description of a series"):
+        fields = {name: value for name, value in json.loads(read_text(file, "series_info")).items() if name in known}
         fields["policy"] = Policy(fields["policy"])
         fields["bayer"] = None if fields.get("bayer") is None else BayerPhase(fields["bayer"])
         fields["chunks"] = {str(chunk): str(unit) for chunk, unit in dict(fields.get("chunks", {})).items()}
         fields["rig_toml"] = read_text(file, "rig_toml")
-        return SeriesInfo(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(
-            f"{place(file)}series_info does not describe a series", expected="the fields of SeriesInfo", got=repr(error)
-        ) from error
+        info = SeriesInfo(**fields)
+        encode(info)  # refuses what no node may send: sizes, numbers and names beyond their bounds
+        return info

@@ -47,7 +47,7 @@ def experiment_of(info: SeriesInfo) -> ExperimentSection:
     """Return ``[experiment]`` of the recorded rig; empty where the rig has none or is of another version."""
     try:
         return ExperimentSection.model_validate(tomllib.loads(info.rig_toml).get("experiment", {}))
-    except (tomllib.TOMLDecodeError, ValidationError):
+    except (tomllib.TOMLDecodeError, RecursionError, ValidationError):
         return ExperimentSection()
 
 

@@ -20,9 +20,20 @@ from sci_stream.model import Array, JsonObject, SeriesInfo, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
-from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, START_NAMES
+from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, START_NAMES, cell_text
 from sci_stream.storage.recording.file import RecordingFile, release, share
 from sci_stream.storage.recording.layout import VIDEO_U16_STEP, RowState, raw_dtype, read_info
+
+# As in the messages (`sci_stream.wire`).
+_MOST_SEQ = 2**48
+
+
+def _is_ledger(found: object) -> bool:
+    """Return whether what is stored as a ledger has counts where readers print and add them up."""
+    if not isinstance(found, dict) or not isinstance(dropped := found.get("dropped", {}), dict):
+        return False
+    counts = [found.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]
+    return all(type(count) is int for count in [*counts, *dropped.values()])
 
 
 class Recording:
@@ -50,9 +61,22 @@ class Recording:
             with self._hdf5() as file:
                 self.info: SeriesInfo = read_info(file)
                 self.first_seq: int = read_attribute(file, "first_seq", int)
+            self._require_fitting()
         except BaseException:
             self.close()
             raise
+
+    def _require_fitting(self) -> None:
+        """Raise if the parts of the file contradict each other."""
+        info = self.info
+        expected = {"raw": (info.height_px, info.width_px), "video": (info.n_frames, info.height_px, info.width_px)}
+        for name, shape in self._file.frame_shapes.items():
+            if shape != expected[name]:
+                raise FileFormatError(
+                    f"{self.path}:/{name} does not fit its series", expected=expected[name], got=shape
+                )
+        if not 0 <= self.first_seq < _MOST_SEQ:
+            raise FileFormatError(f"{self.path} begins at an impossible snapshot", got=self.first_seq)
 
     @property
     def _file(self) -> RecordingFile:
@@ -109,20 +133,21 @@ class Recording:
         text = self._file.ledger()
         try:
             document = json.loads(text) if text else {}
-        except ValueError:
-            return {}  # read while a live writer was replacing it
+        except (ValueError, RecursionError):
+            return {}  # read while a live writer was replacing it, or damaged
         return document if isinstance(document, dict) else {}
 
     @property
     def ledger(self) -> JsonObject | None:
         """The last stored ledger, None if there is none; final if `clean`."""
         ledger = self._ledger_document().get("ledger")
-        return ledger if isinstance(ledger, dict) else None
+        return ledger if _is_ledger(ledger) else None
 
     @property
     def clean(self) -> bool:
         """Whether the recording was closed cleanly, with its final ledger."""
-        return self._ledger_document().get("clean") is True
+        # A kill between the last flush and the end of closing leaves a file that other programs refuse to open.
+        return self._ledger_document().get("clean") is True and not self._file.writing
 
     @property
     def continued(self) -> str | None:
@@ -133,7 +158,7 @@ class Recording:
     @property
     def finished(self) -> bool:
         """Whether the file was closed cleanly, at the end of its series or before a following segment."""
-        return self.clean or self.continued is not None
+        return self.clean or (self.continued is not None and not self._file.writing)
 
     @property
     def notes(self) -> JsonObject:
@@ -142,16 +167,19 @@ class Recording:
         return {name: value for name, value in self._ledger_document().items() if name not in known}
 
     @property
+    def solvers(self) -> dict[str, JsonObject]:
+        """Settings of the solvers by their ids, as reconstruct nodes reported them."""
+        noted = self.notes.get("solvers")
+        entries = noted.items() if isinstance(noted, dict) else ()
+        return {name: report for name, report in entries if isinstance(report, dict)}
+
+    @property
     def parent(self) -> JsonObject | None:
         """Source of a derived recording; None for a recording of a camera."""
         with self._hdf5() as file:
             if "parent" not in file:
                 return None
-            text = read_text(file, "parent")
-        try:
-            parent = json.loads(text)
-        except ValueError as error:
-            raise FileFormatError(f"The text 'parent' of {self.path} is damaged", expected="JSON") from error
+            parent = json.loads(read_text(file, "parent"))
         return parent if isinstance(parent, dict) else {}
 
     @property
@@ -250,7 +278,7 @@ class Recording:
             name = OUTCOME_NAMES.get(int(self._value("outcome", seq)))
         except KeyError:
             return None
-        return None if name is None else (name, self._value("reason", seq).decode("ascii"))
+        return None if name is None else (name, cell_text(self._value("reason", seq)))
 
     def report(self, seq: int) -> tuple[SolveReport, str, int]:
         """Return how a snapshot was solved, by which node, and how often it had been redelivered."""
@@ -259,18 +287,21 @@ class Recording:
             return self._value(name, seq)
 
         psnr_db = float(value("psnr_db"))
+        start = START_NAMES.get(int(value("start")))
+        if start is None:
+            raise FileFormatError(f"The row of snapshot {seq} in {self.path} is damaged", got=f"start {value('start')}")
         report = SolveReport(
             iterations=int(value("iterations")),
-            start=Start(START_NAMES[int(value("start"))]),
-            start_reason=value("start_reason").decode("ascii"),
+            start=Start(start),
+            start_reason=cell_text(value("start_reason")),
             budget_limited=bool(value("budget_limited")),
             solve_ns=int(value("solve_ns")),
             residual=float(value("residual")),
             saturated_fraction=float(value("saturated_fraction")),
             psnr_db=None if math.isnan(psnr_db) else psnr_db,
-            solver=value("solver").decode("ascii"),
+            solver=cell_text(value("solver")),
         )
-        return report, value("node").decode("ascii"), int(value("redelivered"))
+        return report, cell_text(value("node")), int(value("redelivered"))
 
     def close(self) -> None:
         """Close the file. May be called again."""

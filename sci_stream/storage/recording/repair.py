@@ -16,7 +16,7 @@ from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.model import Array, JsonObject
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, open_for_reading
-from sci_stream.storage.recording.columns import OUTCOME_CODES, columns_of, create_columns
+from sci_stream.storage.recording.columns import OUTCOME_CODES, cell_text, columns_of, create_columns
 from sci_stream.storage.recording.layout import Compression, Layout, RowState, create_layout, ledger_document
 from sci_stream.storage.recording.nexus import create_nexus
 from sci_stream.storage.recording.reader import Recording
@@ -77,8 +77,9 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
                 _lay_out(out, source, old)
                 _write_columns(out, columns)
                 _copy_frames(out, source, columns["state"], used, progress)
+                end: JsonObject = {"clean": True} if old.continued is None else {"continued": old.continued}
                 out["ledger"][:] = ledger_document(
-                    {"clean": True, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
+                    {**end, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
                 )
             _verify(partial, old)
             # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
@@ -131,7 +132,7 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], JsonObject]:
         "acquired": int((outcome != 0).sum()),
         "reconstructed": int((outcome == OUTCOME_CODES["reconstructed"]).sum()),
         "raw_only": int((outcome == OUTCOME_CODES["raw_only"]).sum()),
-        "dropped": {name.decode("ascii"): int(n) for name, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        "dropped": {cell_text(name): int(n) for name, n in zip(names.tolist(), counts.tolist(), strict=True)},
         "in_flight": 0,
         "closed": True,
         "repaired": True,

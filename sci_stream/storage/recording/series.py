@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.file_guard import require_memory
 from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, SeriesInfo
@@ -175,6 +176,11 @@ class RecordedSeries:
         return {name: value for segment in self.segments for name, value in segment.notes.items()}
 
     @property
+    def solvers(self) -> dict[str, JsonObject]:
+        """Settings of the solvers by their ids, as reconstruct nodes reported them."""
+        return {name: report for segment in self.segments for name, report in segment.solvers.items()}
+
+    @property
     def finished(self) -> bool:
         """Whether every segment was closed cleanly, the last one with the final ledger."""
         return self.segments[-1].clean and all(segment.finished for segment in self.segments)
@@ -300,6 +306,8 @@ def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
     first_seq = min(segment.first_seq for segment in segments)
     stop = max(segment.first_seq + len(segment.rows["state"]) for segment in segments)
     columns = columns_of(segments[0].info)
+    bytes_each = sum(np.dtype(column.dtype).itemsize for column in columns)
+    require_memory((stop - first_seq) * bytes_each, f"The table of {segments[0].path}")
     merged: dict[str, Array] = {column.name: np.full(stop - first_seq, column.fill, column.dtype) for column in columns}
     for segment in segments:
         rows = segment.rows

@@ -14,9 +14,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from sci_stream.errors import FileFormatError, InputError, SciStreamError, StorageError
+from sci_stream.file_guard import read_small, reading
 from sci_stream.model import JsonObject
 from sci_stream.storage.recording.segments import first_segment
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
+
+_MOST_MANIFEST_BYTES = 16 << 20
 
 
 class JobState(StrEnum):
@@ -73,18 +76,15 @@ def read_manifest(path: Path) -> list[Path]:
     FileFormatError
         If the manifest cannot be read, is empty, or a line matches no file.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(
-            f"The manifest {path} cannot be read", expected="a text file with one recording per line", got=error
-        ) from error
+    with reading(path, "a manifest", hint="It is a text file with one recording per line."):
+        lines = read_small(path, "a manifest", _MOST_MANIFEST_BYTES).decode().splitlines()
     found: dict[Path, None] = {}
     for number, line in enumerate(lines, 1):
         pattern = line.split("#")[0].strip()
         if not pattern:
             continue
-        matches = sorted(glob.glob(str(path.parent / Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute patterns too
+        with reading(path, "a manifest"):  # a pattern may hold NUL or an unknown user's home
+            matches = sorted(glob.glob(str(path.parent / Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute patterns too
         if not matches:
             raise FileFormatError(f"Line {number} of {path} matches no file", got=pattern)
         found |= dict.fromkeys(first_segment(Path(match)) for match in matches)

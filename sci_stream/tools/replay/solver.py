@@ -133,7 +133,7 @@ def _trusted(series: RecordedSeries, section: ReconstructSection, changes: Solve
 
 def _recorded(series: RecordedSeries) -> dict[str, JsonObject]:
     """Return the settings of the recorded run by id."""
-    return {name: report for name, report in (series.notes.get("solvers") or {}).items() if "denoiser" in report}
+    return {name: report for name, report in series.solvers.items() if "denoiser" in report}
 
 
 def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:

@@ -162,3 +162,20 @@ def test_repair_command_handles_every_segment(tmp_path: Path, series) -> None:
     assert "run.nxs holds all 2 segments" in said
     with h5py.File(tmp_path / "run.nxs") as file:
         assert np.array_equal(file["video"][3], series.video(3))
+
+
+def test_segment_left_open_after_its_last_ledger_is_repaired(tmp_path: Path, series) -> None:
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration) as writer:
+        writer.write_reconstruction(series.reconstruction(0))
+        writer.flush()
+        writer.write_ledger({"acquired": 1}, continued="run_001.h5")
+        killed = path.read_bytes()  # as a kill between the ledger and the end of closing leaves it
+    path.write_bytes(killed)
+    with Recording(path) as recording:
+        assert recording.continued == "run_001.h5"
+        assert not recording.finished
+    assert repair_recording(path) is not None
+    with Recording(path) as recording, h5py.File(path) as plain:
+        assert recording.finished
+        assert plain["raw"].shape[0] == 1

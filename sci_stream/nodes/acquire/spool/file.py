@@ -26,6 +26,7 @@ _VERSION = 1
 _HEAD = struct.Struct("<8sIIQIII")
 # The mutable fields lie between the header and this offset: see `sci_stream.nodes.acquire.spool.spool`.
 _INFO_AT = 512
+MOST_SLOTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _read_head(path: Path, number: int) -> tuple[SpoolFile, SeriesInfo]:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     file = SpoolFile(path, number, slots, slot_bytes, begin)
     report = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
-    if zlib.crc32(report) != crc or file.nbytes != os.fstat(number).st_size:
+    if slots > MOST_SLOTS or begin < _INFO_AT or zlib.crc32(report) != crc or file.nbytes != os.fstat(number).st_size:
         raise ValueError("corrupt header")
     info = decode([b"series_start", report])
     if not isinstance(info, SeriesInfo):

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.model import SeriesInfo, Snapshot
-from sci_stream.nodes.acquire.spool.file import SpoolFile, make_file, open_file, storage_errors
+from sci_stream.nodes.acquire.spool.file import MOST_SLOTS, SpoolFile, make_file, open_file, quarantine, storage_errors
 from sci_stream.nodes.acquire.spool.slots import DELIVERED, FREE, Packed, read_slot, set_state, slot_size, state_of
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import private_folder
@@ -35,8 +35,9 @@ _GIVEN = struct.Struct("<QQQ")  # next seq, epoch, frames missed by the camera: 
 _EPOCH_AT = _GIVEN_AT + 8
 _CONFIRMED_AT, _RUNNING_AT, _TOUCHED_AT, _ENDING_AT = 96, 104, 112, 128
 _NUMBER = struct.Struct("<Q")
+# Snapshots without a confirmed outcome: far more than any queue holds.
+_MOST_OPEN = 1 << 24
 _ENDING = struct.Struct("<I252s")  # whether the series is ending, and why
-_MOST_SLOTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Spool:
         StorageError
             If the file cannot be created.
         """
-        slots = min(_MOST_SLOTS, 1 + max(1, limit_bytes // (info.height_px * info.width_px)))
+        slots = min(MOST_SLOTS, 1 + max(1, limit_bytes // (info.height_px * info.width_px)))
         file = make_file(path, info, slots=slots, slot_bytes=slot_size(most_bytes))
         with storage_errors(path):
             return cls(file)
@@ -147,7 +148,12 @@ class Spool:
         file, info = opened
         with storage_errors(path):
             spool = cls(file)
-        return spool, spool._resume(info)
+        try:
+            return spool, spool._resume(info)
+        except ValueError as error:
+            spool.close(over=False)
+            quarantine(path, str(error))
+            return None
 
     # --- camera thread
 
@@ -259,6 +265,8 @@ class Spool:
     def _resume(self, info: SeriesInfo) -> RecoveredState:
         next_seq, epoch, missed = _GIVEN.unpack_from(self._map, _GIVEN_AT)
         self._confirmed = self._get(_CONFIRMED_AT)
+        if not 0 <= next_seq - self._confirmed <= _MOST_OPEN or max(next_seq, missed) >= 1 << 48 or epoch >= 1 << 31:
+            raise ValueError(f"its numbers are damaged: next {next_seq}, confirmed {self._confirmed}, epoch {epoch}")
         # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
         self._touched = min(self._get(_TOUCHED_AT), self._file.slots)
         is_ending, words = _ENDING.unpack_from(self._map, _ENDING_AT)

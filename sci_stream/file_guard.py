@@ -1,0 +1,143 @@
+"""The guard around all readers of files, which may be damaged, of another kind, or made to do harm.
+
+A reader first checks what a file declares (`require_regular`, `require_memory`, `require_ratio`), since libraries
+allocate what they are asked to, and then reads within `reading`, since they raise anything on damaged content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from sci_stream.errors import FileFormatError, InputError, SciStreamError
+
+# A file must not claim more of the memory than leaves the rest of the rig running.
+_MEMORY_FRACTION = 0.5
+# Images compress to a tenth at best, and LZ4 to a 255th at most: what declares more than this many times its stored
+# bytes is empty or a bomb (deflate reaches 1032 on zeros).
+_MOST_EXPANSION = 300
+SMALL_BYTES = 64 << 20
+"""Below this size nothing is refused for what it declares."""
+
+
+@contextlib.contextmanager
+def reading(
+    path: Path | str, what: str, *, error: type[InputError] = FileFormatError, hint: str | None = None
+) -> Iterator[None]:
+    """Turn whatever a library raises on the content of a file into one error that names the file.
+
+    Parameters
+    ----------
+    path, what
+        The file and its kind, for the message: ``"a recording"``.
+    error, hint
+        The error to raise, and its advice.
+    """
+    try:
+        yield
+    except SciStreamError as cause:
+        if isinstance(cause, error) or not isinstance(cause, FileFormatError):
+            raise
+        raise error(cause.what, expected=cause.expected, got=cause.got, hint=hint or cause.hint) from cause
+    except Exception as cause:  # parsers of damaged data raise RuntimeError, AttributeError, struct.error, …
+        raise error(
+            f"{path} cannot be read as {what}",
+            expected=f"{what}, undamaged",
+            got=in_words(cause),
+            hint=hint or "The file has another format or is damaged.",
+        ) from cause
+
+
+def in_words(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type where it has none."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, MemoryError) or not lines:
+        return type(error).__name__
+    return lines[0]
+
+
+def require_regular(path: Path, what: str, *, error: type[InputError] = FileFormatError) -> int:
+    """Return the size of a file. Reading a pipe waits for a writer, reading a device may never end.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing or is not a regular file.
+    """
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as cause:
+        reason = "nothing" if isinstance(cause, FileNotFoundError) else in_words(cause)
+        noun = what.removeprefix("a ").removeprefix("an ").removesuffix(" file")
+        raise error(
+            f"There is no {noun} file {path}",
+            expected="an existing file",
+            got=reason,
+            hint="Check the path and the mount.",
+        ) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise error(f"{path} cannot be read as {what}", expected="a regular file", got=_kind_of(status.st_mode))
+    return status.st_size
+
+
+def read_small(path: Path, what: str, most_bytes: int, *, error: type[InputError] = FileFormatError) -> bytes:
+    """Return the content of a regular file of limited size.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing, not a regular file, too large, or cannot be read.
+    """
+    size = require_regular(path, what, error=error)
+    if size > most_bytes:
+        raise error(f"{path} cannot be read as {what}", expected=f"at most {most_bytes} bytes", got=f"{size} bytes")
+    with reading(path, what, error=error), path.open("rb") as file:
+        return file.read(most_bytes)
+
+
+def require_memory(n_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:
+    """Refuse to read more than fits into a part of this machine's memory.
+
+    Raises
+    ------
+    FileFormatError
+        If it does not fit; ``where`` names the file or the part of it that declares this size.
+    """
+    most = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _MEMORY_FRACTION)
+    if n_bytes > most:
+        raise error(
+            f"{where} is too large for the memory of this machine",
+            expected=f"at most {most >> 20} MiB",
+            got=f"{n_bytes >> 20} MiB",
+        )
+
+
+def require_ratio(n_bytes: int, stored_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:
+    """Refuse content that declares far more than is stored of it.
+
+    Raises
+    ------
+    FileFormatError
+        If ``n_bytes`` of images could not be stored in ``stored_bytes``.
+    """
+    if n_bytes > SMALL_BYTES and n_bytes > stored_bytes * _MOST_EXPANSION:
+        raise error(
+            f"{where} declares more than it stores",
+            expected=f"at most {stored_bytes * _MOST_EXPANSION} bytes in {stored_bytes} stored ones",
+            got=f"{n_bytes} bytes",
+            hint="The file is damaged, incomplete, or made to fill the memory.",
+        )
+
+
+def _kind_of(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")
