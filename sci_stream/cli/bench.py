@@ -206,6 +206,24 @@ def bench_colour(
     _show(bench(folder, section, device, _progress()), json_path)
 
 
+@bench_app.command("page")
+def bench_page(
+    size: Annotated[int, typer.Option(min=64, help="Height and width of the sensor, px.")] = 512,
+    rate: Annotated[float, typer.Option(min=0.1, help="Snapshots shown per second.")] = 30.0,
+    snapshots: Annotated[int, typer.Option(min=2, help="Snapshots to reconstruct and encode.")] = 12,
+    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
+    device: Device = "auto",
+    json_path: JsonPath = None,
+) -> None:
+    """Measure what a viewer of the live page is sent, as JPEG and as H.264."""
+    from sci_stream.bench.speed.page import bench
+
+    result = bench(
+        size_px=size, rate_hz=rate, snapshots=snapshots, denoiser=denoiser, device=device, progress=_progress()
+    )
+    _show(result, json_path)
+
+
 def reconstruct_section(
     denoiser: str, weights: Path | None, iterations: int | None, solver: str | None, assignments: list[str]
 ) -> ReconstructSection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -34,6 +35,12 @@ PAGE = {
     "policy": {"queue_snapshots": 8},  # on a busy machine the backlog must not take minutes
 }
 WAIT_MS = 30_000
+# A green word over a picture that is older than a second (the rig takes five snapshots a second).
+WATCH_GREEN = """() => { window.greenOverOld = []; setInterval(() => {
+    const age = document.querySelector('#age').textContent, state = document.querySelector('#state');
+    const isOld = !/ ms$|^1.0 s$/.test(age);
+    if (state.classList.contains('good') && isOld) window.greenOverOld.push(`${state.textContent}: ${age}`);
+}, 50); }"""
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +244,101 @@ def test_page_saves_the_snapshot_on_the_screen_while_newer_ones_come(open_viewer
     assert [viewer.text(name) for name in ("iterations", "psnr", "counts-given")] == figures
 
 
+def point_in(viewer: Viewer, figure: str = "video-figure") -> tuple[float, float]:
+    """Return the middle of a picture on the screen, px."""
+    box = viewer.page.locator(f"#{figure} .stage").bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def test_zoomed_pixel_values_are_the_recorded_ones(browser: Any, tmp_path: Path) -> None:
+    with RunningRig(tmp_path, {**PAGE, "record": {"enabled": True}}) as rig:
+        rig.wait_for_count("reconstructed", 1)
+        viewer = Viewer(browser, rig)
+        viewer.until_live()
+        page = viewer.page
+        page.keyboard.press("Space")
+        seq, frame = int(viewer.text("seq").removeprefix("#").replace(",", "")), int(viewer.text("frame")[0]) - 1
+        page.mouse.move(*point_in(viewer))
+        for _ in range(16):
+            page.mouse.wheel(0, -100)
+        viewer.until("document.querySelector('#zoom-one').textContent.includes('64:1')", "it is zoomed in")
+        viewer.until("document.querySelector('#video-size').textContent.includes('every pixel')")
+        viewer.until("document.querySelector('#video-probe').textContent.includes('DN')", "the pixel has values")
+        found = re.fullmatch(r"x (\d+), y (\d+): (-?[\d.]+) · (\d+) DN", viewer.text("video-probe"))
+        assert found is not None
+        os.kill(rig.process.pid, signal.SIGTERM)
+        rig.finish()
+        with rig.recordings() as (recording,):
+            x, y = int(found[1]), int(found[2])
+            assert float(found[3]) == pytest.approx(float(recording.video(seq)[frame, y, x]), abs=6e-5)
+            assert int(found[4]) == recording.raw(seq)[y, x]
+        viewer.close()
+
+
+def test_page_measures_a_region(open_viewer) -> None:
+    viewer = open_viewer()
+    page = viewer.page
+    page.keyboard.press("g")
+    x, y = point_in(viewer)
+    page.mouse.move(x - 40, y - 40)
+    page.mouse.down()
+    page.mouse.move(x + 40, y + 40, steps=3)
+    page.mouse.up()
+    viewer.until("/^[0-9]+×[0-9]+ at [0-9]+, [0-9]+$/.test(document.querySelector('#region-is').textContent)")
+    viewer.until("document.querySelectorAll('#region tbody tr').length >= 4")
+    viewer.until("Number(document.querySelector('#focus').textContent) > 0", "it has a focus figure")
+    page.click("#region-clear")
+    viewer.until("document.querySelector('#region-is').textContent === 'whole picture'")
+    page.keyboard.press("x")
+    assert page.get_attribute("#zebra", "aria-pressed") == "true"
+    page.keyboard.press("x")
+    assert viewer.complaints == []
+
+
+def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRig, tmp_path: Path) -> None:
+    viewer = open_viewer()
+    page = viewer.page
+    first = int(viewer.text("seq").removeprefix("#").replace(",", ""))
+    viewer.until(f"Number(document.querySelector('#seq').textContent.replace(/[#,]/g, '')) > {first + 5}")
+    time.sleep(1.5)  # the time line is updated once a second
+    page.keyboard.press("Space")
+    page.keyboard.press(",")
+    viewer.until("document.body.classList.contains('review')")
+    page.keyboard.press(",")
+    viewer.until("document.querySelector('#overlay-title').textContent === 'LOOKING BACK'")
+    assert viewer.text("state").startswith("paused") or "no data" in viewer.text("state")
+    time.sleep(0.5)
+    shown = int(viewer.text("seq").removeprefix("#").replace(",", ""))
+    page.keyboard.press("o")
+    for button, ending in (("get-still", f"_{shown:06d}.zip"), ("get-mp4", f"-{shown:06d}.mp4")):
+        with page.expect_download() as download:
+            page.click(f"#{button}")
+        assert download.value.suggested_filename.endswith(ending)
+    page.keyboard.press("Escape")
+    page.click("#to-live")
+    viewer.until(f"Number(document.querySelector('#seq').textContent.replace(/[#,]/g, '')) > {shown}")
+    viewer.until_live()
+    assert viewer.complaints == []
+
+
+def test_page_folds_panels_and_changes_colours_and_words(open_viewer) -> None:
+    viewer = open_viewer()
+    page = viewer.page
+    assert page.is_visible("#ledger")
+    page.click("[data-panel=ledger] h2 span")
+    assert not page.is_visible("#ledger")
+    page.keyboard.press("b")
+    assert not page.is_visible("aside")
+    page.keyboard.press("b")
+    page.keyboard.press("?")
+    page.select_option("#theme", "light")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(238, 241, 244)"
+    page.select_option("#language", "de")
+    viewer.until("document.querySelector('#still').textContent === 'Sichern'")
+    assert not page.is_visible("#ledger"), "a folded panel stays folded"
+    assert viewer.complaints == []
+
+
 def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     one, other = open_viewer(), open_viewer()
     # The state turns live when the first picture arrives, just before it is drawn.
@@ -310,6 +412,7 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     # Two seconds are promised: the heartbeat timeout; the page is informed at once.
     assert MISSED_HEARTBEATS * rig.rig.network.heartbeat_s < 2.0
     viewer = open_viewer()
+    viewer.page.evaluate(WATCH_GREEN)
     # Stopped, not killed: a fast machine might restart it before it is missed.
     rig.nodes()["reconstruct-0"].send_signal(signal.SIGSTOP)
     named = "document.querySelector('#alerts').textContent.includes('reconstruct-0 does not answer')"
@@ -330,13 +433,18 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     viewer.until("document.querySelector('#overlay-title').textContent === 'NO CONNECTION'")
     assert viewer.page.is_visible("#overlay")
     viewer.until_live()
+    assert viewer.page.evaluate("window.greenOverOld") == []
 
 
 def test_page_shows_end_and_closed_ledger(browser, tmp_path: Path) -> None:
-    with RunningRig(tmp_path, PAGE) as rig:
+    with RunningRig(tmp_path, {**PAGE, "preview": {"enabled": True, "most_viewers": 1}}) as rig:
         rig.wait_for_count("reconstructed", 1)
         viewer = Viewer(browser, rig)
         viewer.until_live()
+        second = Viewer(browser, rig)
+        second.until("document.querySelector('#overlay-title').textContent === 'FULL'")
+        assert second.text("overlay-why").startswith("1 viewer is watching, the most that this rig admits")
+        second.close()
         viewer.page.click("#record")
         viewer.until("!document.querySelector('#rec').hidden")
         os.kill(rig.process.pid, signal.SIGTERM)

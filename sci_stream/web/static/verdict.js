@@ -64,7 +64,7 @@ export function judge() {
 // In a word over the picture, in a sentence below it, in a word at the top, and how bad it is.
 function verdict({ reachable, fresh, limit, liveMs, sincePublished, behind }) {
   const { nodes = [], state: phase } = state.status;
-  if (state.refused) return [t("FULL"), t("full_why", { n: parseInt(state.refused, 10) }), t("s_full"), "bad"];
+  if (state.refused) return [t("FULL"), t(parseInt(state.refused, 10) === 1 ? "full_why_one" : "full_why", { n: parseInt(state.refused, 10) }), t("s_full"), "bad"];
   if (!reachable && !state.everConnected && state.retries < 2) return [t("CONNECTING"), t("waiting_for_sink"), t("s_connecting"), ""];
   if (!reachable && phase === "ended") return [t("ENDED"), t("instrument_stopped"), t("s_ended"), ""];
   if (!reachable) return [t("NO_CONNECTION"), t("trying_again"), t("s_no_connection"), "bad"];
