@@ -21,7 +21,7 @@ class Stack:
 
     ``count`` is their number, ``interval_s`` the frame interval if known, ``labels`` the file names, and ``notes``
     are stored as metadata. ``times_s`` are the times of the frames after ``started``, an ISO 8601 time; both may be
-    empty.
+    empty. ``pixel_um`` is the size of a pixel, µm, None if unknown.
     """
 
     frames: Iterable[Array]
@@ -34,6 +34,7 @@ class Stack:
     notes: dict[str, str]
     times_s: Sequence[float] = ()
     started: str = ""
+    pixel_um: float | None = None
 
     @property
     def colour(self) -> bool:
@@ -59,6 +60,9 @@ def write_tiff(path: Path, stack: Stack) -> None:
     }
     if stack.interval_s is not None:
         metadata |= {"TimeIncrement": stack.interval_s, "TimeIncrementUnit": "s"}
+    if stack.pixel_um is not None:
+        for axis in "XY":
+            metadata |= {f"PhysicalSize{axis}": stack.pixel_um, f"PhysicalSize{axis}Unit": "µm"}
     if stack.started:
         metadata["AcquisitionDate"] = stack.started
     if stack.times_s:
@@ -90,10 +94,11 @@ def write_zarr(path: Path, stack: Stack) -> None:
     zarr = require_optional("zarr", "export", "Writing Zarr")
     height, width = stack.shape[:2]
     shape = (stack.count, 3, height, width) if stack.colour else (stack.count, height, width)
-    space = [{"name": name, "type": "space"} for name in "yx"]
+    unit = {} if stack.pixel_um is None else {"unit": "micrometer"}
+    space = [{"name": name, "type": "space"} | unit for name in "yx"]
     channel = [{"name": "c", "type": "channel"}] if stack.colour else []
     time_axis = {"name": "t", "type": "time"} | ({} if stack.interval_s is None else {"unit": "second"})
-    scale = [stack.interval_s or 1.0, *[1.0] * (len(shape) - 1)]
+    scale = [stack.interval_s or 1.0, *[1.0] * len(channel), *[stack.pixel_um or 1.0] * len(space)]
     multiscale = {
         "name": stack.name,
         "axes": [time_axis, *channel, *space],

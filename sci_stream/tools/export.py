@@ -20,6 +20,7 @@ from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.storage.image_stacks import Stack, write_png, write_tiff, write_zarr
+from sci_stream.storage.recording.nexus import experiment_of
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.storage.video_file import MovieFile
 
@@ -222,6 +223,7 @@ class _Job:
             labels=[f"{seq:08d}" if coded else f"{seq:08d}_{b:03d}" for seq in self.seqs for b in range(B)],
             interval_s=_interval_s(self.series, B),
             notes=_notes(self.series, self.seqs),
+            pixel_um=experiment_of(info).pixel_size_um,
             **_times(self.series, self.seqs, B),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import cv2
@@ -104,6 +105,40 @@ def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     assert [axis["name"] for axis in multiscale["axes"]] == ["t", "y", "x"]
     assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.011, 1.0, 1.0]
     assert group.attrs["sci_stream"]["bayer"] == "GBRG"
+
+
+def test_size_of_a_pixel_is_exported(tmp_path: Path, series) -> None:
+    tifffile, zarr = pytest.importorskip("tifffile"), pytest.importorskip("zarr")
+    info = dataclasses.replace(series.info, rig_toml="[experiment]\npixel_size_um = 5.5\n")
+    with RecordingWriter(tmp_path / "run.h5", info, series.calibration) as writer:
+        writer.write_reconstruction(series.reconstruction(0))
+        writer.close({})
+    export(tmp_path / "run.h5", tmp_path / "run.ome.tif", ExportOptions())
+    with tifffile.TiffFile(tmp_path / "run.ome.tif") as file:
+        text = file.ome_metadata
+    assert 'PhysicalSizeX="5.5" PhysicalSizeXUnit="µm" PhysicalSizeY="5.5"' in text
+    export(tmp_path / "run.h5", tmp_path / "run.zarr", ExportOptions(pictures=True))
+    (multiscale,) = zarr.open_group(tmp_path / "run.zarr", mode="r").attrs["ome"]["multiscales"]
+    assert [axis.get("unit") for axis in multiscale["axes"][1:]] == [None, "micrometer", "micrometer"]
+    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"][1:] == [1.0, 5.5, 5.5]
+
+
+@pytest.mark.filterwarnings("ignore")  # of their own dependencies
+def test_exports_are_valid_to_other_tools(recorded: Path) -> None:
+    """The OME schema, by ome-types, and the OME-Zarr specification, by ome-zarr-models."""
+    ome_types, ome_zarr = pytest.importorskip("ome_types"), pytest.importorskip("ome_zarr_models")
+    tifffile, zarr = pytest.importorskip("tifffile"), pytest.importorskip("zarr")
+    export(recorded, recorded.with_name("stack.tif"), ExportOptions())
+    with tifffile.TiffFile(recorded.with_name("stack.tif")) as file:
+        found = ome_types.from_xml(file.ome_metadata, validate=True)
+    (image,) = found.images
+    assert image.acquisition_date is not None
+    times = [plane.delta_t for plane in image.pixels.planes]
+    assert len(times) == 9
+    for pictured in (False, True):
+        export(recorded, recorded.with_name("stack.zarr"), ExportOptions(pictures=pictured, replace=True))
+        group = ome_zarr.open_ome_zarr(zarr.open_group(recorded.with_name("stack.zarr"), mode="r"))
+        assert type(group).__module__.startswith("ome_zarr_models.v05")
 
 
 @pytest.mark.parametrize("name", ["stack.tif", "stack.zarr"])
