@@ -138,6 +138,12 @@ def write_report(folder: Path, path: Path) -> None:
                 _number(row.get(key)) for key in ("iteration_ms", "of_matrix_rate", "snapshots_per_s", "memory_mib")
             ]
             lines.append(f"| {name} | {row['size']} | {' | '.join(cells)} | {row['skipped'] or row['fault']} |")
+    stacks = (_read(folder / "stacks.json") or {}).get("stacks", [])
+    if stacks:
+        lines += ["\n## Ways to run the network\n", "| way | ms | TFLOP/s | not available |", "|---|---:|---:|---|"]
+    for trial in stacks:
+        rate = None if trial["flop_per_s"] is None else trial["flop_per_s"] / 1e12
+        lines.append(f"| {trial['way']} | {_number(trial['ms'])} | {_number(rate)} | {trial['why_not']} |")
     profile = _read(folder / "profile.json")
     if profile:
         lines += [

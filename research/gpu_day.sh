@@ -21,11 +21,11 @@ while [ $# -gt 0 ]; do
     shift
 done
 if [ -n "$rehearse" ]; then
-    out=${out:-build/gpu-rehearsal} device=cpu slowly=8 net=ffdnet-lite least=1
+    out=${out:-build/gpu-rehearsal} device=cpu slowly=8 net=ffdnet-lite least=1 bits=float32
 else
-    out=${out:-build/gpu-day} device=cuda slowly=1 net=ffdnet least=20
+    out=${out:-build/gpu-day} device=cuda slowly=1 net=ffdnet least=20 bits=half
 fi
-pieces=${pieces:-environment tests tests_slow speed speed_lite speed_float32 large quality quality_half profile train report}
+pieces=${pieces:-environment tests tests_slow speed speed_lite speed_float32 stacks large quality quality_half profile train report}
 python=${PYTHON:-python}
 [ -x .venv/bin/python ] && python=.venv/bin/python
 mkdir -p "$out"
@@ -35,8 +35,9 @@ bench="$python -m sci_stream bench"
 limit() {
     case $1 in
         environment | report) echo 60 ;;
-        tests_slow | profile) echo 180 ;;
-        speed | train) echo 420 ;;
+        tests_slow | speed_float32 | profile) echo 120 ;;
+        speed | stacks) echo 360 ;;
+        train) echo 300 ;;
         *) echo 180 ;;
     esac
 }
@@ -49,6 +50,7 @@ piece() {
         speed) $bench speed --denoiser ffdnet --warm --sizes "$(sizes main)" --iterations "$(few)" --device $device --json "$out/speed.json" ;;
         speed_lite) $bench speed --denoiser ffdnet-lite --warm --sizes "$(sizes main)" --iterations "$(few)" --device $device --json "$out/speed_lite.json" ;;
         speed_float32) $bench speed --denoiser ffdnet --precision float32 --sizes "$(sizes small)" --iterations "$(few)" --device $device --json "$out/speed_float32.json" ;;
+        stacks) $bench speed --denoiser $net --stacks --precision $bits --sizes "" --device $device --json "$out/stacks.json" ;;
         large) $bench speed --denoiser ffdnet --sizes "$(sizes large)" --iterations "$(few)" --device $device --most-seconds 150 --json "$out/large.json" ;;
         quality) quality float32 ;;
         quality_half) quality half ;;
@@ -84,7 +86,7 @@ train() {
     if [ -n "$rehearse" ]; then
         $python -m sci_stream train "$data/train" "$out/training" --steps 4 --validate-every 2 --batch 2 --patch 32 --held-out 1 --memory-mib 512 $resume
     else
-        $python -m sci_stream train "$data/train" "$out/training" --variant ffdnet --minutes 6 --device $device $resume
+        $python -m sci_stream train "$data/train" "$out/training" --variant ffdnet --minutes 4 --device $device $resume
     fi
 }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sci_stream.config import ReconstructSection
     from sci_stream.ports import Denoiser
     from sci_stream.recon.denoisers.half_precision import Precision
+    from sci_stream.recon.denoisers.network_stack import StackTrial
     from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no_args_is_help=True)
@@ -275,6 +276,9 @@ def bench_speed(
     ] = None,
     shots: Annotated[int, typer.Option(min=1, help="Number of shots of that file.")] = 1,
     chunks: Annotated[bool, typer.Option("--chunks", help="Also time several chunk sizes.")] = False,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Also time every way to run the network; some compile for minutes.")
+    ] = False,
     most_seconds: Annotated[float, typer.Option(min=0, help="Skip sizes expected to take longer than this.")] = 120.0,
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
@@ -311,6 +315,10 @@ def bench_speed(
     speeds = solve_times.bench(
         prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds
     )
+    ways: tuple[StackTrial, ...] = ()
+    if stacks and network is not None:
+        half = getattr(prior, "half", None)
+        ways = solve_times.time_stacks(network, on, half or torch.float32, progress)
     by_chunk = (
         solve_times.time_chunks(make, on, chosen[0], progress) if chunks and chosen and network is not None else ()
     )
@@ -318,7 +326,7 @@ def bench_speed(
     if against is not None and network is not None:
         reach = time_to_quality.time_to_reach(taken, network, prior, settings, device=on, progress=progress)
     used = solver_settings(prior.name, weights, timed)
-    result = speed_result(speeds, used, describe_device(on), chunks=by_chunk, reach=reach)
+    result = speed_result(speeds, used, describe_device(on), chunks=by_chunk, stacks=ways, reach=reach)
     _show(result, json_path)
     if plot is not None:
         plot_figures(result, plot)

@@ -10,6 +10,7 @@ from sci_stream.bench.environment import environment
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, require_matplotlib, save_figure
 from sci_stream.bench.speed.solve_times import ChunkSpeed, SizeSpeed, Speeds
 from sci_stream.bench.speed.time_to_quality import TimeToQuality
+from sci_stream.recon.denoisers.network_stack import CHOICE, StackTrial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ class SpeedResult(BenchResult):
     matrix_dtype: str = ""
     arithmetic: str = ""
     chunks: tuple[ChunkSpeed, ...] = ()
+    stacks: tuple[StackTrial, ...] = ()
     reach: TimeToQuality | None = None
 
 
@@ -36,6 +38,12 @@ _SIZE_COLUMNS = (
     ResultColumn("snapshot_ms", "ms/snapshot", ".4g", "ms"),
     ResultColumn("snapshots_per_s", "snapshots/s", ".3g", "1/s"),
     ResultColumn("memory_mib", "MiB", ".0f", "MiB"),
+)
+_STACK_COLUMNS = (
+    ResultColumn("way", "way", left=True),
+    ResultColumn("ms", "ms", ".3g", "ms"),
+    ResultColumn("flop_per_s", "FLOP/s", ".3g"),
+    ResultColumn("why_not", "not available", left=True, wraps=True),
 )
 _REACH_COLUMNS = (
     ResultColumn("implementation", "", left=True),
@@ -52,12 +60,16 @@ def speed_result(
     device: str,
     *,
     chunks: tuple[ChunkSpeed, ...] = (),
+    stacks: tuple[StackTrial, ...] = (),
     reach: TimeToQuality | None = None,
 ) -> SpeedResult:
     """Return the result of these measurements; ``settings`` name the denoiser, ``device`` is in words."""
     tables: list[ResultTable[object]] = []
     if speeds.sizes or reach is None:
         tables.append(_size_table(speeds, settings, device))
+    if stacks:
+        title = f"Ways to run the network, eight frames of 256×256 pixels; {CHOICE} names one for a node"
+        tables.append(ResultTable(title, _STACK_COLUMNS, stacks))
     if reach is not None:
         tables.append(_reach_table(reach))
     return SpeedResult(
@@ -70,6 +82,7 @@ def speed_result(
         matrix_dtype=speeds.matrix_dtype,
         arithmetic=speeds.arithmetic,
         chunks=chunks,
+        stacks=stacks,
         reach=reach,
     )
 

@@ -20,7 +20,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.transfers import Stopwatch
+from sci_stream.recon.denoisers.conv2d import pad_channels
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.network_stack import WAYS, Layers, StackTrial, fastest_stack
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.engine import Budget, Engine, SolverSettings
 
@@ -308,6 +310,22 @@ def _memory_mib(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def time_stacks(
+    weights: FfdnetWeights, device: torch.device, dtype: torch.dtype, progress: Callable[[str], None]
+) -> tuple[StackTrial, ...]:
+    """Time the convolutions of a network in every way that there is, the fastest first."""
+    padded = [pad_channels(kernel, bias) for kernel, bias in zip(weights.kernels, weights.biases, strict=True)]
+    layers = Layers(
+        [kernel.to(device, dtype, memory_format=torch.channels_last) for kernel, _ in padded],
+        [bias.to(device, dtype) for _, bias in padded],
+    )
+    progress("trying the ways to run the network; those that compile take minutes")
+    trials = fastest_stack(layers, tuple(WAYS))[1]
+    for trial in trials:
+        progress(f"  {trial}")
+    return trials
 
 
 @torch.inference_mode()

@@ -30,6 +30,7 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
@@ -76,7 +77,10 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     matconvnet = weights is not None and weights.suffix == ".mat"
     checkpoint = read_matconvnet(weights) if matconvnet and weights else weights
     precision = Precision(section.precision)
-    return make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma), settings
+    prior = make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma)
+    if isinstance(prior, FfdnetDenoiser) and prior.stack_trials:
+        log.info("ways to run the network, the first is in use: %s", "; ".join(map(str, prior.stack_trials)))
+    return prior, settings
 
 
 def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:

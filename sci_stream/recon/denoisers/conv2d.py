@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -13,9 +12,6 @@ Convolve = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tens
 
 # Channel count that the matrix units of a GPU need in 16 bits; other multiples use a slower path.
 _EIGHT = 8
-
-# Features on which implementations are compared: eight frames of 256×256 pixels.
-_TRIAL_SHAPE = (8, 64, 128, 128)
 
 # Relative error up to which two implementations agree, given sums of 576 products rounded to 16 bits.
 _TRIAL_TOLERANCE = 2e-2
@@ -58,26 +54,6 @@ def pad_channels(kernel: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor
     return F.pad(kernel, (0, 0, 0, 0, 0, more_in, 0, more_out)), F.pad(bias, (0, more_out))
 
 
-@torch.inference_mode()
-def fastest_on_gpu(device: torch.device, dtype: torch.dtype) -> Convolve:
-    """Test cuDNN's fused convolution on random features; return it if it is correct and faster than the plain one.
-
-    It is not part of torch's public interface: if it is missing, fails or differs, the plain one is returned.
-    """
-    generator = torch.Generator().manual_seed(0)
-    channels = _TRIAL_SHAPE[1]
-    features, kernel, bias = (
-        torch.randn(shape, generator=generator).to(device, dtype)
-        for shape in (_TRIAL_SHAPE, (channels, channels, 3, 3), (channels,))
-    )
-    features = features.contiguous(memory_format=torch.channels_last)
-    kernel = (kernel / (9 * channels) ** 0.5).contiguous(memory_format=torch.channels_last)
-    if not agrees_with_plain(convolve_fused, features, kernel, bias):
-        return convolve_padded
-    ways = (convolve_fused, convolve_padded)
-    return min(ways, key=lambda way: _seconds(way, features, kernel, bias))
-
-
 def agrees_with_plain(way: Convolve, features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> bool:
     """Return whether an implementation agrees with the plain one, regardless of the content of its output memory.
 
@@ -96,14 +72,3 @@ def agrees_with_plain(way: Convolve, features: torch.Tensor, kernel: torch.Tenso
     except (RuntimeError, AttributeError, TypeError):
         return False
     return True
-
-
-def _seconds(way: Convolve, features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, calls: int = 20) -> float:
-    """Return the time of some calls on a GPU, after a first one that prepares."""
-    way(features, kernel, bias, True)
-    torch.cuda.synchronize(features.device)
-    began = time.perf_counter()
-    for _ in range(calls):
-        way(features, kernel, bias, True)
-    torch.cuda.synchronize(features.device)
-    return time.perf_counter() - began

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +11,16 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from sci_stream.recon.algorithms.noise_level import sigma_map
 from sci_stream.recon.backend.device import half_dtype, prepare_libraries
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
-from sci_stream.recon.denoisers.conv2d import Convolve, convolve, convolve_mixed, fastest_on_gpu, pad_channels
+from sci_stream.recon.denoisers.conv2d import convolve_mixed, pad_channels
 from sci_stream.recon.denoisers.half_precision import Precision, round_network, scale_to_exact_biases
+from sci_stream.recon.denoisers.network_stack import (
+    Layers,
+    Stack,
+    StackTrial,
+    fastest_stack,
+    in_layers,
+    ways_to_try,
+)
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 # Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012).
@@ -32,12 +39,16 @@ _INPUT_LIMIT = 16.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Network:
-    """Kernels and biases on the device by layer, each in its precision."""
+    """The convolutions on the device, with the channels and the dtype that they take.
 
-    kernels: list[torch.Tensor]
-    biases: list[torch.Tensor]
-    convolve: Convolve
+    ``limit``: brightness beyond which the input is clipped; ``trials``: the ways that were tried to run them.
+    """
+
+    stack: Stack
+    channels: int
+    dtype: torch.dtype
     limit: float = math.inf
+    trials: tuple[StackTrial, ...] = ()
 
 
 class FfdnetDenoiser:
@@ -123,6 +134,11 @@ class FfdnetDenoiser:
         name = str(self.half).removeprefix("torch.")
         return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
 
+    @property
+    def stack_trials(self) -> tuple[StackTrial, ...]:
+        """The ways in which the convolutions in 16 bits were tried on a GPU, the fastest first, which is in use."""
+        return self._half.trials
+
     def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: _Network) -> torch.Tensor:
         height, width = x.shape[-2:]
         frames = _padded_to_even(x.unsqueeze(1))
@@ -131,10 +147,10 @@ class FfdnetDenoiser:
         clean = run_network(
             frames,
             sigma,
-            network.kernels,
-            network.biases,
+            network.stack,
             gives_noise=self._gives_noise,
-            convolve=network.convolve,
+            channels=network.channels,
+            dtype=network.dtype,
         )
         return clean[:, 0, :height, :width]
 
@@ -155,11 +171,11 @@ class FfdnetDenoiser:
 def run_network(
     x: torch.Tensor,
     sigma: torch.Tensor,
-    kernels: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor],
+    stack: Stack,
     *,
     gives_noise: bool,
-    convolve: Convolve = convolve,
+    channels: int = 5,
+    dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
     """Denoise by FFDNet of any number of layers and channels; the one definition of the network, for use and training.
 
@@ -170,21 +186,22 @@ def run_network(
     sigma
         Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2 pixels of each,
         (N, 1, H/2, W/2).
-    kernels, biases, gives_noise
-        As in `FfdnetWeights`, on the device of ``x``.
-    convolve
-        One layer: (features, kernel, bias, whether a ReLU follows) → features.
+    stack
+        The convolutions, on the device of ``x``.
+    gives_noise
+        As in `FfdnetWeights`.
+    channels, dtype
+        That the stack takes: at least 5 channels, those beyond are 0.
 
     Returns
     -------
     (N, 1, H, W), the denoised frames.
     """
     image = F.pixel_unshuffle(x, 2)
-    sigma_map = sigma.expand(image.shape[0], 1, *image.shape[2:])
-    h = torch.cat((image, sigma_map), dim=1).contiguous(memory_format=torch.channels_last)
-    last = len(kernels) - 1
-    for n, (kernel, bias) in enumerate(zip(kernels, biases, strict=True)):
-        h = convolve(h, kernel, bias, n < last)
+    parts = [image, sigma.expand(image.shape[0], 1, *image.shape[2:])]
+    if channels > image.shape[1] + 1:
+        parts.append(image.new_zeros(()).expand(image.shape[0], channels - image.shape[1] - 1, *image.shape[2:]))
+    h = stack(torch.cat(parts, dim=1).to(dtype, memory_format=torch.channels_last))
     h = h[:, : image.shape[1]]  # more where a device wants its channels in eights
     return F.pixel_shuffle(image - h if gives_noise else h, 2)
 
@@ -192,7 +209,8 @@ def run_network(
 def _full_network(weights: FfdnetWeights, device: torch.device) -> _Network:
     # Channels last is the layout in which convolution libraries run without reordering.
     kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in weights.kernels]
-    return _Network(kernels, [bias.to(device) for bias in weights.biases], convolve)
+    biases = [bias.to(device) for bias in weights.biases]
+    return _Network(in_layers(kernels, biases), kernels[0].shape[1], torch.float32)
 
 
 def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> _Network:
@@ -202,23 +220,24 @@ def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dty
     three bits more than bfloat16: there they are rounded like the others, and filled up to eights of channels.
     """
     kernels, biases = round_network(weights.kernels, weights.biases, dtype)
-    way: Convolve = convolve_mixed
+    limit = _INPUT_LIMIT if dtype is torch.float16 else math.inf
     if device.type == "cuda":
         layers = [pad_channels(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
-        kernels, biases = [kernel for kernel, _ in layers], [bias for _, bias in layers]
-        way = fastest_on_gpu(device, dtype)
-    elif len(kernels) > 1:
+        there = Layers(
+            [kernel.to(device, memory_format=torch.channels_last) for kernel, _ in layers],
+            [bias.to(device) for _, bias in layers],
+        )
+        stack, trials = fastest_stack(there, ways_to_try())
+        return _Network(stack, there.kernels[0].shape[1], dtype, limit, trials)
+    if len(kernels) > 1:
         # Scaled as the rounded layer was, so that what follows it fits.
         ends = (0, -1) if not weights.gives_noise else (0,)
         exact = scale_to_exact_biases(weights.kernels, weights.biases, dtype)
         for end in ends:
             kernels[end], biases[end] = (value.float() for value in exact[end])
-    return _Network(
-        [kernel.to(device, memory_format=torch.channels_last) for kernel in kernels],
-        [bias.to(device) for bias in biases],
-        way,
-        _INPUT_LIMIT if dtype is torch.float16 else math.inf,
-    )
+    kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in kernels]
+    stack = in_layers(kernels, [bias.to(device) for bias in biases], convolve_mixed)
+    return _Network(stack, kernels[0].shape[1], kernels[0].dtype, limit)
 
 
 def _test_picture(size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:

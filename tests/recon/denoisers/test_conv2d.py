@@ -14,7 +14,6 @@ from sci_stream.recon.denoisers.conv2d import (
     convolve_fused,
     convolve_mixed,
     convolve_padded,
-    fastest_on_gpu,
     pad_channels,
 )
 
@@ -41,12 +40,6 @@ def test_features_are_converted_to_kernel_precision() -> None:
     h, kernel, bias = _layer(8, 8)
     assert convolve_mixed(h, kernel.bfloat16(), bias.bfloat16(), True).dtype is torch.bfloat16
     assert convolve_mixed(h.bfloat16(), kernel, bias, True).dtype is torch.float32
-
-
-def test_missing_cudnn_uses_the_plain_convolution() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("cuDNN is here")
-    assert fastest_on_gpu(torch.device("cpu"), torch.float32) is convolve_padded
 
 
 def test_agrees_with_plain_accepts_only_correct_results() -> None:
@@ -99,4 +92,3 @@ def test_fused_convolution_equals_the_plain_one(channels_in: int, channels_out: 
     h, kernel, bias = (value.to("cuda", torch.float16) for value in _layer(channels_in, channels_out))
     fused, plain = convolve_fused(h, kernel, bias, True), convolve_padded(h, kernel, bias, True)
     torch.testing.assert_close(fused, plain, rtol=1e-2, atol=1e-2)
-    assert fastest_on_gpu(torch.device("cuda"), torch.float16) in {convolve_fused, convolve_padded}
