@@ -222,8 +222,10 @@ class MaskFitter:
             ]
             columns += [shifted - seen_at[0] for shifted in seen_at[1:]]
         model = measured - seen.residual
+        # Stray light adds the same fraction of the brightness at each pixel of a block.
         columns.append(model.mean(-1, keepdim=True) * holds)
         change = torch.stack(columns, -1)
+        # Variable projection: what a better fit of the scene can explain is not evidence of a displacement.
         own = torch.cholesky_solve(seen.design.mT @ change, seen.factor)
         change = change - seen.design @ own
         # Weight blocks by the quality of the plane fit: edges count little.

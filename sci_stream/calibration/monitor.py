@@ -93,6 +93,7 @@ class CalibrationMonitor:
         valid = np.isfinite(y)
         if self._calibration.saturation_dn is not None:
             valid &= snapshot.counts < self._calibration.saturation_dn
+        # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
         fit = self._fit(y, valid) if self._fitter is not None else None
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MOST_SD_PX

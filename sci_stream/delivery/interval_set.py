@@ -33,6 +33,7 @@ class IntervalSet:
         if run and seq < self._stops[run - 1]:
             return False
         self._count += 1
+        # Runs that touch are merged, so that memory grows with gaps and not with numbers.
         joins_before = run > 0 and self._stops[run - 1] == seq
         joins_after = run < len(self._starts) and self._starts[run] == seq + 1
         if joins_before and joins_after:

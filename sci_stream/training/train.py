@@ -191,6 +191,7 @@ class _Session:
                 rate = share * settings.learning_rate
                 kernel_rate = share * settings.kernel_rate
                 learner.learn(*add_noise(next(batches), self._device), rate=rate, kernel_rate=kernel_rate)
+                # After the step, so that its time counts in the pace that the plan assumes.
                 self._plan()
                 if learner.step % settings.validate_every == 0 or self._finished:
                     self._validate(rate, console)

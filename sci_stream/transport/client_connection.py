@@ -246,6 +246,7 @@ class ClientConnection:
         return message
 
     def _peer_event(self, message: Message) -> PeerEvent | None:
+        # The peer has restarted or given this node up: both are solved by a new handshake.
         if message == UNKNOWN_PEER:
             self._interrupted = True
             self.try_send(encode(self._handshake_message))

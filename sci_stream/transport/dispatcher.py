@@ -184,6 +184,7 @@ class Dispatcher:
         for identity, peer in list(self._peers.items()):
             if now_s - peer.heard_s > MISSED_HEARTBEATS * self._heartbeat_s:
                 settled += self._lose(identity, "heartbeat timeout")
+            # A node without snapshots has nothing to return: its time to solve starts with the next one.
             elif not self._queue.holds(identity.decode(errors="replace")):
                 peer.progress_s = now_s
             elif now_s - peer.progress_s > self._solve_timeout_s:
@@ -200,6 +201,7 @@ class Dispatcher:
         if isinstance(message, Hello):
             self._greet(identity, incoming, message, now_s)
             return []
+        # A failure is progress too: the node works.
         if isinstance(message, Done) and peer is not None:
             peer.progress_s = now_s
         return self._obey(identity, message)

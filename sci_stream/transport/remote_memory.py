@@ -207,6 +207,7 @@ def fetch_frames(
         try:
             out[index], sums[index] = _read(process, address, nbytes)
         except OSError as error:
+            # After the first reason the sender stops sending references; the second concerns this message only.
             if error.errno in _FORBIDDEN:
                 raise WireError(UNREADABLE, f"No access to process {process}", got=error.strerror) from None
             raise WireError(LENT, f"Memory of process {process} no longer exists", got=error.strerror) from None

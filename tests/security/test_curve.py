@@ -26,7 +26,7 @@ class Lab:
     folder: Path
     context: zmq.Context[zmq.Socket[bytes]]
     endpoint: str
-    doors: CurveServer
+    curve: CurveServer
     server: ResultsServer
     server_key: str
 
@@ -62,13 +62,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
     public = make_key_pair(tmp_path / "server")
-    doors = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
+    curve = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
     server = ResultsServer(
-        context, endpoint, node="sink", incarnation="cd34", heartbeat_s=0.2, limits=Limits(), dress=doors.serve
+        context, endpoint, node="sink", incarnation="cd34", heartbeat_s=0.2, limits=Limits(), dress=curve.serve
     )
-    yield Lab(tmp_path, context, endpoint, doors, server, public)
+    yield Lab(tmp_path, context, endpoint, curve, server, public)
     server.close()
-    doors.close()
+    curve.close()
     context.destroy(linger=0)
 
 
@@ -93,7 +93,7 @@ def test_unknown_key_is_refused_and_both_sides_log_the_remedy(lab: Lab, caplog: 
     assert lab.until(dealer, lambda: dealer.monitor.refused)
     assert not dealer.connected
     assert not lab.server.peers
-    assert lab.doors.allow_list.refused > 0
+    assert lab.curve.allow_list.refused > 0
     assert f"sci-stream keys allow '{stranger.public.decode()}'" in caplog.text
     assert "this host's key is not allowed there" in caplog.text
     dealer.close()
@@ -102,7 +102,7 @@ def test_unknown_key_is_refused_and_both_sides_log_the_remedy(lab: Lab, caplog: 
 def test_key_allowed_at_run_time_connects_without_restart(lab: Lab) -> None:
     late = lab.keys("late", allowed=False)
     dealer = lab.dealer(present(late, lab.server_key))
-    assert lab.until(dealer, lambda: lab.doors.allow_list.refused)
+    assert lab.until(dealer, lambda: lab.curve.allow_list.refused)
     allow_key(lab.folder / "allowed_keys", late.public.decode(), "late")
     assert lab.until(dealer, lambda: dealer.connected)
     dealer.close()

@@ -151,6 +151,7 @@ def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
         raise ConfigError(f"{camera}: the feature {setting.feature} cannot be set", got=words(error)) from None
     except lib.transport_errors as error:
         raise CameraError(f"{camera}: setting {setting} failed", got=words(error)) from None
+    # Cameras round values to their increments: a warning names the value that is in effect.
     level = logging.INFO if _same(got, value) else logging.WARNING
     log.log(level, "%s: %s = %s%s", camera, setting.feature, got, "" if _same(got, value) else f", requested {value}")
     return got

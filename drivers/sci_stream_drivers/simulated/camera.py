@@ -303,6 +303,7 @@ class SimulatedCamera:
         period_ns = self._pacer.period_ns
         self._counts["late"] += period_ns is not None and self._pacer.late_s(self._k) * 1e9 > period_ns
         if self._faults.duplicates(self._index):
+            # The receiver owns the arrays of a frame and may change them.
             self._repeat = replace(frame, counts=counts.copy(), truth=None if truth is None else truth.copy())
         stall_s = self._faults.stall_s(self._counts["delivered"])
         if stall_s:

@@ -118,7 +118,7 @@ class CameraPump:
         """Chunk data of the newest frame."""
         self.settings: tuple[Parameter, ...] = ()
         """The settings that the camera offers now."""
-        self._asked: SimpleQueue[tuple[str, Mapping[str, Value]]] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[str, Mapping[str, Value]]] = SimpleQueue()
         self._answered: SimpleQueue[Answer] = SimpleQueue()
 
     def open(self, *, patient: bool = False) -> None:
@@ -176,7 +176,7 @@ class CameraPump:
 
     def change(self, request: str, changes: Mapping[str, Value]) -> None:
         """Request new values for some `settings`, applied between two frames; `answered` returns the result."""
-        self._asked.put((request, changes))
+        self._requests.put((request, changes))
 
     def answered(self) -> Iterator[Answer]:
         """Return the results of finished setting requests."""
@@ -192,7 +192,7 @@ class CameraPump:
             self._wake()
             # Between opening and starting the operator may already set the exposure.
             while not self._go.wait(_ASKED_S):
-                self._obey()
+                self._apply_requests()
             if not self._stop.is_set():
                 self._driver_before.subtract(self._camera.counters())  # of earlier series
                 self._camera.start()
@@ -227,7 +227,8 @@ class CameraPump:
             if time.monotonic() - self._counted_s > _COUNT_S:
                 self._count()
             try:
-                self._obey()
+                # Between two frames, since a camera object is used by one thread only.
+                self._apply_requests()
                 frame = self._camera.read(self._read_timeout_s)
             except CameraLost as error:
                 log.warning("camera lost: %s", error)
@@ -241,13 +242,14 @@ class CameraPump:
                 break
         self._count()
 
-    def _obey(self) -> None:
+    def _apply_requests(self) -> None:
         """Apply a setting request; stop at the first setting that fails."""
-        while not self._asked.empty():
-            request, changes = self._asked.get()
+        while not self._requests.empty():
+            request, changes = self._requests.get()
             error: SciStreamError | None = None
             try:
                 self._set(changes)
+            # The operator gets an answer even if the camera does not return.
             except CameraLost:
                 self._answered.put(Answer(request, (), CameraError("The camera was lost while it was set")))
                 raise
@@ -270,8 +272,8 @@ class CameraPump:
             self.settings = tuple(self._camera.settings())
 
     def _refuse_all(self, why: str) -> None:
-        while not self._asked.empty():
-            self._answered.put(Answer(self._asked.get()[0], (), CameraError(why)))
+        while not self._requests.empty():
+            self._answered.put(Answer(self._requests.get()[0], (), CameraError(why)))
 
     def _count(self) -> None:
         """Add the driver's counters, in one assignment for readers in other threads."""

@@ -95,7 +95,7 @@ class AcquireNode:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         incarnation = new_instance_id()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
-        self._safe = CrashRecovery(rig.policy.spool, rig.rig.name)
+        self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
         self._dispatcher, self._link = open_ends(rig, self._context, self._doors, incarnation)
         self._ring = MemoryBudget(rig.policy.ring_mib << 20)
         self._pump = CameraPump(
@@ -109,13 +109,13 @@ class AcquireNode:
         self._pump.keep = self._keep
         self._overdue = overdue
         self._actions = dict(actions or {})
-        self._obedient = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)
+        self._controls = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)
         self._holdings = InFlightSnapshots(self._ring)
         self._report = AcquireReport(
-            self._pump, self._dispatcher, self._link, self._safe, ring=self._ring, holdings=self._holdings
+            self._pump, self._dispatcher, self._link, self._recovery, ring=self._ring, holdings=self._holdings
         )
         self._reason = ""
-        self._watched = HealthReporter(rig, "acquire", "acquire")
+        self._health = HealthReporter(rig, "acquire", "acquire")
         self._phase = AcquirePhase.OPENING
         self._info: SeriesInfo | None = None
         self._is_announced = False
@@ -128,7 +128,7 @@ class AcquireNode:
     @property
     def closed_another(self) -> bool:
         """Whether a crashed predecessor was already ending this series; what was to follow did not happen."""
-        return self._safe.left is not None and self._safe.left.ending == _STOPPED
+        return self._recovery.left is not None and self._recovery.left.ending == _STOPPED
 
     @property
     def under_way(self) -> int:
@@ -153,7 +153,7 @@ class AcquireNode:
         poller.register(self._link.dealer.socket, zmq.POLLIN)
         poller.register(self._link.dealer.monitor.socket, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
-        self._pump.open(patient=self._safe.left is not None)
+        self._pump.open(patient=self._recovery.left is not None)
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
@@ -166,10 +166,10 @@ class AcquireNode:
             self._pump.stop()
             self._pump.join(5.0)
             over = self._phase is AcquirePhase.ENDED and self._info is not None
-            self._safe.close(over=over, last=self._reason == _FINISHED)
+            self._recovery.close(over=over, last=self._reason == _FINISHED)
             self._link.close()
             self._dispatcher.close()
-            self._watched.close()
+            self._health.close()
             self._doors.close()
             self._context.destroy(linger=500)
             self._wakeup.close()
@@ -182,12 +182,14 @@ class AcquireNode:
             if isinstance(message, CalibrationRequest) and self._calibration is not None:
                 self._link.dealer.try_send(encode(self._calibration))
             elif isinstance(message, Control):
-                self._obedient.take(message, self._pump.settings, self._offered)
+                self._controls.take(message, self._pump.settings, self._offered)
         self._give_up_hanging_camera()
+        # Results cannot be stored without a sink: nodes that wait for it must not be taken for lost.
         if not self._link.dealer.connected:
             self._dispatcher.excuse(now_s)
         for answer in self._pump.answered():
             self._changed(answer)
+        # Confirmations and results first: they free the memory that new frames need.
         self._note_safe(news.safe, now_s)
         for settled in self._dispatcher.turn(now_s):
             self._settle(settled, now_s)
@@ -196,7 +198,7 @@ class AcquireNode:
         for settled in self._dispatcher.turn(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
-        if self._watched.due(now_s):
+        if self._health.due(now_s):
             self._publish_status()
         self._link.pump()
 
@@ -206,7 +208,7 @@ class AcquireNode:
             if kind == "snapshot":
                 self._holdings.raw_is_safe(seq)
             elif kind == "dropped":
-                self._safe.confirm(seq)
+                self._recovery.confirm(seq)
         if safe:
             self._progress_s = now_s
 
@@ -223,7 +225,7 @@ class AcquireNode:
                 if self._stop:
                     self._pump.stop()
                 # A resumed series is closed even if nothing else is left to do for it.
-                wanted = self._safe.left is not None or not self._pump.finished
+                wanted = self._recovery.left is not None or not self._pump.finished
                 if self._pump.opened is not None and wanted:
                     self._begin_series(now_s)
                     self._enter(AcquirePhase.WAITING, now_s)
@@ -256,7 +258,7 @@ class AcquireNode:
         if phase is AcquirePhase.DRAINING:
             # Recorded first: a successor that resumes this series then acquires nothing more for it.
             self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else _FINISHED))
-            self._safe.end(self._reason)
+            self._recovery.end(self._reason)
 
     # --- the series
 
@@ -273,12 +275,12 @@ class AcquireNode:
         self._dispatcher.announce(calibration)
         info = series_info(self._series, self._rig, capabilities, calibration)
         limit_bytes = self._rig.policy.ring_mib << 20
-        self._info = self._safe.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
+        self._info = self._recovery.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
         self._series = self._info.series
         log_for_series(self._series)
-        if self._safe.left is not None:
-            self._resume(self._safe.left, now_s)
-        self._holdings.spool = self._safe.spool
+        if self._recovery.left is not None:
+            self._resume(self._recovery.left, now_s)
+        self._holdings.spool = self._recovery.spool
 
     def _resume(self, left: RecoveredState, now_s: float) -> None:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
@@ -313,7 +315,7 @@ class AcquireNode:
         """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
         waited_s = now_s - self._since_s
         series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.dealer.connected
-        left = self._safe.left
+        left = self._recovery.left
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
         needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
         nodes_there = self._dispatcher.ready_nodes >= needed
@@ -336,7 +338,7 @@ class AcquireNode:
             self._started_s = now_s
             ran_s = (time.monotonic_ns() - left.running_ns) / 1e9 if left is not None and left.running_ns else 0.0
             if ran_s <= 0:
-                self._safe.run_since(time.monotonic_ns())
+                self._recovery.run_since(time.monotonic_ns())
             self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
             self._enter(AcquirePhase.RUNNING, now_s)
 
@@ -372,14 +374,14 @@ class AcquireNode:
         """Write a frame to the spool, where it survives a crash. Called in the camera thread."""
         missed = self._pump.counts["missed"]
         if captured.frame is None:
-            self._safe.number(captured.seq, captured.epoch, missed)
+            self._recovery.number(captured.seq, captured.epoch, missed)
             return captured
         frame = captured.frame
-        if self._safe.spool is not None or self._policy is Policy.RECORD:
+        if self._recovery.spool is not None or self._policy is Policy.RECORD:
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
             frame = dataclasses.replace(frame, counts=sealed(frame.counts))
             captured = dataclasses.replace(captured, frame=frame)
-        self._safe.keep(self._snapshot(captured, frame), missed)
+        self._recovery.keep(self._snapshot(captured, frame), missed)
         return captured
 
     def _snapshot(self, captured: Captured, frame: CameraFrame) -> Snapshot:
@@ -406,7 +408,7 @@ class AcquireNode:
         if epoch is not None and settled.given_up:
             self._link.post(Dropped(self._series, epoch, settled.seq, settled.given_up, self._given_up), now_s)
         elif not settled.given_up:
-            self._safe.confirm(settled.seq)
+            self._recovery.confirm(settled.seq)
 
     @property
     def _offered(self) -> list[str]:
@@ -414,17 +416,17 @@ class AcquireNode:
 
     def _changed(self, answer: Answer) -> None:
         """Report new camera settings and adopt the new frame rate."""
-        self._obedient.done(*answer)
+        self._controls.done(*answer)
         if self._info is not None and self._pump.opened is not None:
             self._dispatcher.period_ns = self._pump.opened.capabilities.frame_period_ns or 0
-        self._watched.report_soon()
+        self._health.report_soon()
 
     def _publish_status(self) -> None:
         """Report the status to the sink and to the health server."""
         report = self._report
-        status = report.status(self._phase, self._series, self._watched.url)
+        status = report.status(self._phase, self._series, self._health.url)
         self._link.dealer.status = {**status, **declared(self._pump.settings, self._offered)}
-        self._watched.report(
+        self._health.report(
             report.not_ready(self._phase, self._rig.network.results),
             {**status, **self._link.dealer.clock.status()},
             acquire_figures(status, self._dispatcher.queue_figures, report.wire_errors),
@@ -440,7 +442,9 @@ class Ends(NamedTuple):
     link: SinkClient
 
 
-def open_ends(rig: Rig, context: zmq.Context[zmq.Socket[bytes]], doors: ConnectionSecurity, incarnation: str) -> Ends:
+def open_ends(
+    rig: Rig, context: zmq.Context[zmq.Socket[bytes]], security: ConnectionSecurity, incarnation: str
+) -> Ends:
     """Open both sockets of a rig; ``incarnation`` identifies this process among restarts of the node."""
     limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
     dispatcher = Dispatcher(
@@ -451,7 +455,7 @@ def open_ends(rig: Rig, context: zmq.Context[zmq.Socket[bytes]], doors: Connecti
         incarnation=incarnation,
         heartbeat_s=rig.network.heartbeat_s,
         limits=limits,
-        dress=doors.serve,
+        dress=security.serve,
         solve_timeout_s=rig.reconstruct.solve_timeout_s,
     )
     link = SinkClient(
@@ -460,6 +464,6 @@ def open_ends(rig: Rig, context: zmq.Context[zmq.Socket[bytes]], doors: Connecti
         Hello(node="acquire", kind_of_node="acquire", incarnation=incarnation, versions=versions()),
         heartbeat_s=rig.network.heartbeat_s,
         limits=limits,
-        dress=doors.reach("sink"),
+        dress=security.reach("sink"),
     )
     return Ends(dispatcher, link)

@@ -176,17 +176,17 @@ def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[
     wakeup = Wakeup()
     until.call_on_stop(wakeup.wake)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    doors = setup_security(rig, context)
-    watched = HealthReporter(rig, "acquire", "acquire")
+    security = setup_security(rig, context)
+    health = HealthReporter(rig, "acquire", "acquire")
     dealer = ClientConnection(
         context,
         rig.network.results,
         Hello(node="acquire", kind_of_node="acquire", incarnation=new_instance_id(), versions=versions()),
         heartbeat_s=rig.network.heartbeat_s,
         limits=Limits(max_payload_bytes=rig.network.max_message_mib << 20),
-        dress=doors.reach("sink"),
+        dress=security.reach("sink"),
     )
-    obedient = ControlHandler("acquire", dealer.send, _nothing_to_set, actions)
+    controls = ControlHandler("acquire", dealer.send, _nothing_to_set, actions)
     poller = zmq.Poller()
     for socket in (dealer.socket, dealer.monitor.socket, wakeup.fd):
         poller.register(socket, zmq.POLLIN)
@@ -198,17 +198,17 @@ def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[
             messages, _ = dealer.receive(now_s)
             for message in messages:
                 if isinstance(message, Control):
-                    obedient.take(message, (), actions)
+                    controls.take(message, (), actions)
             dealer.tick(now_s)
-            if watched.due(now_s):
-                status: dict[str, int | float | str] = {"phase": "standby", "health": watched.url}
+            if health.due(now_s):
+                status: dict[str, int | float | str] = {"phase": "standby", "health": health.url}
                 dealer.status = {**status, **declared((), actions)}
                 result = {**status, **dealer.clock.status()}
-                watched.report("waiting for a request to start a series", result, {}, progress=0, idle=True)
+                health.report("waiting for a request to start a series", result, {}, progress=0, idle=True)
     finally:
         dealer.close()
-        watched.close()
-        doors.close()
+        health.close()
+        security.close()
         context.destroy(linger=500)
         wakeup.close()
 

@@ -41,7 +41,7 @@ class AcquireReport:
         self._pump = pump
         self._dispatcher = dispatcher
         self._link = link
-        self._safe = safe
+        self._recovery = safe
         self._ring = ring
         self._holdings = holdings
 
@@ -77,7 +77,7 @@ class AcquireReport:
             "series": series,
             "acquired": self._pump.acquired,
             "held": len(self._holdings),
-            **self._safe.status(),
+            **self._recovery.status(),
             "ring_mib": round(self._ring.used_bytes / 2**20, 1),
             "unsafe": len(self._link.outbox),
             "resent": self._link.outbox.resent,

@@ -159,6 +159,7 @@ class Supervisor:
                 if self._stop:
                     self._say("draining: finishing the snapshots in flight; a second Ctrl-C stops immediately")
                     break
+            # In the order of the data: the acquire node drains through the workers, and both report to the sink.
             if not self._acquire.over:
                 self._end_acquire(self._rig.drain.timeout_s * 2 + _GRACE_S)
             for worker in self._workers:
@@ -220,9 +221,11 @@ class Supervisor:
             self._fail_with(status)
             self._say(f"{child.name} cannot run (exit status {status}): stopping")
             return True
+        # Only crashes in a row count: a node that crashes once a day is not broken.
         if now_s - child.started_s > _SETTLED_S:
             child.crashes.clear()
         killed = status == -signal.SIGKILL
+        # Kills from outside and crashes of its own have separate limits.
         child.crashes[killed] += 1
         if child.crashes[killed] > (_KILLS_AT_MOST if killed else _CRASHES_AT_MOST):
             self._say(f"{child.name} crashed {child.crashes.total()} times in a row: stopping")

@@ -74,7 +74,7 @@ class ReconstructNode:
             device=self._solver.device_name,
             versions=versions(),
         )
-        self._watched = HealthReporter(rig, self._hello.node, "reconstruct", index)
+        self._health = HealthReporter(rig, self._hello.node, "reconstruct", index)
         heartbeat_s = rig.network.heartbeat_s
         self._dispatch = ClientConnection(
             self._context,
@@ -92,7 +92,7 @@ class ReconstructNode:
             limits=limits,
             dress=self._doors.reach("sink"),
         )
-        self._obedient = ControlHandler(self._hello.node, self._link.dealer.send, self._solver.change)
+        self._controls = ControlHandler(self._hello.node, self._link.dealer.send, self._solver.change)
         self._doing: dict[Identity, _Doing] = {}
         self._orphans: dict[str, deque[Snapshot]] = {}
         self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
@@ -127,7 +127,7 @@ class ReconstructNode:
             self._context.destroy(linger=500)
             self._solver.stop()
             self._wakeup.close()
-            self._watched.close()
+            self._health.close()
 
     def _turn(self, now_s: float) -> None:
         messages, events = self._dispatch.receive(now_s)
@@ -150,21 +150,21 @@ class ReconstructNode:
                 case Failed():
                     self._failed(result)
                 case Changed():
-                    self._obedient.done(result.request, result.parameters, result.error)
+                    self._controls.done(result.request, result.parameters, result.error)
                     self._report_at_once()
         news = self._link.turn(now_s)
         self._hear_sink(news.messages)
         for kind, series, seq in news.safe:
             if kind == "reconstruction":
                 self._finish((series, seq))
-        if self._watched.due(now_s):
+        if self._health.due(now_s):
             self._publish_status()
         self._link.pump()
 
     def _hear_sink(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if isinstance(message, Control):
-                self._obedient.take(message, self._solver.parameters())
+                self._controls.take(message, self._solver.parameters())
             else:
                 log.warning("unexpected message from the sink: %s", type(message).__name__)
 
@@ -179,7 +179,7 @@ class ReconstructNode:
             **self._counts,
             "in_hand": len(self._doing),
             "resent": self._link.outbox.resent,
-            "health": self._watched.url,
+            "health": self._health.url,
             **self._solver.status(),
         }
         self._dispatch.status = status
@@ -188,7 +188,7 @@ class ReconstructNode:
         # Count iterations, not snapshots: one solve may take longer than the watchdog timeout.
         progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
         waits_for_sink = len(self._link.outbox) >= len(self._doing)
-        self._watched.report(
+        self._health.report(
             self._not_ready(),
             {**status, **self._link.dealer.clock.status()},
             reconstruct_figures(status, wire_errors),
@@ -253,8 +253,8 @@ class ReconstructNode:
         self._counts["reconstructed"] += 1
         self._counts["budget_limited"] += solved.report.budget_limited
         self._counts["warm"] += solved.report.start == "warm"
-        self._watched.figures.observe("solve_seconds", solved.report.solve_ns / 1e9)
-        self._watched.figures.observe("iterations", solved.report.iterations)
+        self._health.figures.observe("solve_seconds", solved.report.solve_ns / 1e9)
+        self._health.figures.observe("iterations", solved.report.iterations)
         reconstruction = Reconstruction(
             id=snapshot.id,
             video=solved.video,

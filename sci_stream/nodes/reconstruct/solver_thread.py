@@ -232,6 +232,7 @@ class SolverThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
+                # The previous result is delivered before anything that may replace its engine.
                 if isinstance(job, Calibration):
                     self._deliver()
                     self._put(self._adopt(job))
@@ -244,6 +245,7 @@ class SolverThread:
                 return
             except Exception as error:
                 self._fail(job if isinstance(job, Snapshot) else None, error)
+            # With another job queued, its solve starts first; the video is passed on once it has arrived.
             if self._jobs.empty() or (self._under_way and self._under_way.pending.ready):
                 self._deliver()
         self._deliver()

@@ -42,8 +42,8 @@ def setup_security(rig: Rig, context: zmq.Context[zmq.Socket[bytes]]) -> Connect
     """
     if not rig.encrypted:
         return ConnectionSecurity(plain, rig, None)
-    doors = CurveServer(context, read_key_pair(rig.security.key), rig.security.allowed)
-    return ConnectionSecurity(doors.serve, rig, doors)
+    server = CurveServer(context, read_key_pair(rig.security.key), rig.security.allowed)
+    return ConnectionSecurity(server.serve, rig, server)
 
 
 def reach_taps(rig: Rig) -> SocketConfig:

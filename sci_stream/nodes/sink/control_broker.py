@@ -161,6 +161,7 @@ class ControlBroker:
         asked, peer = sent.asked, self._peers.get(sent.identity)
         if peer is not None and asked.action == "set":
             self._note_set(asked, sent.node, sent.before, result.values)
+            # Requests already sent to this node will find these values, not those of its last report.
             for later in self._sent.values():
                 if later.identity == identity:
                     later.before.update(result.values)

@@ -242,6 +242,7 @@ class SeriesSession:
         if self.ledger.is_settled(seq):
             self.ledger.duplicates += 1
             return Receipt.ACKNOWLEDGED
+        # The heartbeat with new settings may be behind the first result that used them.
         if not self.knows_solver(reconstruction.report.solver):
             self.learn_solvers(self._callbacks.solvers())
         accepted = dataclasses.replace(
@@ -252,6 +253,7 @@ class SeriesSession:
         self.statistics.add(accepted, stages, now_s)
         for stage, seconds in stages.items():
             self._callbacks.observe(seconds, stage)
+        # Shown before it is safe: the live view must not wait for the disk.
         self._show(self._reorder.push(seq, accepted, now_s))
         return self._defer(
             key,

@@ -204,11 +204,13 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
     for level in reversed(levels[min(finest, len(levels) - 1) :]):
         flow = _rescaled(flow, level.shape[-2], level.shape[-1])
         for _ in range(rounds):
+            # The last two frames first, where a small fast object has moved least; then twice as many with each step.
             latest = level[-frames:]
             time = torch.arange(1 - len(latest), 1, dtype=video.dtype, device=video.device)
             aligned = warp(latest.unsqueeze(1), flow, -time).squeeze(1)
             mean = aligned.mean(0)
             centred = time - time.mean()
+            # Least squares slope of the brightness over time at each pixel of the aligned frames.
             slope = torch.tensordot(centred / centred.square().sum(), aligned, dims=1)
             a, b = gradient(mean)
             step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, _WINDOW_PX)

@@ -75,6 +75,7 @@ def _detector(entry: h5py.Group, info: SeriesInfo, calibration: Calibration, exp
     if experiment.pixel_size_um is not None:
         for axis in "xy":
             _quantity(detector, f"{axis}_pixel_size", experiment.pixel_size_um, "um")
+    # The operator knows the exposure better than a calibration that may have been measured with another one.
     exposure_s = experiment.exposure_s
     if exposure_s is None and calibration.exposure_ns is not None:
         exposure_s = calibration.exposure_ns / 1e9
@@ -82,6 +83,7 @@ def _detector(entry: h5py.Group, info: SeriesInfo, calibration: Calibration, exp
         _quantity(detector, "count_time", exposure_s, "s")
     if info.frame_period_ns:
         _quantity(detector, "frame_time", info.frame_period_ns / 1e9, "s")
+    # A detector has one array: what the sensor measured, if it is there.
     for name in ("raw", "video"):
         if name in entry.file:
             detector["data"] = entry.file[name]

@@ -210,6 +210,7 @@ def count_recorded(path: Path, series: str) -> RecordedCount:
     """Open every segment of ``path`` as a reader would, and count the reconstructed snapshots in them."""
     problems: list[str] = []
     found = IntervalSet()
+    # By number and not by file: a deleted segment in the middle would go unnoticed.
     last = max((number for number in _segment_numbers(path)), default=0)
     for number in range(last + 1):
         candidate = segment_path(path, number)

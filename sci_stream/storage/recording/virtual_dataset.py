@@ -73,6 +73,7 @@ def _fill(file: h5py.File, series: RecordedSeries) -> None:
     file.attrs["segments"] = [segment.path.name for segment in series.segments]
     write_text(file, "series_info", info_to_json(info))
     write_text(file, "rig_toml", info.rig_toml)
+    # Readers take this file for a recording, so it needs everything that a recording has.
     document = {"clean": series.finished, "time_ns": 0, "ledger": series.ledger, **series.notes}
     file.create_dataset("ledger", data=ledger_document(document), chunks=(LEDGER_BYTES,))
     write_calibration(file.create_group("calibration"), series.calibration)
@@ -120,6 +121,7 @@ def _virtual(
         rows = len(segment.rows["state"])
         source = h5py.VirtualSource(segment.path.name, name, shape=(rows, *shape), dtype=dtype)
         offset = segment.first_seq - series.first_seq
+        # Rows of no segment belong to the preceding one here, whose file does not have them.
         end = min(stop, offset + rows)
         layout[start:end] = source[start - offset : end - offset]
     describe_frames(file.create_virtual_dataset(name, layout, fillvalue=0))

@@ -209,14 +209,14 @@ class Node:
     def __init__(self) -> None:
         self.said: list[ControlResult] = []
         self.begun: list[tuple[str, dict[str, Value]]] = []
-        self.obedient = ControlHandler(
+        self.controls = ControlHandler(
             "acquire", self.said.append, lambda request, changes: self.begun.append((request, dict(changes))),
             {"next_series": lambda: "another series follows"},
         )  # fmt: skip
 
     def ask(self, request: str = "1", node: str = "acquire", action: str = "set", **parameters: Value) -> None:
         control = Control(request, node, action, parameters, "eva")
-        self.obedient.take(control, (ITERATIONS,), ("next_series",))
+        self.controls.take(control, (ITERATIONS,), ("next_series",))
 
 
 def test_node_answers_with_current_values() -> None:
@@ -225,7 +225,7 @@ def test_node_answers_with_current_values() -> None:
     node.ask("1", iterations=5)
     assert node.begun == [("1", {"iterations": 5})], "a repeated request is executed once"
     assert node.said == []
-    node.obedient.done("1", [ITERATIONS.changed_to(5), PRIOR])
+    node.controls.done("1", [ITERATIONS.changed_to(5), PRIOR])
     assert node.said == [ControlResult("1", True, "", {"iterations": 5})]
 
 
@@ -235,7 +235,7 @@ def test_node_refuses_foreign_or_unknown_requests() -> None:
     node.ask("2", iterations=101)
     node.ask("3", action="self_destruct")
     node.ask("4", iterations=5)
-    node.obedient.done("4", [ITERATIONS], InputError("they do not fit together"))
+    node.controls.done("4", [ITERATIONS], InputError("they do not fit together"))
     assert [(result.request, result.ok) for result in node.said] == [(name, False) for name in "1234"]
     for result, said in zip(
         node.said, ("expected acquire", "1 to 100", "set, next_series", "fit together"), strict=True

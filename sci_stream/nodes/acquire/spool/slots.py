@@ -89,6 +89,7 @@ def read_slot(mapped: mmap.mmap, at: int, slot_bytes: int, series: str) -> Snaps
     prefix = mapped[at : at + _SLOT.size]
     _, crc, seq, header_bytes, n_payloads, *sizes = _SLOT.unpack(prefix)
     end = _SLOT.size + header_bytes + sum(sizes[:n_payloads])
+    # Sizes are checked before the checksum, which would read beyond the slot if they are damaged.
     if n_payloads > _MOST_PAYLOADS or header_bytes > _MOST_HEADER or end > slot_bytes:
         return None
     at += _SLOT.size
