@@ -74,11 +74,20 @@ def routes(source: PictureSource) -> list[Route]:
 
         async def answer(request: Request) -> Response:
             try:
-                async with busy:
-                    return await asyncio.to_thread(work, request)
+                return await asyncio.to_thread(work, request)
             except SciStreamError as error:
                 status = 503 if isinstance(error, EnvironmentFault) else 400
                 return JSONResponse({"ok": False, "error": str(error)}, status_code=status)
+
+        return answer
+
+    def in_turn(work: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Do long work in turn; pixel values and the time line do not wait for it."""
+        worded_work = worded(work)
+
+        async def answer(request: Request) -> Response:
+            async with busy:
+                return await worded_work(request)
 
         return answer
 
@@ -88,9 +97,9 @@ def routes(source: PictureSource) -> list[Route]:
         Route("/values", worded(answers.values)),
         Route("/frame.png", worded(answers.frame)),
         Route("/coded.jpg", worded(answers.coded)),
-        Route("/download/still", worded(answers.still)),
-        Route("/download/clip", worded(answers.clip)),
-        Route("/recordings", worded(answers.recordings)),
+        Route("/download/still", in_turn(answers.still)),
+        Route("/download/clip", in_turn(answers.clip)),
+        Route("/recordings", in_turn(answers.recordings)),
         Route("/recordings/{name}", worded(answers.recording)),
     ]
 
