@@ -333,7 +333,8 @@ def test_page_folds_panels_and_changes_colours_and_words(open_viewer) -> None:
     page.keyboard.press("?")
     page.select_option("#theme", "light")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(238, 241, 244)"
-    page.select_option("#language", "de")
+    with page.expect_navigation():
+        page.select_option("#language", "de")
     viewer.until("document.querySelector('#still').textContent === 'Sichern'")
     assert not page.is_visible("#ledger"), "a folded panel stays folded"
     assert viewer.complaints == []
