@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,6 +184,40 @@ def test_replay_command_takes_many_files(recordings: list[Path], tmp_path: Path,
     assert [json.loads(line)["state"] for line in out.splitlines()] == ["present", "present", "failed", "present"]
 
 
+def test_killed_replay_resumes_and_equals_an_uninterrupted_one(
+    recordings: list[Path], tmp_path: Path, sleeping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ReplayPlan(device="cpu", solver=SolverChanges(denoiser=sleeping, iterations=4))
+    expected = replay(recordings[0], dataclasses.replace(plan, out=tmp_path / "whole.h5"))
+    monkeypatch.setenv("TEST_SLEEP_S", "0.4")
+    parts = tmp_path / "parts.h5"
+    command = [sys.executable, "-P", "-m", "sci_stream", "replay", recordings[0], "--out", parts, "--device", "cpu"]
+    command += ["--denoiser", sleeping, "--iterations", "4"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        until_s = time.monotonic() + PATIENCE_S
+        while not stored(parts):
+            assert time.monotonic() < until_s, "nothing was stored"
+            time.sleep(0.05)
+        process.kill()
+    assert 1 <= stored(parts) < N
+    monkeypatch.setenv("TEST_SLEEP_S", "0")
+    resumed = replay(recordings[0], dataclasses.replace(plan, out=parts, resume=True))
+    assert (1 <= resumed.before < N, resumed.complete) == (True, True)
+    with sci_stream.open(parts) as recording, sci_stream.open(expected.path) as whole:
+        assert recording.parent == whole.parent
+        np.testing.assert_array_equal(np.asarray(recording.video), np.asarray(whole.video))
+    assert replay(recordings[0], dataclasses.replace(plan, out=parts, resume=True)).before == N
+
+
+def stored(path: Path) -> int:
+    """Return how many videos a recording holds that may not exist yet."""
+    try:
+        with sci_stream.open(path) as recording:
+            return len(recording.video)
+    except FileFormatError:
+        return 0
+
+
 @pytest.mark.filterwarnings("ignore")  # of Dask's own, at the end of killed workers
 def test_batch_survives_killed_workers_and_equals_single_replays(
     recordings: list[Path], tmp_path: Path, sleeping: str, monkeypatch: pytest.MonkeyPatch
@@ -253,6 +289,31 @@ def test_batch_of_two_hundred_over_four_workers_two_killed(tmp_path: Path) -> No
     assert [result.state for result in results] == [JobState.DONE] * 200
     for one, result in zip(single, results, strict=True):
         np.testing.assert_array_equal(video(Path(result.out)), video(one))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore")
+def test_twice_the_workers_give_nearly_twice_the_throughput(
+    recordings: list[Path], tmp_path: Path, sleeping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The denoiser sleeps, as if a device of its own computed: what is left is the cost of the cluster."""
+    pytest.importorskip("distributed")
+    monkeypatch.setenv("TEST_SLEEP_S", "0.5")
+    sources = [*recordings, *(record(recordings[0].with_name(f"run{seed:03d}.h5"), seed) for seed in range(4, 8))]
+    plan = ReplayPlan(device="cpu", solver=SolverChanges(denoiser=sleeping, iterations=4))
+    seconds: dict[int, float] = {}
+    for workers in (1, 2, 4):
+        with connect(ClusterOptions(workers=workers, threads=1, dashboard="")) as client:
+            client.wait_for_workers(workers)
+            client.run(importlib.import_module, "sci_stream.tools.replay.replay")
+            began_s = time.monotonic()
+            results = run_batch(plan_jobs(sources, tmp_path / f"out{workers}", plan), client)
+            seconds[workers] = time.monotonic() - began_s
+        assert {result.state for result in results} == {JobState.DONE}
+    print("recordings per second:", {workers: round(len(sources) / took, 3) for workers, took in seconds.items()})
+    assert seconds[1] / seconds[2] >= 1.8
+    assert seconds[2] / seconds[4] >= 1.8
 
 
 def test_batch_command_runs_and_resumes(recordings: list[Path], tmp_path: Path) -> None:

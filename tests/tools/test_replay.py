@@ -31,7 +31,7 @@ from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.storage.calibration_file import save_calibration
-from sci_stream.storage.recording import RecordingWriter
+from sci_stream.storage.recording import Recording, RecordingWriter
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.tools.replay.solver import SolverChanges
@@ -303,6 +303,10 @@ def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
         assert joined.finished
         assert joined.ledger is not None
         assert joined.ledger["reconstructed"] == 7
+    with sci_stream.open(whole.path) as uninterrupted:
+        for name in ("parts.h5", "parts_001.h5", "parts.nxs"):
+            with Recording(recorded.with_name(name)) as file:
+                assert file.parent == uninterrupted.parent
     third = replay(recorded, ReplayPlan(out=parts, resume=True))
     assert (third.before, third.done, third.complete) == (7, 7, True), "everything is done"
 
