@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 
 RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples tests/bench/pipeline
 
-.PHONY: demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
@@ -26,9 +26,24 @@ test-long: install  ## The long tests: about an hour
 test-lowest:  ## Files, configuration and commands with the oldest versions that pyproject.toml allows (PYTHON=python3.11)
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt \
-		--editable '.[video,export,batch,epics]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
+		--editable '.[reconstruct,compression,video,export,batch,epics]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
 	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/storage tests/wire tests/test_config.py tests/cli \
 		tests/tools/test_batch.py tests/bridges/test_epics.py
+
+# Files of every package with their hashes, for the images; the versions are those of constraints.txt.
+LOCK := $(BIN)/uv pip compile --quiet --no-annotate --generate-hashes --python-version 3.12 --no-header \
+	--python-platform x86_64-manylinux_2_28 --constraint constraints.txt
+EXTRAS := --extra compression --extra genicam --extra export
+
+lock: install  ## Renew the hashed requirements of the images after a change of constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOCK) $(EXTRAS) pyproject.toml --output-file deploy/container/requirements.txt
+	$(LOCK) $(EXTRAS) --extra reconstruct pyproject.toml --output-file deploy/container/requirements-cuda.txt
+	echo 'hatchling>=1.26' | $(LOCK) - --output-file deploy/container/requirements-build.txt
+
+audit: install  ## Look up known vulnerabilities of every package that the images contain
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pip-audit --require-hashes --disable-pip --requirement deploy/container/requirements-cuda.txt
 
 check: lint types imports  ## Everything that reads the code without running it
 
@@ -58,6 +73,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+# The tests open windows, which headless OpenCV cannot: the other build replaces its files.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
+		--force-reinstall opencv-python
 	@touch $@
 
 clean:

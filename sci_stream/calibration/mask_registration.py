@@ -28,7 +28,7 @@ import torch
 
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
+from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
 
 # 64 measurements for six unknowns: smaller blocks leave too few degrees of freedom, in larger ones scenes are not
 # planes.

@@ -13,7 +13,7 @@ from sci_stream.calibration.mask_order import MaskOrderDetector, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.model import Array, CalibrationHealth, Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.parameters import Value
 
 # One noisy snapshot gives the shift to some hundredths of a pixel (research/shift-tracking.md): correcting less than

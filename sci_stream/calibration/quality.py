@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from sci_stream.calibration.measurement import Measured
 from sci_stream.model import JsonObject
-from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.forward import R_FLOOR
+from sci_stream.optics.calibration import R_FLOOR, Calibration
 
 # Independent random masks correlate by about 1/√pixels; frames of correlated masks share their errors.
 _SIMILAR, _DUPLICATE = 0.5, 0.95

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -24,6 +24,7 @@ from sci_stream.cli import (
 from sci_stream.cli.common import app, new_console, state
 from sci_stream.errors import SciStreamError
 from sci_stream.nodes.runtime.logs import logs_json
+from sci_stream.optional import missing_library
 
 __all__ = [
     "app",
@@ -60,9 +61,18 @@ def main() -> None:
     """Run the command line; turn every error of this project into one message and its exit status."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        explained = missing_library(error)
+        if explained is None:
+            raise
+        _fail(explained)
     except SciStreamError as error:
-        if logs_json():
-            logging.getLogger("sci_stream").error(str(error))
-        else:
-            new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_status)
+        _fail(error)
+
+
+def _fail(error: SciStreamError) -> NoReturn:
+    if logs_json():
+        logging.getLogger("sci_stream").error(str(error))
+    else:
+        new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    sys.exit(error.exit_status)

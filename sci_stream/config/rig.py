@@ -87,6 +87,11 @@ class Rig(Section):
         mode = self.security.encryption
         return mode == "on" or (mode == "auto" and bool(_beyond(self)) and not self.security.unprotected_network)
 
+    @property
+    def spans_machines(self) -> bool:
+        """Whether nodes on other machines can join."""
+        return bool(_beyond(self))
+
     @model_validator(mode="after")
     def _open_addresses_are_protected(self) -> Self:
         beyond = _beyond(self)

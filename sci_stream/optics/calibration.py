@@ -16,6 +16,10 @@ from sci_stream.model import Array, BayerPhase
 # 128 bits: enough against accidental collisions, short enough for names and log lines.
 _HASH_HEX_DIGITS = 32
 
+# Pixels with Σφ² up to this count as never exposed: it is a transmission of 0.1 % in a single mask. Below it, dividing
+# by R would amplify the noise of y a thousandfold, and no calibration is that accurate.
+R_FLOOR = 1e-6
+
 
 def _frozen(array: Array, dtype: type[np.generic]) -> Array:
     out = np.ascontiguousarray(array, dtype=dtype)

@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-# Pixels with Σφ² up to this count as never exposed: it is a transmission of 0.1 % in a single mask. Below it, dividing
-# by R would amplify the noise of y a thousandfold, and no calibration is that accurate.
-R_FLOOR = 1e-6
+from sci_stream.optics.calibration import R_FLOOR
 
 
 def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -17,8 +17,8 @@ import torch
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.forward import forward, projection_fault
-from sci_stream.optics.mask_shift import Displacement
 from sci_stream.ports import Denoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import CorrelatedResidual
 from sci_stream.recon.algorithms.noise_level import ladder_on_device

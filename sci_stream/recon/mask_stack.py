@@ -8,8 +8,9 @@ import torch
 
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.forward import gram_diag, inverse_gram
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement, invalid_pixels, shift_masks
+from sci_stream.optics.mask_shift import invalid_pixels, shift_masks
 from sci_stream.recon.backend.cuda_graph import overwrite
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 

@@ -6,8 +6,10 @@ storage, virtual datasets. Such files are refused, or a recording could make its
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import importlib
 import io
 import os
 import re
@@ -22,6 +24,11 @@ import numpy as np
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import SMALL_BYTES, in_words, reading, require_memory, require_ratio, require_regular
 from sci_stream.model import Array
+from sci_stream.optional import require_optional
+
+with contextlib.suppress(ImportError):
+    # Registers the filters of compressed recordings with HDF5.
+    importlib.import_module("hdf5plugin")
 
 # The oldest format with SWMR: the oldest readers can open our files, and live readers work.
 LIBVER = ("v110", "v110")
@@ -163,6 +170,7 @@ def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
         If it is too large for the memory, declares more than it stores, or is damaged.
     """
     where = place(node)
+    _require_filters(node)
     with reading(where, "a dataset"):
         items = int(np.prod(node.shape, dtype=object))
         if isinstance(index, tuple) and index and isinstance(index[0], int | np.integer):
@@ -173,6 +181,13 @@ def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
             if not node.is_virtual:
                 require_ratio(n_bytes, node.id.get_storage_size(), where)
         return np.asarray(node[index])
+
+
+def _require_filters(node: h5py.Dataset) -> None:
+    """Check that HDF5 can decompress a dataset; without the filter its error is the same as for a damaged chunk."""
+    stored = node.id.get_create_plist()
+    if any(not h5py.h5z.filter_avail(stored.get_filter(i)[0]) for i in range(stored.get_nfilters())):
+        require_optional("hdf5plugin", "compression", f"Reading the compressed dataset {place(node)}")
 
 
 def is_open_for_writing(path: Path) -> bool:

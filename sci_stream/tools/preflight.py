@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 import zmq
 from rich.console import Console
 from rich.markup import escape
@@ -17,17 +16,19 @@ from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import DeviceError, SciStreamError, StorageError
 from sci_stream.model import CameraCapabilities
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.sink.options import movie_options, preview_options
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.forward import projection_fault
-from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.optional import missing_library
 from sci_stream.security.keys import read_allowed, read_key_pair
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import free_bytes
+from sci_stream.storage.recording.layout import Compression
 from sci_stream.transport.sockets import bind
 from sci_stream.web.preview import WebPreview
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,11 @@ def check_rig(path: Path) -> list[Finding]:
     def calibration() -> str:
         return _check_calibration(rig, found[0] if found else None)
 
-    def devices() -> str:
-        return ", ".join(_describe(pick_device(name)) for name in rig.reconstruct.devices)
-
-    def denoiser() -> str:
-        prior, settings = make_prior(rig.reconstruct, _first_device(rig))
-        sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
-        return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
-
     checks: list[tuple[str, Callable[[], str]]] = [
         ("camera", camera),
         ("calibration", calibration),
-        ("device", devices),
-        ("denoiser", denoiser),
+        ("device", lambda: _check_devices(rig)),
+        ("denoiser", lambda: _check_denoiser(rig)),
         ("encryption", lambda: _check_encryption(rig)),
         ("addresses", lambda: _check_addresses(rig)),
         ("recording", lambda: _check_recording(rig)),
@@ -80,16 +73,45 @@ def check_rig(path: Path) -> list[Finding]:
             findings.append(Finding(what, try_it()))
         except SciStreamError as error:
             findings.append(Finding(what, str(error), error.exit_status))
+        except ModuleNotFoundError as error:
+            findings.append(_without_library(what, error, rig))
     return findings
 
 
+def _without_library(what: str, error: ModuleNotFoundError, rig: Rig) -> Finding:
+    """Return the finding of a missing library: a failure only where the reconstruct nodes run on this machine."""
+    explained = missing_library(error)
+    if explained is None:
+        raise error
+    return Finding(what, str(explained), 0 if rig.spans_machines else explained.exit_status)
+
+
+def _check_devices(rig: Rig) -> str:
+    from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - a light host has no torch
+
+    return ", ".join(_describe(pick_device(name)) for name in rig.reconstruct.devices)
+
+
+def _check_denoiser(rig: Rig) -> str:
+    from sci_stream.nodes.reconstruct.solver_thread import make_prior  # noqa: PLC0415 - a light host has no torch
+
+    prior, settings = make_prior(rig.reconstruct, _first_device(rig))
+    sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
+    return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
+
+
 def _describe(device: torch.device) -> str:
+    from sci_stream.optics.forward import projection_fault  # noqa: PLC0415 - a light host has no torch
+    from sci_stream.recon.backend.device import describe_device  # noqa: PLC0415
+
     fault = projection_fault(device)
     return f"{describe_device(device)} ({fault})" if fault else describe_device(device)
 
 
 def _first_device(rig: Rig) -> torch.device:
     """Return the rig's first device, on which its defaults depend; the CPU if that is not available here."""
+    from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - a light host has no torch
+
     try:
         return pick_device(rig.reconstruct.devices[0])
     except DeviceError:
@@ -169,6 +191,7 @@ def _check_recording(rig: Rig) -> str:
             got=f"{free_mib} MiB",
         )
     movie_options(rig)
+    Compression(rig.record.compression).filters()
     return f"{folder}, {free_mib / 1024:.1f} GiB free"
 
 

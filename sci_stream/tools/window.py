@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -38,12 +39,12 @@ U8 = npt.NDArray[np.uint8]
 
 
 def require_screen(environment: Mapping[str, str] = os.environ) -> None:
-    """Check that a screen is available.
+    """Check that a window can be shown.
 
     Raises
     ------
     EnvironmentFault
-        If there is none.
+        If there is no screen, or OpenCV has no windows.
     """
     if not (environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY")):
         raise EnvironmentFault(
@@ -52,6 +53,13 @@ def require_screen(environment: Mapping[str, str] = os.environ) -> None:
             got="neither",
             hint="Leave out --window and open the live page in a browser, from this or another machine; "
             "over ssh, -X brings a screen.",
+        )
+    if re.search(r"^ *GUI: +NONE", cv2.getBuildInformation(), re.MULTILINE):
+        raise EnvironmentFault(
+            "This OpenCV cannot show windows",
+            expected="opencv-python",
+            got="opencv-python-headless",
+            hint="Open the live page in a browser; or pip install --force-reinstall --no-deps opencv-python.",
         )
 
 

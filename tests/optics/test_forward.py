@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.optics.forward import R_FLOOR, adjoint, forward, gram_diag, inverse_gram, project
+from sci_stream.optics.calibration import R_FLOOR
+from sci_stream.optics.forward import adjoint, forward, gram_diag, inverse_gram, project
 
 shapes = st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9))
 batches = st.sampled_from([(), (1,), (4,), (2, 3)])

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.errors import FileFormatError
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, TEXT_LENGTH, Displacement, invalid_pixels, shift_masks
+from sci_stream.optics.displacement import NO_DISPLACEMENT, TEXT_LENGTH, Displacement
+from sci_stream.optics.mask_shift import invalid_pixels, shift_masks
 
 WHOLE = st.integers(-3, 3)
 WEIGHTS = st.lists(st.floats(-0.2, 0.4), min_size=4, max_size=4).map(lambda w: (w[0], w[1], 1.0 - sum(w), w[2], w[3]))

@@ -14,7 +14,7 @@ from sci_stream.errors import CalibrationError, ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, Start
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import Displacement
+from sci_stream.optics.displacement import Displacement
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision

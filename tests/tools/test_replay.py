@@ -27,7 +27,7 @@ from sci_stream.model import (
 )
 from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.storage.calibration_file import save_calibration

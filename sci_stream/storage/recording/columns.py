@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from sci_stream.model import Array, CalibrationHealth, JsonObject, Reconstruction, SeriesInfo
-from sci_stream.optics.mask_shift import TEXT_LENGTH
+from sci_stream.optics.displacement import TEXT_LENGTH
 from sci_stream.parameters import Value
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 

@@ -30,6 +30,7 @@ from sci_stream.storage.recording.layout import FORMAT, SCHEMA_VERSION, RowState
 
 _FRAMES = {"raw": (3, "u1 u2 f4"), "video": (4, "f2 f4 u2")}
 (_STATE,) = (column for column in COLUMNS if column.name == "state")
+
 # A process may have 1024 open files by default; a node also needs sockets.
 _MOST_OPEN = 64
 # HDF5 keeps every source file of a virtual dataset open, and silently returns zeros for files that it cannot open:

@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 import h5py
-import hdf5plugin
 import numpy as np
 
 from sci_stream.file_guard import reading
 from sci_stream.model import Array, BayerPhase, JsonObject, Policy, SeriesInfo
+from sci_stream.optional import require_optional
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 from sci_stream.wire import encode
 
@@ -39,7 +39,10 @@ class Compression(enum.StrEnum):
 
     def filters(self) -> dict[str, object]:
         """Return the options for ``create_dataset``."""
-        return {} if self is Compression.NONE else dict(hdf5plugin.Bitshuffle(cname="lz4"))
+        if self is Compression.NONE:
+            return {}
+        hdf5plugin = require_optional("hdf5plugin", "compression", "Compression of frames")
+        return dict(hdf5plugin.Bitshuffle(cname="lz4"))
 
 
 class RowState(enum.IntFlag):

@@ -20,7 +20,7 @@ from sci_stream.errors import CalibrationError, FileFormatError, InputError, Sto
 from sci_stream.model import Array, JsonObject, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import NO_DISPLACEMENT, Displacement
+from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, BudgetController, Engine
 from sci_stream.storage.calibration_file import load_calibration

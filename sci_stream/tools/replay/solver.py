@@ -17,7 +17,7 @@ from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.model import Array, JsonObject
 from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import Displacement
+from sci_stream.optics.displacement import Displacement
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
 from sci_stream.recon.settings import SolverSettings

@@ -12,7 +12,7 @@ import torch
 
 from sci_stream.model import BayerPhase, Snapshot, Start
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_shift import Displacement
+from sci_stream.optics.displacement import Displacement
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Shape
 from sci_stream.recon.backend.transfers import RunAheadClock

@@ -10,7 +10,7 @@ import pytest
 
 from sci_stream.cli.recording_tables import describe
 from sci_stream.model import CalibrationHealth
-from sci_stream.optics.mask_shift import Displacement
+from sci_stream.optics.displacement import Displacement
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.storage.recording.inspection import (
     ChunkSummary,

@@ -1,0 +1,138 @@
+"""Displacement of the masks on the sensor since their calibration, as a value; `mask_shift` applies it to masks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sci_stream.errors import FileFormatError
+
+# The weights along an axis reach this many pixels to either side: with 3×3 free weights, shifts between pixels came out
+# wrong by up to 0.08 pixel, because the true kernel has negative lobes (docs/decisions/0014).
+TAPS_RADIUS = 2
+
+# Weights are written in ten-thousandths: finer than the precision of any fit.
+_UNITS = 10_000
+_MOST_BASE_PX, _MOST_UNITS = 9_999, 99_999
+_AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
+# Matches the text of `Displacement.to_text`.
+TEXT_PATTERN = rf"({_AXIS};{_AXIS})?"
+# Largest length of that text.
+TEXT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
+
+_SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
+
+
+@dataclass(frozen=True, slots=True)
+class Displacement:
+    r"""Displacement of the masks: φ'(r) = Σ_i Σ_j a_i b_j φ(r − base − (i, j)).
+
+    Parameters
+    ----------
+    base_px
+        (x, y), whole pixels to the right and down.
+    x, y
+        a and b: 2·`TAPS_RADIUS` + 1 weights each, of sum 1; the middle one belongs to a displacement of 0.
+    """
+
+    base_px: tuple[int, int] = (0, 0)
+    x: tuple[float, ...] = _SAME
+    y: tuple[float, ...] = _SAME
+
+    @property
+    def shift_px(self) -> tuple[float, float]:
+        """(x, y) of the displacement, pixels: the centroid of its weights.
+
+        >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).shift_px
+        (1.25, 0.0)
+        """
+        return self.base_px[0] + _centroid(self.x), self.base_px[1] + _centroid(self.y)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the masks are exactly at their calibrated position."""
+        return self == NO_DISPLACEMENT
+
+    @property
+    def to_text(self) -> str:
+        """The displacement as a short text, for messages and recordings; ``""`` for none.
+
+        For x, a semicolon, and y: the base, then all weights except the middle one, in ten-thousandths.
+
+        >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).to_text
+        '1,0,0,2500,0;0,0,0,0,0'
+        """
+        rounded = self.rounded()
+        if rounded.is_none:
+            return ""
+        axes = zip(rounded.base_px, (rounded.x, rounded.y), strict=True)
+        return ";".join(",".join(map(str, [base, *_in_units(weights)])) for base, weights in axes)
+
+    @classmethod
+    def from_text(cls, text: str) -> Displacement:
+        """Parse a text of `to_text`.
+
+        Raises
+        ------
+        FileFormatError
+            If the text is invalid.
+        """
+        if re.fullmatch(TEXT_PATTERN, text, re.ASCII) is None:
+            raise FileFormatError(
+                "Invalid displacement of the masks",
+                expected="base and weights of x and y, as in '1,0,0,2500,0;0,0,0,0,0'",
+                got=text,
+            )
+        if not text:
+            return NO_DISPLACEMENT
+        (base_x, *x), (base_y, *y) = ([int(number) for number in axis.split(",")] for axis in text.split(";"))
+        return cls((base_x, base_y), _from_units(x), _from_units(y))
+
+    def rounded(self) -> Displacement:
+        """Return the displacement at the precision of `to_text`, so that a replay from the text is exact."""
+        x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
+        base_x, base_y = (max(-_MOST_BASE_PX, min(_MOST_BASE_PX, base)) for base in self.base_px)
+        return Displacement((base_x, base_y), x, y)
+
+    def recentred(self) -> Displacement:
+        """Return an equal displacement with its base at the whole pixel nearest to its centroid, if the weights fit."""
+        (x, move_x), (y, move_y) = _recentre(self.x), _recentre(self.y)
+        return Displacement((self.base_px[0] + move_x, self.base_px[1] + move_y), x, y)
+
+    def blended(self, other: Displacement, weight: float) -> Displacement:
+        """Return the weighted mean with another displacement of the same base; ``weight`` is that of the other."""
+        if other.base_px != self.base_px:
+            raise ValueError(f"displacements of base {self.base_px} and {other.base_px} cannot be averaged")
+        x, y = (
+            tuple((1 - weight) * mine + weight * its for mine, its in zip(*both, strict=True))
+            for both in ((self.x, other.x), (self.y, other.y))
+        )
+        return Displacement(self.base_px, x, y)
+
+
+NO_DISPLACEMENT = Displacement()
+
+
+def _centroid(weights: tuple[float, ...]) -> float:
+    return float(sum(i * weight for i, weight in enumerate(weights, -TAPS_RADIUS)))
+
+
+def _in_units(weights: tuple[float, ...]) -> list[int]:
+    """Return all weights except the middle one, which is their complement, as integers."""
+    outer = weights[:TAPS_RADIUS] + weights[TAPS_RADIUS + 1 :]
+    return [max(-_MOST_UNITS, min(_MOST_UNITS, round(weight * _UNITS))) for weight in outer]
+
+
+def _from_units(outer: list[int]) -> tuple[float, ...]:
+    middle = _UNITS - sum(outer)
+    return tuple(units / _UNITS for units in (*outer[:TAPS_RADIUS], middle, *outer[TAPS_RADIUS:]))
+
+
+def _recentre(weights: tuple[float, ...]) -> tuple[tuple[float, ...], int]:
+    """Move weights by a pixel if their centroid is nearer to the next one, with hysteresis."""
+    centroid = _centroid(weights)
+    if abs(centroid) <= 0.6:
+        return weights, 0
+    if centroid > 0:
+        return (weights[0] + weights[1], *weights[2:], 0.0), 1
+    return (0.0, *weights[:-2], weights[-2] + weights[-1]), -1

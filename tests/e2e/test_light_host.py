@@ -1,0 +1,97 @@
+"""Hosts without torch and hdf5plugin: acquire, sink, check, inspect and export work; errors name what is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sci_stream.storage.recording import Recording
+from tests.e2e.kit import COMMAND, PATIENCE_S, ROOT, environment, free_ports, sci_stream, write_rig
+
+_BLOCKER = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "triton", "hdf5plugin"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.fixture
+def light(tmp_path: Path) -> str:
+    """Return the PYTHONPATH of a host without torch and hdf5plugin."""
+    folder = tmp_path / "light"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_BLOCKER)
+    return f"{folder}:{ROOT}:{ROOT / 'drivers'}"
+
+
+def test_light_acquire_and_sink_record_and_their_recording_can_be_read(tmp_path: Path, light: str) -> None:
+    rig = write_rig(tmp_path)
+    sink, acquire, reconstruct = (
+        subprocess.Popen(
+            [*COMMAND, *words],
+            cwd=tmp_path,
+            env=environment() if words[0] == "reconstruct" else {**environment(), "PYTHONPATH": light},
+        )
+        for words in (["sink", rig], ["acquire", rig, "--snapshots", "4"], ["reconstruct", rig])
+    )
+    try:
+        assert acquire.wait(PATIENCE_S) == 0
+    finally:
+        for process in (reconstruct, sink, acquire):
+            process.terminate()
+            process.wait(PATIENCE_S)
+    (path,) = (tmp_path / "recordings").glob("*.h5")
+    with Recording(path) as recording:
+        assert recording.raw_seqs == [0, 1, 2, 3]
+        assert recording.ledger is not None
+        assert recording.ledger["reconstructed"] == 4
+    shown = sci_stream("inspect", path, cwd=tmp_path, PYTHONPATH=light)
+    assert shown.status == 0, shown.output
+    exported = sci_stream("export", path, "--out", "video.tiff", cwd=tmp_path, PYTHONPATH=light)
+    assert exported.status == 0, exported.output
+    replayed = sci_stream("replay", path, cwd=tmp_path, PYTHONPATH=light)
+    assert replayed.status == 2
+    assert 'pip install "sci-stream[reconstruct]"' in replayed.output
+    assert "Traceback" not in replayed.output
+
+
+def test_check_without_torch_fails_only_where_this_machine_reconstructs(tmp_path: Path, light: str) -> None:
+    alone = sci_stream("check", write_rig(tmp_path), cwd=tmp_path, PYTHONPATH=light)
+    assert alone.status == 2, alone.output
+    assert alone.output.count('pip install "sci-stream[reconstruct]"') == 2  # device and denoiser
+    (port,) = free_ports(1)
+    several = write_rig(
+        tmp_path, {"network": {"dispatch": f"tcp://0.0.0.0:{port}"}, "security": {"unprotected_network": True}}
+    )
+    checked = sci_stream("check", several, cwd=tmp_path, PYTHONPATH=light)
+    assert checked.status == 0, checked.output
+    assert "it can acquire, record and export, but not reconstruct" in checked.output
+
+
+def test_compression_without_hdf5plugin_is_found_by_check(tmp_path: Path, light: str) -> None:
+    rig = write_rig(tmp_path, {"record": {"compression": "bitshuffle_lz4"}})
+    checked = sci_stream("check", rig, cwd=tmp_path, PYTHONPATH=light)
+    assert 'pip install "sci-stream[compression]"' in checked.output
+
+
+def test_compressed_recording_without_hdf5plugin_names_the_extra(tmp_path: Path, light: str) -> None:
+    rig = write_rig(tmp_path, {"record": {"compression": "bitshuffle_lz4"}})
+    assert sci_stream("run", rig, "--snapshots", "2", cwd=tmp_path).status == 0
+    (path,) = (tmp_path / "recordings").glob("*.h5")
+    exported = sci_stream("export", path, "--out", "video.tiff", cwd=tmp_path, PYTHONPATH=light)
+    assert 'pip install "sci-stream[compression]"' in exported.output
+    assert "damaged" not in exported.output
+
+
+@pytest.mark.parametrize("name", ["simulated", "harvesters", "replay"])
+def test_drivers_import_without_torch(name: str, light: str) -> None:
+    program = f"from sci_stream.nodes.runtime.camera_drivers import load_driver; load_driver({name!r})"
+    subprocess.run([sys.executable, "-P", "-c", program], env={**environment(), "PYTHONPATH": light}, check=True)
