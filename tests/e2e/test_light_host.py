@@ -43,7 +43,7 @@ def test_light_acquire_and_sink_record_and_their_recording_can_be_read(tmp_path:
         for words in (["sink", rig], ["acquire", rig, "--snapshots", "4"], ["reconstruct", rig])
     )
     try:
-        assert acquire.wait(PATIENCE_S) == 0
+        assert acquire.wait(2 * PATIENCE_S) == 0
     finally:
         for process in (reconstruct, sink, acquire):
             process.terminate()
@@ -55,7 +55,7 @@ def test_light_acquire_and_sink_record_and_their_recording_can_be_read(tmp_path:
         assert recording.ledger["reconstructed"] == 4
     shown = sci_stream("inspect", path, cwd=tmp_path, PYTHONPATH=light)
     assert shown.status == 0, shown.output
-    exported = sci_stream("export", path, "--out", "video.tiff", cwd=tmp_path, PYTHONPATH=light)
+    exported = sci_stream("export", path, "video.tiff", cwd=tmp_path, PYTHONPATH=light)
     assert exported.status == 0, exported.output
     replayed = sci_stream("replay", path, cwd=tmp_path, PYTHONPATH=light)
     assert replayed.status == 2
@@ -86,7 +86,7 @@ def test_compressed_recording_without_hdf5plugin_names_the_extra(tmp_path: Path,
     rig = write_rig(tmp_path, {"record": {"compression": "bitshuffle_lz4"}})
     assert sci_stream("run", rig, "--snapshots", "2", cwd=tmp_path).status == 0
     (path,) = (tmp_path / "recordings").glob("*.h5")
-    exported = sci_stream("export", path, "--out", "video.tiff", cwd=tmp_path, PYTHONPATH=light)
+    exported = sci_stream("export", path, "video.tiff", cwd=tmp_path, PYTHONPATH=light)
     assert 'pip install "sci-stream[compression]"' in exported.output
     assert "damaged" not in exported.output
 
