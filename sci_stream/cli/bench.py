@@ -459,7 +459,7 @@ def bench_faults(
     chaos = _from_checkout("faults")
     _check(folder)
     names = list(only or ())
-    if kills is not None and chaos.RANDOM_KILLS not in names:
+    if kills is not None and not {chaos.RANDOM_KILLS, chaos.KILL_ROUNDS} & set(names):
         names.append(chaos.RANDOM_KILLS)
     result = chaos.bench(
         names,

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sci_stream.bench.environment import environment
 from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, RunSummary, small_rig, supervised
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError, SciStreamError
-from tests.chaos import fault_injection, random_kills
+from tests.chaos import fault_injection, kill_rounds, random_kills
 from tests.chaos.fault_injection import PATIENCE_S, PatchedRig
+from tests.chaos.kill_rounds import KillRound
 from tests.chaos.patched_node import FaultControl
 from tests.chaos.tcp_proxy import TcpProxy
 
@@ -112,6 +113,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
 """The faults that `bench` injects, by name, besides ``random kills``. docs/operation.md lists them."""
 
 RANDOM_KILLS = "random kills"
+KILL_ROUNDS = "kill rounds"
+"""Not among those that `bench` tries by default: it takes hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +166,17 @@ class FaultOutcome:
 
 @dataclass(frozen=True)
 class FaultsResult(BenchResult):
-    """The outcome of each fault; and of the random kills in detail, if there were any."""
+    """The outcome of each fault; and of the random kills and the kill rounds in detail, if there were any."""
 
     faults: tuple[FaultOutcome, ...] = ()
     kills: random_kills.KillsOutcome | None = None
+    rounds: tuple[KillRound, ...] = ()
 
     @property
     def wrong(self) -> dict[str, str]:
         """The violated expectations by fault."""
-        return {row.fault: row.wrong for row in self.faults if row.wrong}
+        rounds = {f"{KILL_ROUNDS}, round {each.number}": each.wrong for each in self.rounds if each.wrong}
+        return {row.fault: row.wrong for row in self.faults if row.wrong} | rounds
 
 
 _COLUMNS = (
@@ -184,6 +189,16 @@ _COLUMNS = (
     ResultColumn("doubled", "twice", wraps=True),
     ResultColumn("dropped", "dropped", left=True, wraps=True),
     ResultColumn("ledger_state", "ledger", left=True, wraps=True),
+)
+
+
+_ROUND_COLUMNS = (
+    ResultColumn("number", "round"),
+    ResultColumn("policy", "policy", left=True),
+    ResultColumn("recording", "recording", left=True),
+    ResultColumn("n_kills", "kills"),
+    ResultColumn("killed", "killed", left=True, wraps=True),
+    ResultColumn("outcome", "outcome", left=True, wraps=True),
 )
 
 
@@ -202,7 +217,7 @@ def bench(
     Parameters
     ----------
     names
-        Names from `FAULTS`, or ``random kills``; all if empty.
+        Names from `FAULTS`, ``random kills``, or ``kill rounds``; all but the last if empty.
     n_kills, seed, policy, freeze
         Number of random kills, the seed of their nodes and times, the rig's policy, and the fraction that is stopped
         and continued instead.
@@ -218,12 +233,16 @@ def bench(
     """
     every = [*FAULTS, RANDOM_KILLS]
     for name in names:
-        if name not in every:
-            raise ConfigError("Unknown fault", expected=f"one of {', '.join(every)}", got=repr(name))
+        if name not in [*every, KILL_ROUNDS]:
+            raise ConfigError("Unknown fault", expected=f"one of {', '.join([*every, KILL_ROUNDS])}", got=repr(name))
     rows: list[FaultOutcome] = []
     kills: random_kills.KillsOutcome | None = None
+    rounds: list[KillRound] = []
     for name in names or every:
         say(f"{name} …")
+        if name == KILL_ROUNDS:
+            rounds = kill_rounds.bench(kills=n_kills, seed=seed, folder=folder, say=say)
+            continue
         if name != RANDOM_KILLS:
             rows.append(run_fault(name, folder))
             continue
@@ -234,11 +253,15 @@ def bench(
             rows.append(_kills_row(kills))
         except SciStreamError as error:
             rows.append(FaultOutcome(name, f"{n_kills} nodes killed at random moments", "", 0, str(error)))
-    return faults_result(rows, kills, seed=seed)
+    return faults_result(rows, kills, rounds, seed=seed)
 
 
 def faults_result(
-    rows: Sequence[FaultOutcome], kills: random_kills.KillsOutcome | None = None, *, seed: int = 0
+    rows: Sequence[FaultOutcome],
+    kills: random_kills.KillsOutcome | None = None,
+    rounds: Sequence[KillRound] = (),
+    *,
+    seed: int = 0,
 ) -> FaultsResult:
     """Return the result of these outcomes; its notes say what is wrong, and which nodes were killed how often."""
     here = environment()
@@ -256,7 +279,24 @@ def faults_result(
         tuple(rows),
         wrong=frozenset(number for number, row in enumerate(rows) if row.wrong),
     )
-    return FaultsResult("faults", here, (table,), tuple(notes), {"seed": seed}, tuple(rows), kills)
+    tables: list[ResultTable[Any]] = [table] if rows or not rounds else []
+    if rounds:
+        wrong = frozenset(at for at, each in enumerate(rounds) if each.wrong)
+        title = f"kills of all nodes and the supervisor ({here.machine})"
+        tables.append(ResultTable(title, _ROUND_COLUMNS, tuple(rounds), wrong=wrong))
+        notes.append(_rounds_note(rounds))
+    return FaultsResult("faults", here, tuple(tables), tuple(notes), {"seed": seed}, tuple(rows), kills, tuple(rounds))
+
+
+def _rounds_note(rounds: Sequence[KillRound]) -> str:
+    closed = sum(each.ledger is not None and each.ledger.closed for each in rounds)
+    at_once = [names for each in rounds for names in each.kills]
+    pairs = sum(len(names) == 2 for names in at_once)
+    return (
+        f"{KILL_ROUNDS}: {sum(map(len, at_once))} processes killed in {len(rounds)} runs, {pairs} times two at once; "
+        f"{closed} ledgers closed, {sum(bool(each.why) for each in rounds)} of them by the next run, "
+        f"{sum(bool(each.wrong) for each in rounds)} wrong"
+    )
 
 
 def _kills_row(outcome: random_kills.KillsOutcome) -> FaultOutcome:

@@ -45,6 +45,23 @@ def test_violated_expectations_of_kills_are_named() -> None:
     assert outcome.wrong == "4 lost; 1 twice; 3 videos missing; the ledger is not closed; exit status 4"
 
 
+def test_few_kill_rounds_close_every_ledger(tmp_path: Path) -> None:
+    result = faults.bench([faults.KILL_ROUNDS], n_kills=2, seed=4, folder=tmp_path)
+    assert result.wrong == {}
+    assert sum(each.n_kills for each in result.rounds) == 2
+    shown = io.StringIO()
+    print_result(result, Console(file=shown, width=160))
+    assert "kill rounds: 2 processes killed in 1 runs" in shown.getvalue()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(8 * 3600)
+def test_thousand_kills_close_every_ledger(tmp_path: Path) -> None:
+    result = faults.bench([faults.KILL_ROUNDS], n_kills=1000, seed=5, folder=tmp_path)
+    assert result.wrong == {}
+
+
 @pytest.mark.slow
 def test_frozen_nodes_resume_or_are_replaced(tmp_path: Path) -> None:
     outcome = bench(kills=4, seed=5, freeze=1.0, pause_s=0.3, folder=tmp_path)

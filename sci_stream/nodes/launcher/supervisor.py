@@ -6,6 +6,7 @@ import contextlib
 import glob
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from sci_stream.nodes.runtime.process import (
     SPOOL_VARIABLE,
     StopRequest,
 )
+from sci_stream.nodes.runtime.runtime_folder import RunFolder, folders_left_behind
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -41,8 +43,6 @@ _CRASHES_AT_MOST = 10
 _KILLS_AT_MOST = 100
 _SETTLED_S = 60.0
 _GRACE_S = 10.0
-# A spool on a disk would be written back and slow the camera thread; in memory it survives a crash as well.
-_MEMORY = Path("/dev/shm")
 EXIT_NODE_FAILED = 5
 
 
@@ -102,13 +102,9 @@ class Supervisor:
         acquire += ["--duration", str(duration_s)] if duration_s else []
         # The lines of a node that is killed must not be lost in its buffer.
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        self._sockets = tempfile.TemporaryDirectory(prefix="sci-stream-", ignore_cleanup_errors=True)
-        environment[FOLDER_VARIABLE] = self._sockets.name
-        self._spool = tempfile.TemporaryDirectory(
-            prefix="sci-stream-spool-",
-            dir=_MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None,
-            ignore_cleanup_errors=True,
-        )
+        # In memory: a spool on a disk would be written back and slow the camera thread.
+        self._folder = RunFolder.in_memory()
+        environment[FOLDER_VARIABLE] = str(self._folder.path)
         # The service manager that started this process monitors this one, not its nodes.
         environment.pop("NOTIFY_SOCKET", None)
         # Nodes share the cores: nodes that only move data need one thread, solvers divide the rest.
@@ -117,7 +113,7 @@ class Supervisor:
         solvers = dict(environment)
         if nodes > 1 and not rig.reconstruct.threads:
             solvers["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // nodes))
-        movers[SPOOL_VARIABLE] = self._spool.name
+        movers[SPOOL_VARIABLE] = str(self._folder.path)
         self._sink = _Child("sink", sink, dict(movers))
         self._acquire = _Child("acquire", acquire, dict(movers))
         self._workers = [
@@ -151,6 +147,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run to the end; return the exit status: 0 if every node succeeded and the ledger closed."""
+        self._sweep()
         try:
             for child in self._children:
                 self._start(child)
@@ -167,8 +164,7 @@ class Supervisor:
             self._end(self._sink, _GRACE_S)
         finally:
             self._kill_all()
-            self._sockets.cleanup()
-            self._clear_spool()
+            self._clear_folder()
         return self._status
 
     def _over(self) -> bool:
@@ -188,6 +184,8 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         child.starts += 1
+        # A sink that finds no folder would bind its TCP address alone, and the nodes would wait at the local socket.
+        self._folder.restore()
         child.started_s = time.monotonic()
         # A session of its own: Ctrl-C reaches only this process, which stops the nodes in order.
         child.process = subprocess.Popen(
@@ -247,9 +245,21 @@ class Supervisor:
         done, spool = done_path(self._acquire.environment), self._acquire_spool
         return done is not None and done.exists() and not (spool is not None and spool.exists())
 
-    def _clear_spool(self) -> None:
-        """Delete the spool folder unless it holds snapshots that exist nowhere else."""
-        folder = Path(self._spool.name)
+    def _sweep(self) -> None:
+        """Delete what killed runs left behind; name what holds snapshots that exist nowhere else."""
+        for folder in folders_left_behind(self._folder.path.parent):
+            if left := list(folder.glob("*.spool")):
+                size = sum(file.stat().st_blocks * 512 for file in left) >> 20
+                self._say(
+                    f"a run that was killed left undelivered snapshots in {folder} ({size} MiB of memory): to resume "
+                    f'its series, run its rig with [policy] spool = "{folder}"; to give them up: rm -r {folder}'
+                )
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _clear_folder(self) -> None:
+        """Delete the folder of this run unless it holds snapshots that exist nowhere else."""
+        folder = self._folder.path
         left = next(folder.glob("*.spool"), None)
         if left is not None:
             kept = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
@@ -259,7 +269,7 @@ class Supervisor:
                 f"undelivered snapshots are kept in {kept}: to resume the series, run the rig "
                 f'with [policy] spool = "{kept}"'
             )
-        self._spool.cleanup()
+        self._folder.delete()
 
     def _end_acquire(self, grace_s: float) -> None:
         """Make the acquire node end its series; the other nodes stay up, since it needs them.
@@ -326,7 +336,7 @@ class Supervisor:
     def _abandon(self) -> None:
         """Kill every node and delete the spool: a forced stop gives up the snapshots in flight."""
         self._signal_all()
-        self._spool.cleanup()
+        self._folder.delete()
 
     def _kill_all(self) -> None:
         self._signal_all()

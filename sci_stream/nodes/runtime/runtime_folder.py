@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 MEMORY = Path("/dev/shm")
 """The memory file system of this machine, if it has one."""
@@ -83,3 +87,57 @@ def open_own(path: Path, flags: int) -> int:
         os.close(number)
         raise PermissionError(0, problem)
     return number
+
+
+_RUN = "run-"
+_LOCK = "lock"
+
+
+class RunFolder:
+    """A new folder for what lives as long as a run, within the user's own folder ``place``.
+
+    It is locked while its process lives, so that a later run recognises the folder of one that was killed.
+
+    Parameters
+    ----------
+    place
+        Created if missing; must belong to this user.
+    """
+
+    def __init__(self, place: Path) -> None:
+        make_private_folder(place)
+        self.path = Path(tempfile.mkdtemp(prefix=_RUN, dir=place))
+        self._number = open_own(self.path / _LOCK, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """Create a folder on the memory file system: what it holds is not written to a disk."""
+        return cls(private_folder(memory_folder()))
+
+    def restore(self) -> None:
+        """Create the folder again if something has deleted it, such as a cleaner of temporary files."""
+        with contextlib.suppress(OSError):
+            self.path.mkdir(mode=0o700, exist_ok=True)
+
+    def delete(self) -> None:
+        """Delete the folder with its content."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._number)
+
+
+def folders_left_behind(place: Path) -> Iterator[Path]:
+    """Yield the run folders in ``place`` whose process has ended without deleting them."""
+    for folder in place.glob(f"{_RUN}*"):
+        try:
+            number = open_own(folder / _LOCK, os.O_RDWR)
+        except OSError:
+            continue  # of another user, or it has just been made
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(number)

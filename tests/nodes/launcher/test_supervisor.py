@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 from sci_stream.config import load_rig
 from sci_stream.nodes.launcher.supervisor import EXIT_NODE_FAILED, Supervisor
 from sci_stream.nodes.runtime.process import StopRequest
-from tests.e2e.kit import write_rig
+from sci_stream.nodes.runtime.runtime_folder import RunFolder
+from tests.e2e.kit import PATIENCE_S, wait_for, write_rig
 
 STAND_IN = """
 import os, pathlib, signal, sys, time
@@ -44,6 +47,92 @@ def starts_of_acquire(folder: Path, *leaves: str) -> tuple[int, str]:
     )
     assert supervisor.run() == 0
     return len((folder / "starts").read_text()), "\n".join(said)
+
+
+DRAINING = """
+import os, pathlib, signal, sys, time
+kind, folder = sys.argv[1], pathlib.Path({folder!r})
+def wait_for(name):
+    while not (folder / name).exists():
+        time.sleep(0.02)
+def drain(*_):
+    (folder / "draining").touch()
+    wait_for("started again")
+    sys.exit(0)
+if kind == "acquire":
+    signal.signal(signal.SIGTERM, drain)
+    (folder / "running").touch()
+elif "--index" in sys.argv and sys.argv[-1] == "0":
+    if (folder / "draining").exists():
+        (folder / "started again").touch()
+    else:
+        wait_for("draining")
+        os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+
+
+def test_node_killed_while_the_series_ends_is_restarted(tmp_path: Path) -> None:
+    path = write_rig(tmp_path, {"reconstruct": {"nodes": 2}})
+    program = tmp_path / "draining.py"
+    program.write_text(DRAINING.format(folder=str(tmp_path)))
+    said: list[str] = []
+    stop = StopRequest()
+    rig = load_rig(path, overrides={})
+    supervisor = Supervisor(rig, path, stop, said.append, program=(sys.executable, str(program)))
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    wait_for((tmp_path / "running").exists, "the acquire node runs")
+    stop.set()
+    thread.join(PATIENCE_S)
+    assert (tmp_path / "started again").exists()
+    assert any("reconstruct-0 ended by SIGKILL: restarting" in line for line in said)
+
+
+def test_folder_of_a_killed_run_is_named_or_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
+    empty, undelivered, running = (RunFolder.in_memory() for _ in range(3))
+    for killed in (empty, undelivered):
+        os.close(killed._number)  # as the kernel does when the process is killed
+    (undelivered.path / "test.spool").write_bytes(bytes(3 << 20))
+    starts, said = starts_of_acquire(tmp_path, "done")
+    assert starts == 1
+    assert not empty.path.exists()
+    assert running.path.exists()
+    assert f"left undelivered snapshots in {undelivered.path} (3 MiB of memory)" in said
+    assert (undelivered.path / "test.spool").exists()
+
+
+def test_deleted_folder_of_the_run_is_restored_for_a_restarted_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
+    program = tmp_path / "deletes.py"
+    program.write_text(DELETES.format(folder=str(tmp_path)))
+    path = write_rig(tmp_path)
+    supervisor = Supervisor(
+        load_rig(path, overrides={}), path, StopRequest(), print, program=(sys.executable, str(program))
+    )
+    assert supervisor.run() == 0
+    assert (tmp_path / "restored").exists()
+
+
+DELETES = """
+import os, pathlib, shutil, sys, time
+kind, folder = sys.argv[1], pathlib.Path({folder!r})
+sockets = pathlib.Path(os.environ["SCI_STREAM_LOCAL_SOCKETS"])
+if kind == "sink":
+    if not (folder / "deleted").exists():
+        shutil.rmtree(sockets)
+        (folder / "deleted").touch()
+        sys.exit(1)
+    if sockets.is_dir():
+        (folder / "restored").touch()
+    time.sleep(60)
+while not (folder / "restored").exists():
+    time.sleep(0.05)
+sys.exit(0) if kind == "acquire" else time.sleep(60)
+"""
 
 
 CRASHES = """
