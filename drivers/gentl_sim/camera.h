@@ -59,11 +59,11 @@ public:
 
     /// Whether it is plugged in. One that was unplugged returns by itself, restarted.
     bool present();
-    /// Whether anybody, in this process or another, has it open.
+    /// Whether any process has it open.
     bool in_use();
     bool opened_here();
 
-    /// Take it for this process. Returns the number of the connection; throws `Error` where somebody else has it.
+    /// Take it for this process. Returns the number of the connection; throws `Error` if another process has it.
     uint64_t open();
     /// Stop it and let it go. No frame comes after this returns.
     void close();

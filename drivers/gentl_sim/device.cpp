@@ -26,7 +26,7 @@ Device::Device(std::shared_ptr<Camera> camera, std::weak_ptr<Module> parent, int
 }
 
 Device::~Device() {
-    if (!closed_) {  // else the camera may be somebody else's by now
+    if (!closed_) {  // otherwise another process may have the camera by now
         camera->close();
     }
 }

@@ -26,7 +26,7 @@ _PREAMBLE = """\
 """
 
 _EXPERT_NOTE = (
-    "Expert keys, seldom needed: their defaults are chosen for the device and the denoiser. To set one, uncomment it "
+    "Expert keys, rarely needed: their defaults are chosen for the device and the denoiser. To set one, uncomment it "
     "and the line of the table."
 )
 

@@ -217,7 +217,7 @@ def _send_broken(draw: random.Random, address: str, messages: int) -> int:
     good = [
         encode(message)
         for message in (
-            Heartbeat(node="stranger", status={"n": 1}),
+            Heartbeat(node="unknown", status={"n": 1}),
             Done(series="s", seq=1, ok=True, reason=""),
             Dropped("s", 0, 1, "why", "dropped"),
             Accepted(series="s", seq=1, of="snapshot"),

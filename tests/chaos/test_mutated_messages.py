@@ -27,7 +27,7 @@ from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire import Limits, Ping, Pong, decode, encode
 from tests.e2e.kit import RunningRig, assert_accounted_for, free_ports, wait_for
-from tests.e2e.test_encrypted import keys, strangers
+from tests.e2e.test_encrypted import keys, unknown_peers
 from tests.hostile_messages import good_frames
 from tests.transport.peers import hello, until
 from tests.wire_samples import samples
@@ -177,14 +177,14 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
             wait_until_counted(rig, sink, refused + Counter(subscription=n))
         refused["subscription"] = n
         if encrypted:
-            with strangers(rig) as (sender, listener):
+            with unknown_peers(rig) as (sender, listener):
                 for _, frames in zip(range(n), mutated(5), strict=False):
                     with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
                         sender.send_multipart(frames or [b""], zmq.NOBLOCK)
                 wait_for(lambda: counted(sink).get("handshake"), "the unknown peers are refused")
                 assert not listener.poll(0), "the taps sent nothing to an unknown peer"
         wait_until_counted(rig, acquire, besieged)
-        assert without_strangers(counted(acquire)) == besieged
+        assert without_unknown_peers(counted(acquire)) == besieged
         after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
         rig.process.terminate()
         summary = rig.finish(timeout_s=120.0)
@@ -193,7 +193,7 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
         assert after[name][1] < before[name][1] + (32 << 20), f"{name} grew"
     ledger = assert_accounted_for(summary)
     assert set(ledger["dropped"]) <= {"queue_full"}
-    assert without_strangers(summary["wire_errors"]) == refused
+    assert without_unknown_peers(summary["wire_errors"]) == refused
     assert summary["restarts"] == 0
     if n > 1000:
         # The log names the cause but cannot be flooded.
@@ -218,10 +218,10 @@ def wait_until_counted(rig: RunningRig, port: int, expected: Counter[str]) -> No
 
 def sum_of(reasons: Mapping[str, float]) -> float:
     """Return the total without messages that break no rule of the codec."""
-    return sum(without_strangers(reasons).values())
+    return sum(without_unknown_peers(reasons).values())
 
 
-def without_strangers(reasons: Mapping[str, float]) -> dict[str, float]:
+def without_unknown_peers(reasons: Mapping[str, float]) -> dict[str, float]:
     """Return the reasons that concern the content of a message."""
     return {reason: count for reason, count in reasons.items() if reason not in {"unexpected_kind", "handshake"}}
 

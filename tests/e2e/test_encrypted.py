@@ -34,7 +34,7 @@ def keys(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def strangers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+def unknown_peers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
     """Connect without encryption to every address of a rig: one sender, one listener."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 10_000, "receive_queue": 8}
@@ -58,7 +58,7 @@ def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path) -> None:
         for report in subscribe_status(rig.rig.network.taps, timeout_s=60.0, dress=own):
             if report.status.get("ledger.reconstructed", 0) >= 2:
                 break
-        with strangers(rig) as (sender, listener):
+        with unknown_peers(rig) as (sender, listener):
             for case in hostile_messages():
                 with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
                     sender.send_multipart(case.frames or [b""], zmq.NOBLOCK)

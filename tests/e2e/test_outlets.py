@@ -105,10 +105,10 @@ def test_hostile_messages_are_refused_and_counted(tmp_path: Path) -> None:
         rig.wait_for_count("reconstructed", 1)
         before = rig.nodes()
         for endpoint in (rig.rig.network.dispatch, rig.rig.network.results):
-            with Stranger(endpoint) as stranger:
+            with UnknownPeer(endpoint) as unknown:
                 for case in corpus:
-                    stranger.send(case.frames)
-                stranger.is_heard()
+                    unknown.send(case.frames)
+                unknown.is_heard()
         report = rig.wait_for_count("reconstructed", 0)
         rig.wait_for_count("reconstructed", int(report["ledger.reconstructed"]) + 3)
         assert {name: node.pid for name, node in rig.nodes().items()} == {
@@ -131,24 +131,24 @@ def test_vanishing_stranger_loses_nothing(tmp_path: Path) -> None:
     busy = {"camera": {"options": {"snapshot_rate_hz": 40.0}}, "reconstruct": {"iterations": 16}}
     with RunningRig(tmp_path, busy, "--snapshots", "40") as rig:
         rig.wait_for_count("reconstructed", 1)
-        with Stranger(rig.rig.network.dispatch) as stranger:
-            stranger.send([bytes(frame) for frame in encode(stranger.hello(credit=4))])
-            stranger.wait_for(b"snapshot")
+        with UnknownPeer(rig.rig.network.dispatch) as unknown:
+            unknown.send([bytes(frame) for frame in encode(unknown.hello(credit=4))])
+            unknown.wait_for(b"snapshot")
         ledger = assert_accounted_for(rig.finish())
         assert ledger["acquired"] == ledger["reconstructed"] == 40
         assert ledger["redelivered"] >= 1
 
 
-class Stranger:
+class UnknownPeer:
     """A foreign peer: a bare socket."""
 
     def __init__(self, endpoint: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, b"stranger@1")
+        self._socket.setsockopt(zmq.IDENTITY, b"unknown@1")
         self._socket.connect(endpoint)
 
-    def __enter__(self) -> Stranger:
+    def __enter__(self) -> UnknownPeer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -156,7 +156,7 @@ class Stranger:
 
     @staticmethod
     def hello(credit: int) -> Hello:
-        return Hello(node="stranger", kind_of_node="reconstruct", incarnation="1", credit=credit)
+        return Hello(node="unknown", kind_of_node="reconstruct", incarnation="1", credit=credit)
 
     def send(self, frames: list[bytes]) -> None:
         self._socket.send_multipart(frames)

@@ -88,13 +88,13 @@ def test_own_host_needs_no_entry(lab: Lab) -> None:
 
 
 def test_unknown_key_is_refused_and_both_sides_log_the_remedy(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    stranger = lab.keys("stranger", allowed=False)
-    dealer = lab.dealer(present(stranger, lab.server_key))
+    unknown = lab.keys("unknown", allowed=False)
+    dealer = lab.dealer(present(unknown, lab.server_key))
     assert lab.until(dealer, lambda: dealer.monitor.refused)
     assert not dealer.connected
     assert not lab.server.peers
     assert lab.curve.allow_list.refused > 0
-    assert f"sci-stream keys allow '{stranger.public.decode()}'" in caplog.text
+    assert f"sci-stream keys allow '{unknown.public.decode()}'" in caplog.text
     assert "this host's key is not allowed there" in caplog.text
     dealer.close()
 

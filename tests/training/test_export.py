@@ -149,7 +149,7 @@ def test_import_replaces_a_file_only_on_request(tmp_path: Path) -> None:
     source, path = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     zeros = FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
     save_ffdnet(zeros, source)
-    path.write_bytes(b"dear to somebody")
+    path.write_bytes(b"to be kept")
     with pytest.raises(ConfigError, match=r"exists.*--force"):
         import_weights(source, path)
     assert import_weights(source, path, force=True).variant is None

@@ -67,7 +67,7 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_folder_without_images_error_counts_files(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"rubbish")
+    (tmp_path / "a.png").write_bytes(b"not a file")
     with pytest.raises(ConfigError, match=r"contains no usable image.*1 files, 1 unreadable, 0 too small"):
         load_images(tmp_path, least_px=8)
 

@@ -181,7 +181,7 @@ def test_resume_needs_a_run(go: Train, tmp_path: Path, small: TrainingSettings) 
         go(tmp_path / "run", small, steps=3, resume=True)
 
 
-@pytest.mark.parametrize("content", [b"", b"rubbish", None])
+@pytest.mark.parametrize("content", [b"", b"not a file", None])
 def test_damaged_checkpoint_is_refused(
     go: Train, tmp_path: Path, small: TrainingSettings, content: bytes | None
 ) -> None:

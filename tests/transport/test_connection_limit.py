@@ -23,11 +23,11 @@ from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire import Heartbeat, Limits, decode
 from tests.transport.peers import hello, until
 
-_STRANGERS = 150
+_UNKNOWN = 150
 
 
 @contextlib.contextmanager
-def strangers(endpoint: str, n: int) -> Iterator[list[socket.socket]]:
+def unknown_peers(endpoint: str, n: int) -> Iterator[list[socket.socket]]:
     """Open TCP connections that send nothing."""
     host, port = endpoint.removeprefix("tcp://").split(":")
     with contextlib.ExitStack() as stack:
@@ -116,9 +116,9 @@ def test_silent_connections_are_closed_and_the_known_peer_stays(
     endpoint = free_endpoint()
     with contextlib.closing(_Address(kind, context, endpoint)) as address:
         until(address.reaches_peer, address.turn, 60.0)
-        with strangers(endpoint, _STRANGERS) as connections:
+        with unknown_peers(endpoint, _UNKNOWN) as connections:
             until(lambda: still_open(connections) <= 64, address.turn, 60.0)
-            assert address.wire_errors["connections"] >= _STRANGERS - 64
+            assert address.wire_errors["connections"] >= _UNKNOWN - 64
             until(address.reaches_peer, address.turn, 60.0)
             monkeypatch.setattr(connection_limit, "_PATIENCE_S", 0.5)
             until(lambda: still_open(connections) == 0, address.turn, 60.0)

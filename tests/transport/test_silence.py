@@ -121,19 +121,19 @@ def test_paused_node_keeps_its_peers(bench: Bench) -> None:
 
 
 def test_pause_is_longer_than_a_heartbeat() -> None:
-    standstill = PauseDetector(heartbeat_s=1.0)
-    assert [standstill.lasted_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
+    pauses = PauseDetector(heartbeat_s=1.0)
+    assert [pauses.lasted_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
 
 
 def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq.Context) -> None:
-    stranger = context.socket(zmq.DEALER)
-    stranger.setsockopt(zmq.IDENTITY, b"left over")
-    stranger.connect(bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT))
-    stranger.send_multipart(encode(hello(credit=2)))
+    unknown = context.socket(zmq.DEALER)
+    unknown.setsockopt(zmq.IDENTITY, b"left over")
+    unknown.connect(bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+    unknown.send_multipart(encode(hello(credit=2)))
     before = dict(bench.server.peers)
     until(lambda: bench.server.wire_errors["identity"], bench.turn)
     assert set(bench.server.peers) == set(before)
-    stranger.close(linger=0)
+    unknown.close(linger=0)
 
 
 def test_tcp_activity_counts_bytes_where_known() -> None:

@@ -136,8 +136,8 @@ def _without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor
     ],
 )
 def test_unknown_layout_is_refused_with_file_and_reason(tmp_path: Path, content: object, said: str) -> None:
-    path = _write(content, tmp_path / "stranger.pth")
-    with pytest.raises(WeightsError, match=rf"stranger\.pth.*{said}"):
+    path = _write(content, tmp_path / "unknown.pth")
+    with pytest.raises(WeightsError, match=rf"unknown\.pth.*{said}"):
         load_ffdnet(path)
 
 
@@ -152,7 +152,7 @@ def test_checkpoint_that_needs_code_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["noise.pth", "noise.safetensors", "noise"])
-@pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"no weights at all" * 20, b"rubbish"])
+@pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"no weights at all" * 20, b"not a file"])
 def test_random_bytes_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
