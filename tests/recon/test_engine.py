@@ -18,7 +18,7 @@ from sci_stream.optics.displacement import Displacement
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet

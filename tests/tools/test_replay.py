@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,9 +115,14 @@ class Live:
 SECTION = ReconstructSection(denoiser="tv", iterations=8, sigma_first=0.3, sigma_last=0.02)
 
 
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, calibration: Calibration) -> Path:
+    return Live(calibration, SECTION).record(tmp_path_factory.mktemp("live") / "run.h5")
+
+
 @pytest.fixture
-def recorded(tmp_path: Path, calibration: Calibration) -> Path:
-    return Live(calibration, SECTION).record(tmp_path / "run.h5")
+def recorded(tmp_path: Path, live: Path) -> Path:
+    return Path(shutil.copy(live, tmp_path / "run.h5"))
 
 
 def quality_db(path: Path, seqs: tuple[int, ...] = tuple(range(6))) -> float:

@@ -26,7 +26,6 @@ from sci_stream.recon.denoisers.external import (
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.identity import IdentityDenoiser
 from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights, variant_of
@@ -39,6 +38,20 @@ Weights = Path | FfdnetWeights | None
 
 def _make_tv(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
     return TvDenoiser()
+
+
+class IdentityDenoiser:
+    """No prior, to measure everything else: returns a copy of its input for any σ."""
+
+    name = "identity"
+
+    def graph_key(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
+        """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
+        return self.name
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:  # noqa: ARG002 - the port's signature
+        """Return a clone of ``x``."""
+        return x.clone()
 
 
 def _make_identity(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sci_stream.optics.forward import adjoint, forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, cold_start, gap
-from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.metrics import psnr
 

@@ -32,7 +32,7 @@ from sci_stream.recon.backend.cuda_graph import (
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights

@@ -11,8 +11,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.identity import IdentityDenoiser
-from sci_stream.recon.denoisers.registry import denoiser_spec, make_denoiser
+from sci_stream.recon.denoisers.registry import IdentityDenoiser, denoiser_spec, make_denoiser
 from sci_stream.recon.denoisers.sequence import SequenceDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights

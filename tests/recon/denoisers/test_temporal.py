@@ -15,7 +15,7 @@ from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaS
 from sci_stream.recon.backend.cuda_graph import CudaGraphStep, Graphs, Replay
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.temporal import (
     FrameDenoiser,
     TemporalDctDenoiser,

@@ -13,7 +13,7 @@ import torch
 
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.denoisers.identity import IdentityDenoiser
+from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Budget, Engine, default_settings
 
