@@ -255,6 +255,8 @@ gentl::Handle Interface::open_device(const std::string& id, int32_t access_flags
     if (access_flags < gentl::DEVICE_ACCESS_READONLY || access_flags > gentl::DEVICE_ACCESS_EXCLUSIVE) {
         throw Error(gentl::GC_ERR_INVALID_PARAMETER, format("%d is no way to open a device", access_flags));
     }
+    // Some programs (Aravis) list devices through one interface and open them through another, never updated one.
+    update();
     const auto device = std::make_shared<Device>(listed(id), weak_from_this(), access_flags);
     device->connect();
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -180,6 +180,9 @@ def _print_found(found: Sequence[Found]) -> None:
                 count += 1
             if not interface.cameras:
                 table.add_row(escape(label), escape(interface.name), "no camera")
+    for each in found:
+        if not each.producers:
+            table.add_row(escape(each.driver), "no hardware", "", f'[camera] driver = "{escape(each.driver)}"')
     console = table_console()
     console.print(table)
     console.print(f"{count} camera{'' if count == 1 else 's'}", highlight=False)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Cameras found by one driver."""
+    """Cameras found by one driver; no producers for a driver without hardware."""
 
     driver: str
     producers: Sequence[FoundProducer]
@@ -54,10 +54,22 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
             log.warning("%s", error)
             continue
         if isinstance(loaded, CameraFinder):
-            found.append(Found(name, loaded.find(places)))
+            found.append(Found(name, _producers(name, loaded, places, required=bool(driver or places))))
         elif driver:
             raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Name its camera in the rig file.")
+        elif not places:
+            found.append(Found(name, ()))
     return found
+
+
+def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, required: bool) -> Sequence[FoundProducer]:
+    """Search with a driver; where nobody asked for it, its failure is part of the result."""
+    try:
+        return finder.find(places)
+    except (CameraError, ConfigError) as error:
+        if required:
+            raise
+        return [FoundProducer("", name, "", "", (), str(error))]
 
 
 def choose(wanted: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:

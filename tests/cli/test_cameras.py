@@ -78,12 +78,15 @@ def test_cameras_json_has_producers_interfaces_and_cameras(cameras: Cameras, pro
     assert [camera["serial"] for camera in interface["cameras"]] == ["0", "1", "2"]
 
 
-def test_cameras_without_producer_names_where_to_set_one(cameras: Cameras) -> None:
+def test_cameras_without_producer_lists_other_drivers_and_names_where_to_set_one(cameras: Cameras) -> None:
     pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
-    done = cameras()
-    assert done.returncode == 2
-    assert "error: No GenTL producer is known" in done.stderr
-    assert "GENICAM_GENTL64_PATH" in done.stderr
+    done = cameras(COLUMNS="400")
+    assert done.returncode == 0, done.stderr
+    for words in ('driver = "simulated"', 'driver = "replay"', "No GenTL producer is known", "GENICAM_GENTL64_PATH"):
+        assert words in done.stdout
+    required = cameras("list", "--driver", "harvesters")
+    assert required.returncode == 2
+    assert "error: No GenTL producer is known" in required.stderr
 
 
 def test_broken_producer_is_listed_with_the_others(cameras: Cameras, producer: Path, tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from sci_stream_drivers.harvesters.frame_ids import RestartDetector
 from sci_stream_drivers.harvesters.library import library, words
 from sci_stream_drivers.harvesters.node_map import settings
 from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions
-from sci_stream_drivers.harvesters.producers import open_system, producer_files
+from sci_stream_drivers.harvesters.producers import producer_files, usable_producers
 from sci_stream_drivers.harvesters.session import Session
 from sci_stream_drivers.harvesters.stream import Grabbed, Image, Stream
+from sci_stream_drivers.harvesters.transport_advice import warn_about_transport
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +107,13 @@ class HarvestersCamera:
         # A camera that is garbage-collected without close() would remain in use until the process ends.
         self._let_go = weakref.finalize(self, session.close)
         try:
+            for setting in self._options.interface_features:
+                apply(session.interface_node_map, setting, f"The interface of {session.name}")
             clock = configure(session.node_map, self._options, session.name)
+            for setting in self._options.stream_features:
+                apply(session.stream_node_map, setting, f"The data stream of {session.name}")
             self._capabilities, self._image = describe(session, self._options, clock)
+            warn_about_transport(session, self._options.buffers)
         except library().transport_errors as error:
             self._let_go()
             raise CameraError(f"The camera {session.name} failed during configuration", got=words(error)) from None
@@ -155,13 +161,7 @@ class HarvestersCamera:
 
     def _checked_files(self) -> list[Path]:
         library()
-        files = producer_files(self._options.cti)
-        for path in files:
-            # Harvesters swallows the reason why a producer cannot be opened and shows an empty list of cameras; opening
-            # it first gives the error.
-            with open_system(path):
-                pass
-        return files
+        return usable_producers(producer_files(self._options.cti), self._options.selector.producer)
 
     def calibration(self) -> Calibration | None:
         """Return None: a camera has no knowledge of the masks in front of it."""

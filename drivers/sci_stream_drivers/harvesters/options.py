@@ -27,6 +27,12 @@ class Selector(_Table):
     id: str | None = Field(
         default=None, min_length=1, description="Identifier that the producer gives the camera; unique within it."
     )
+    producer: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File name of the producer to use, for a camera that several producers find.",
+        examples=["vendor.cti"],
+    )
 
     @property
     def given(self) -> dict[str, str]:
@@ -109,6 +115,16 @@ class HarvestersOptions(_Table):
         default_factory=list,
         description="Settings and commands to apply next, in this order: ['Name', value], ['Command'], or "
         "{ feature = 'Name', value = …, optional = true }.",
+    )
+    interface_features: list[FeatureSetting] = Field(
+        default_factory=list,
+        description="Settings of the producer's interface (network card, grabber), applied before those of the camera; "
+        "written as in features.",
+    )
+    stream_features: list[FeatureSetting] = Field(
+        default_factory=list,
+        description="Settings of the producer's data stream, applied last: packet resend, buffer handling, "
+        "transfer size; written as in features.",
     )
     trigger: TriggerOptions | None = Field(
         default=None,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream_drivers.harvesters.library import library, words
+
+log = logging.getLogger(__name__)
 
 # Set by the installers of producers: folders, separated by ``os.pathsep`` (GenTL standard, 3.1).
 VARIABLE = "GENICAM_GENTL64_PATH"
@@ -141,3 +144,43 @@ def open_system(path: Path) -> Iterator[Any]:
             system.close()
     finally:
         producer.close()
+
+
+def usable_producers(files: Sequence[Path], name: str | None = None) -> list[Path]:
+    """Return the producers that start; one that does not, such as a frame grabber's without its card, is skipped.
+
+    Parameters
+    ----------
+    files
+        Their files.
+    name
+        Use only producers of this file name.
+
+    Raises
+    ------
+    ConfigError
+        If none has that name.
+    CameraError
+        If none starts.
+    """
+    named = [path for path in files if name is None or name in (path.name, str(path))]
+    if not named:
+        raise ConfigError(
+            "No producer has the name of selector.producer",
+            expected=f"one of {', '.join(path.name for path in files)}",
+            got=name,
+        )
+    usable: list[Path] = []
+    failed: list[CameraError] = []
+    for path in named:
+        try:
+            # Harvesters swallows the reason why a producer cannot be opened and shows an empty list of cameras.
+            with open_system(path):
+                usable.append(path)
+        except CameraError as error:
+            failed.append(error)
+    if not usable:
+        raise failed[0]
+    for error in failed:
+        log.warning("Skipped a GenTL producer: %s", error)
+    return usable

@@ -31,6 +31,11 @@ def access_of(info: Any) -> str:
     return _ACCESS.get(attribute(info, "access_status", 0), "unknown")
 
 
+def _producer_of(info: Any) -> str:
+    """Return the file name of the producer that found a camera."""
+    return Path(str(attribute(info.parent.parent, "path_name", "") or "an unnamed producer")).name
+
+
 def describe(info: Any) -> str:
     """Return a line that identifies a camera."""
     name = text_of(info, "user_defined_name")
@@ -39,6 +44,7 @@ def describe(info: Any) -> str:
         f"serial {text_of(info, 'serial')!r}",
         f"named {name!r}" if name else "",
         f"id {text_of(info, 'id')!r}",
+        f"through {_producer_of(info)}",
         access_of(info),
     ]
     return ", ".join(part for part in parts if part)
@@ -63,7 +69,11 @@ def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) 
             got=f"none from {', '.join(path.name for path in producers)}",
             hint="Check that it is connected, powered and reachable, and that the vendor's viewer finds it.",
         )
-    fitting = [info for info in found if all(text_of(info, key) == value for key, value in selector.given.items())]
+    fitting = [
+        info
+        for info in found
+        if all(text_of(info, key) == value for key, value in selector.given.items() if key in _ATTRIBUTES)
+    ]
     if len(fitting) == 1:
         return fitting[0]
     listed = "Found:" + "".join(f"\n  {describe(info)}" for info in fitting or found)
@@ -71,5 +81,6 @@ def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) 
         raise CameraError(f"No camera matches the selector {wanted}", hint=f"{listed}\nSelect one of these.")
     fit = f"match the selector {wanted}" if wanted else "are found and none is selected"
     raise ConfigError(
-        f"{len(fitting)} cameras {fit}", hint=f'{listed}\nName one: selector = {{ serial = "…" }}, or by its id.'
+        f"{len(fitting)} cameras {fit}",
+        hint=f'{listed}\nName one: selector = {{ serial = "…" }}, by its id, or by its producer.',
     )

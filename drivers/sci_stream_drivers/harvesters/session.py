@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sci_stream.errors import CameraError
-from sci_stream_drivers.harvesters.library import QUIET, library, words
+from sci_stream.errors import CameraError, ConfigError
+from sci_stream_drivers.harvesters.library import QUIET, attribute, library, words
 from sci_stream_drivers.harvesters.options import Selector
 from sci_stream_drivers.harvesters.selection import access_of, describe, select, text_of
 
@@ -57,6 +57,7 @@ class Session:
             self.vendor, self.model, self.serial = (text_of(info, key) for key in ("vendor", "model", "serial"))
             self.name = f"{self.vendor} {self.model} {self.serial}".strip()
             interface = info.parent
+            self.producer = Path(str(attribute(interface.parent, "path_name", "") or "")).name
             self._chain = [interface, interface.parent, interface.parent.parent]
             self.acquirer = self._opened(info)
         except BaseException:
@@ -67,6 +68,24 @@ class Session:
     def node_map(self) -> Any:
         """The camera's features."""
         return self.acquirer.remote_device.node_map
+
+    @property
+    def interface_node_map(self) -> Any:
+        """The features of the producer's interface."""
+        return self._of_module(self.acquirer.interface, "interface")
+
+    @property
+    def stream_node_map(self) -> Any:
+        """The features of the producer's data stream."""
+        return self._of_module(self.acquirer.data_streams[0], "data stream")
+
+    def _of_module(self, module: Any, what: str) -> Any:
+        found = attribute(module, "node_map")
+        if found is None:
+            raise ConfigError(
+                f"The producer of {self.name} has no features of its {what}", hint="Remove their settings."
+            )
+        return found
 
     @property
     def transport(self) -> str:

@@ -171,6 +171,14 @@ def test_invalid_arguments_have_their_own_errors(producer: Producer, interface: 
     assert producer("IFOpenDevice", interface, b"SciSim_SIM0001", 4, None) == INVALID_PARAMETER
 
 
+def test_camera_opens_through_an_interface_that_listed_none(producer: Producer) -> None:
+    """Aravis lists the cameras through one interface, closes it, and opens a camera through another."""
+    system = producer.handle("TLOpen")
+    interface = producer.handle("TLOpenInterface", system, b"SciSimInterface")
+    device = producer.handle("IFOpenDevice", interface, b"SciSim_SIM0001", 4)
+    assert producer("DevClose", device) == 0
+
+
 def test_size_of_a_result_can_be_queried_first(producer: Producer, interface: ctypes.c_void_p) -> None:
     size, kind = ctypes.c_size_t(), ctypes.c_int32()
     what = (interface, b"SciSim_SIM0001", 7, ctypes.byref(kind))  # DEVICE_INFO_SERIAL_NUMBER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.harvesters.formats import FORMATS
 
-from sci_stream.errors import CameraError, CameraLost
+from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
@@ -311,6 +312,20 @@ def test_saved_state_with_selectors_is_restored(make: MakeHarvestersCamera) -> N
     camera = make(["OffsetX", 32], ["Gain", 3.0], trigger={"source": "Line1", "output_line": "Line2"})
     saved = camera.inspect().options
     assert HarvestersCamera(HarvestersOptions.model_validate(saved)).inspect().options == saved
+
+
+def test_features_of_the_interface_are_set(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        make(interface_features=[["DeviceUpdateList"], ["DeviceSelector", 1]]).open()
+    assert "The interface of sci_stream SciSim SIM0001: DeviceSelector = 1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("where", "named"), [("interface_features", "The interface of"), ("stream_features", "The data stream of")]
+)
+def test_unknown_feature_of_a_module_error_names_the_module(make: MakeHarvestersCamera, where: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{named} .* has no feature NoSuchFeature"):
+        make(**{where: [["NoSuchFeature", 1]]}).open()
 
 
 # --- long runs

@@ -6,9 +6,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sci_stream_drivers.harvesters.producers import VARIABLE, check_producer, open_system, producer_files
+from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
+from sci_stream_drivers.harvesters.producers import (
+    VARIABLE,
+    check_producer,
+    open_system,
+    producer_files,
+    usable_producers,
+)
 
 from sci_stream.errors import CameraError, ConfigError
+from tests.drivers.harvesters.kit import wheel_options
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +91,44 @@ def test_producer_in_use_in_this_process_error_says_so(producer: Path) -> None:
             pass
     with open_system(producer) as system:
         assert system.is_open()
+
+
+def test_unusable_producer_is_skipped_with_a_warning(
+    producer: Path, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"{folder}:{producer.parent}")
+    options = {**wheel_options(producer), "cti": []}
+    camera = HarvestersCamera(HarvestersOptions.model_validate(options))
+    try:
+        assert camera.open().serial == "1"
+    finally:
+        camera.close()
+    assert "Skipped a GenTL producer" in caplog.text
+    assert "a.cti cannot be loaded" in caplog.text
+
+
+def test_only_unusable_producers_are_an_error(folder: Path) -> None:
+    with pytest.raises(CameraError, match=r"a\.cti cannot be loaded"):
+        usable_producers([folder / "a.cti", folder / "b.cti"])
+
+
+def test_camera_of_two_producers_is_chosen_by_producer(producer: Path, gentl_producer: Path, tmp_path: Path) -> None:
+    # A copy finds the same cameras as the original.
+    copy = Path(shutil.copy(gentl_producer, tmp_path / "copy.cti"))
+    both = {"cti": [str(gentl_producer), str(copy)], "selector": {"serial": "SIM0001"}}
+    ambiguous = HarvestersCamera(HarvestersOptions.model_validate(both))
+    with pytest.raises(ConfigError, match=r"2 cameras match") as caught:
+        ambiguous.open()
+    ambiguous.close()
+    assert "through copy.cti" in str(caught.value)
+    chosen = {**both, "selector": {"serial": "SIM0001", "producer": "copy.cti"}}
+    camera = HarvestersCamera(HarvestersOptions.model_validate(chosen))
+    try:
+        assert camera.open().serial == "SIM0001"
+    finally:
+        camera.close()
+
+
+def test_unknown_producer_of_the_selector_lists_the_known(producer: Path) -> None:
+    with pytest.raises(ConfigError, match=r"expected one of viky\.cti; got other\.cti"):
+        usable_producers([producer], "other.cti")
