@@ -63,7 +63,7 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
 
 
 def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, required: bool) -> Sequence[FoundProducer]:
-    """Search with a driver; where nobody asked for it, its failure is part of the result."""
+    """Search with a driver; where it was not asked for, its failure is part of the result."""
     try:
         return finder.find(places)
     except (CameraError, ConfigError) as error:

@@ -181,6 +181,6 @@ def usable_producers(files: Sequence[Path], name: str | None = None) -> list[Pat
             failed.append(error)
     if not usable:
         raise failed[0]
-    for error in failed:
-        log.warning("Skipped a GenTL producer: %s", error)
+    for problem in failed:
+        log.warning("Skipped a GenTL producer: %s", problem)
     return usable
