@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -52,7 +53,7 @@ class SnapshotEncoder:
 
         Returns
         -------
-        The codec as browsers name it, such as ``"avc1.64001f"``, and one Annex B access unit per frame.
+        The codec as browsers name it, such as ``"avc1.42c01f"``, and one Annex B access unit per frame.
         """
         frames = _even(frames)
         fps = float(np.clip(len(frames) / interval_s, 1.0, 1000.0))
@@ -61,8 +62,9 @@ class SnapshotEncoder:
             self._context, self._made_for, self._fps = self._make(frames.shape, fps), frames.shape, fps
         units: list[bytes] = []
         for index, image in enumerate(frames):
-            frame = self._av.VideoFrame.from_ndarray(image, format="gray" if image.ndim == 2 else "rgb24")
-            frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
+            # OpenCV converts in half of FFmpeg's time; its matrix is that of BT.601, which the stream says.
+            rgb = cv2.cvtColor(image, cv2.COLOR_GRAY2RGB) if image.ndim == 2 else image
+            frame = self._av.VideoFrame.from_ndarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), format="yuv420p")
             frame.pts, self._pts = self._pts, self._pts + 1
             if index == 0:
                 frame.pict_type = self._av.video.frame.PictureType.I
@@ -79,12 +81,12 @@ class SnapshotEncoder:
         context.thread_count = 1
         kbit = max(1, round(self._bits_per_s / 1000))
         context.options = {
-            "preset": "superfast",
+            "preset": "ultrafast",  # half the time of superfast, for a third more bits
             "tune": "zerolatency",  # no look-ahead: every frame leaves the encoder at once
             "crf": str(_CRF),
             "forced-idr": "1",
             "x264-params": f"keyint=infinite:scenecut=0:repeat-headers=1:vbv-maxrate={kbit}"
-            f":vbv-bufsize={round(kbit * _BUFFER_S)}:colorprim=bt709:transfer=bt709:colormatrix=bt709:range=tv",
+            f":vbv-bufsize={round(kbit * _BUFFER_S)}:colorprim=bt709:transfer=bt709:colormatrix=smpte170m:range=tv",
         }
         context.open()
         return context

@@ -81,7 +81,7 @@ function when({ from, to, acknowledged }) {
 }
 
 function show() {
-  const urgent = alarms.filter((alarm) => alarm.to === null && !alarm.acknowledged);
+  const urgent = alarms.filter((alarm) => alarm.to === null && !alarm.acknowledged).sort((a, b) => (b.kind === "bad") - (a.kind === "bad"));
   list("alerts", urgent, when);
   list("alarms", alarms, when);
   [...el("alarms").children].forEach((node, i) => node.classList.toggle("over", alarms[i].to !== null));

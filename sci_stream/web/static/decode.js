@@ -1,7 +1,7 @@
 // Messages into pictures: JPEG everywhere, H.264 where the browser has WebCodecs (a secure context: https or this machine).
 
 const MESSAGE_VERSION = 2;
-const PROBE = "avc1.640028";  // High profile, level 4.0: what the sink node encodes up to 1920×1080
+const PROBE = "avc1.42c028";  // constrained baseline, level 4.0: what the sink node encodes up to 1920×1080
 
 let codec = "jpeg";
 let decoder = null, configured = "", decoded = [], failure = null;

@@ -123,6 +123,5 @@ export function start() {
     action();
   });
   el("to-live").addEventListener("click", toLive);
-  setInterval(() => (document.hidden ? null : poll()), POLL_MS);
-  poll();
+  setInterval(() => { if (state.connected && !document.hidden) poll(); }, POLL_MS);
 }
