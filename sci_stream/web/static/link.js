@@ -13,7 +13,7 @@ export function connect({ picture, status, changed }) {
   const socket = new WebSocket(`${scheme}://${location.host}/live?codec=${codec}`);
   socket.binaryType = "arraybuffer";
   socket.onopen = () => {
-    Object.assign(state, { connected: true, everConnected: true, connectedMs: performance.now(), heardMs: performance.now(), refused: "" });
+    Object.assign(state, { connected: true, everConnected: true, connectedMs: performance.now(), heardMs: performance.now() });
     changed(true);
   };
   socket.onclose = (event) => {
@@ -37,7 +37,7 @@ async function take(socket, data, { picture, status }) {
   if (typeof data === "string") {
     const message = JSON.parse(data);
     report = message.status ?? merged(report, message.changes);
-    state.retries = 0;
+    Object.assign(state, { retries: 0, refused: "" });  // an open connection may still be refused
     status({ now_ns: message.now_ns, status: report });
     return;
   }
