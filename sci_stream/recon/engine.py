@@ -38,6 +38,7 @@ from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
 from sci_stream.recon.factory import SOLVERS, make_rule, make_solver, solver_step
+from sci_stream.recon.fused_gap import fused_gap
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, call_directly, gentle
 from sci_stream.recon.mask_stack import MaskStack
@@ -146,7 +147,6 @@ class Engine:
         }
         small = calibration.phi.size <= MOST_PIXELS
         self._call = call_directly if self._graphs is None or not small else self._graphs.call
-        self._whole = make_solver(settings) if self._is_one_graph() else None
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
@@ -155,6 +155,13 @@ class Engine:
         self._start_s = 0.0
         with within_memory(calibration, device):
             self._masks = MaskStack(calibration, device, in_place=self._graphs is not None)
+        self._fused_fault = ""
+        self._whole = make_solver(settings) if self._is_one_graph() else None
+        if self._whole is not None and settings.solver == "gap":
+            relaxation = settings.relaxation if settings.accelerate else 0.0
+            shape = self._masks.phi.shape
+            fused, self._fused_fault = fused_gap(denoiser, self._priors, shape, relaxation, device)
+            self._whole = fused or self._whole
         self._solving = False
         self._displacement: Displacement | None = None
 
@@ -201,7 +208,7 @@ class Engine:
     @property
     def fault(self) -> str:
         """Why the engine runs below full speed; empty if it does not."""
-        faults = ("" if self._graphs is None else self._graphs.fault, projection_fault(self.device))
+        faults = ("" if self._graphs is None else self._graphs.fault, projection_fault(self.device), self._fused_fault)
         return "; ".join(filter(None, faults))
 
     @property

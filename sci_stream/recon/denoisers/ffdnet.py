@@ -26,8 +26,8 @@ from sci_stream.recon.denoisers.weights import FfdnetWeights
 # Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012).
 _ERROR_PER_SIGMA = 0.02
 
-# Level up to which networks are trained, FFDNet's paper, Section IV.
-_MOST_TRAINED = 75 / 255
+MOST_TRAINED = 75 / 255
+"""Level up to which networks are trained, FFDNet's paper, Section IV."""
 
 _PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.5))
 # Brightness beyond which the network's input is clipped in 16 bits.
@@ -38,16 +38,18 @@ _INPUT_LIMIT = 16.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Network:
+class Network:
     """The convolutions on the device, with the channels and the dtype that they take.
 
-    ``limit``: brightness beyond which the input is clipped; ``trials``: the ways that were tried to run them.
+    ``limit``: brightness beyond which the input is clipped; ``gives_noise`` as in `FfdnetWeights`; ``trials``: the ways
+    that were tried to run them.
     """
 
     stack: Stack
     channels: int
     dtype: torch.dtype
     limit: float = math.inf
+    gives_noise: bool = False
     trials: tuple[StackTrial, ...] = ()
 
 
@@ -88,7 +90,6 @@ class FfdnetDenoiser:
         pixels_per_chunk: int | None = None,
     ) -> None:
         self.name = name
-        self._gives_noise = weights.gives_noise
         prepare_libraries(device)
         self._pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
         self._frame_pixels = 0
@@ -135,11 +136,23 @@ class FfdnetDenoiser:
         return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
 
     @property
+    def network_at_all_levels(self) -> Network | None:
+        """The network, if it is one and the same at all levels of σ."""
+        if self._half is self._full or math.isinf(self.half_from_sigma):
+            return self._full
+        return self._half if self.half_from_sigma <= 0.0 else None
+
+    @property
+    def pixels_per_chunk(self) -> int:
+        """Pixels that go through the network at once."""
+        return self._pixels_per_chunk
+
+    @property
     def stack_trials(self) -> tuple[StackTrial, ...]:
         """The ways in which the convolutions in 16 bits were tried on a GPU, the fastest first, which is in use."""
         return self._half.trials
 
-    def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: _Network) -> torch.Tensor:
+    def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
         height, width = x.shape[-2:]
         frames = _padded_to_even(x.unsqueeze(1))
         if math.isfinite(network.limit):
@@ -148,7 +161,7 @@ class FfdnetDenoiser:
             frames,
             sigma,
             network.stack,
-            gives_noise=self._gives_noise,
+            gives_noise=network.gives_noise,
             channels=network.channels,
             dtype=network.dtype,
         )
@@ -206,14 +219,14 @@ def run_network(
     return F.pixel_shuffle(image - h if gives_noise else h, 2)
 
 
-def _full_network(weights: FfdnetWeights, device: torch.device) -> _Network:
+def _full_network(weights: FfdnetWeights, device: torch.device) -> Network:
     # Channels last is the layout in which convolution libraries run without reordering.
     kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in weights.kernels]
     biases = [bias.to(device) for bias in weights.biases]
-    return _Network(in_layers(kernels, biases), kernels[0].shape[1], torch.float32)
+    return Network(in_layers(kernels, biases), kernels[0].shape[1], torch.float32, gives_noise=weights.gives_noise)
 
 
-def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> _Network:
+def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> Network:
     """Round the weights. On a CPU the layers that the image itself passes, 3 % of the work, stay in float32.
 
     These are the first one, and the last one if it gives the image. On a GPU they would cost far more, and float16 has
@@ -228,7 +241,7 @@ def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dty
             [bias.to(device) for _, bias in layers],
         )
         stack, trials = fastest_stack(there, ways_to_try())
-        return _Network(stack, there.kernels[0].shape[1], dtype, limit, trials)
+        return Network(stack, there.kernels[0].shape[1], dtype, limit, weights.gives_noise, trials)
     if len(kernels) > 1:
         # Scaled as the rounded layer was, so that what follows it fits.
         ends = (0, -1) if not weights.gives_noise else (0,)
@@ -237,7 +250,7 @@ def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dty
             kernels[end], biases[end] = (value.float() for value in exact[end])
     kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in kernels]
     stack = in_layers(kernels, [bias.to(device) for bias in biases], convolve_mixed)
-    return _Network(stack, kernels[0].shape[1], kernels[0].dtype, limit)
+    return Network(stack, kernels[0].shape[1], kernels[0].dtype, limit, weights.gives_noise)
 
 
 def _test_picture(size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -254,7 +267,7 @@ def _map_of(level: torch.Tensor, n_images: int) -> torch.Tensor:
     if not level.ndim:
         return level
     planes = level.reshape(-1, 1, *level.shape[-2:])
-    halved = F.avg_pool2d(_padded_to_even(planes), 2).clamp_max_(_MOST_TRAINED)
+    halved = F.avg_pool2d(_padded_to_even(planes), 2).clamp_max_(MOST_TRAINED)
     each = n_images // len(halved)
     return halved.expand(each, -1, -1, -1) if len(halved) == 1 else halved.repeat_interleave(each, 0)
 

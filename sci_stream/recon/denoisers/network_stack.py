@@ -113,7 +113,8 @@ def _tensorrt(layers: Layers) -> Stack:
 def _compile(layers: Layers, **how: Any) -> Stack:
     config: Any = importlib.import_module("torch._dynamo.config")
     config.recompile_limit = max(config.recompile_limit, _MOST_SHAPES)
-    compiled: Stack = torch.compile(_plain(layers), dynamic=False, fullgraph=True, **how)
+    # Not `fullgraph`: under `CaptureGuard` torch compiles nothing, and would raise instead of calling the function.
+    compiled: Stack = torch.compile(_plain(layers), dynamic=False, **how)
     return compiled
 
 

@@ -31,6 +31,15 @@ See research/schedule-research.md.
 _MIDDLE = 0.5
 
 
+class FramesToImages(NamedTuple):
+    """image = scale·(matrix @ frames) + offset, denoised at level·σ; (B, B) orthonormal, and (B,) each."""
+
+    matrix: torch.Tensor
+    scale: torch.Tensor
+    offset: torch.Tensor
+    level: torch.Tensor
+
+
 class FrameDenoiser:
     """D_σ on a whole video, all its frames as one batch.
 
@@ -50,6 +59,11 @@ class FrameDenoiser:
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
         return self._prior(x.flatten(0, -3), sigma).view(x.shape)
+
+    def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
+        """Return how the frames become images: as they are."""
+        one = torch.ones(n_frames, device=device)
+        return FramesToImages(torch.eye(n_frames, device=device), one, torch.zeros_like(one), one)
 
 
 class WholeVideoDenoiser:
@@ -107,6 +121,17 @@ class TemporalDctDenoiser:
         bands = [_Band(torch.tensor(rows), length**-0.5, 0.0, length**-0.25) for length, rows in means.items()]
         bands.append(_Band(torch.tensor(changes, dtype=torch.long), 1.0, _MIDDLE, 1.0))
         self._bands = [band._replace(rows=band.rows.to(device)) for band in bands if len(band.rows)]
+
+    def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
+        """Return how the frames become images, as one matrix of all groups."""
+        matrix = torch.zeros(n_frames, n_frames, device=device)
+        for frames, transform in self._groups:
+            matrix[frames, frames] = transform
+        scale, offset, level = (torch.ones(n_frames, device=device) for _ in range(3))
+        for band in self._bands:
+            for values, value in ((scale, band.scale), (offset, band.offset), (level, band.sigma)):
+                values[band.rows] = value
+        return FramesToImages(matrix, scale, offset, level)
 
     def graph_key(self, sigma: float) -> Hashable:
         """Return the prior's keys at all levels that are used."""
