@@ -67,7 +67,7 @@ def test_every_fault_is_documented_in_operation_manual() -> None:
 
 
 def test_unknown_fault_raises_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"sink killed.*random kills; got 'sink on fire'"):
+    with pytest.raises(ConfigError, match=r"sink killed.*kill rounds; got 'sink on fire'"):
         bench(["sink on fire"])
 
 
