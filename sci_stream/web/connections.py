@@ -54,6 +54,16 @@ class PageConnection(H11Protocol):
         elif self._deadline is None:
             self._deadline = self.loop.call_later(_REQUEST_S, self.transport.abort)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP. A request before it that is still being answered ends without its answer."""
+        with contextlib.suppress(h11.LocalProtocolError):  # its answer has begun
+            super().send_400_response(msg)
+        self.transport.close()
+        if self.cycle and not self.cycle.response_complete:
+            # Otherwise its answer, sent after this one, is an error with a traceback in the log.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._disarm()

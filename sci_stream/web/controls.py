@@ -9,7 +9,7 @@ import math
 from concurrent.futures import Future
 from typing import Protocol
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
@@ -166,10 +166,13 @@ async def _body(request: Request) -> JsonObject:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InputError("The request body must be JSON", expected="Content-Type: application/json")
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_BODY_BYTES:
-            raise InputError("The request body is too long", expected=f"at most {_MOST_BODY_BYTES} bytes")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MOST_BODY_BYTES:
+                raise InputError("The request body is too long", expected=f"at most {_MOST_BODY_BYTES} bytes")
+    except ClientDisconnect:
+        raise InputError("The request ended within its body") from None
     try:
         found = json.loads(body, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
         json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text

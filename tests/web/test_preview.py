@@ -438,3 +438,34 @@ def test_invalid_origin_is_refused_as_foreign(preview: WebPreview, request_line:
         connection.sendall(request_line)
         assert connection.recv(4096).startswith(b"HTTP/1.1 403")
     assert preview.refused["origin"] == 1
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        pytest.param(
+            b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="after a request"
+        ),
+        pytest.param(
+            b"POST /control/tone HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 9\r\n\r\n{",
+            id="within a body",
+        ),
+        pytest.param(
+            b"POST /control/tone HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+            id="instead of a chunk",
+        ),
+    ],
+)
+def test_request_that_ends_in_noise_leaves_no_traceback(
+    preview: WebPreview, caplog: pytest.LogCaptureFixture, requests: bytes
+) -> None:
+    port = urlsplit(preview.start()).port
+    for _ in range(5):
+        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), WAIT_S) as connection:
+            connection.sendall(requests)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
