@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import Any
+from typing import Any, cast
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from sci_stream.delivery.rate_limit import TokenBucket
@@ -59,10 +59,11 @@ class PageConnection(H11Protocol):
         with contextlib.suppress(h11.LocalProtocolError):  # its answer has begun
             super().send_400_response(msg)
         self.transport.close()
-        if self.cycle and not self.cycle.response_complete:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is not None and not cycle.response_complete:
             # Otherwise its answer, sent after this one, is an error with a traceback in the log.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
