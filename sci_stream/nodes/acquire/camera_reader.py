@@ -60,6 +60,10 @@ class Answer(NamedTuple):
     error: SciStreamError | None = None
 
 
+def _unchanged(captured: Captured) -> Captured:
+    return captured
+
+
 class CameraPump:
     """Run a `Camera` in its own thread and pass its frames to the loop of the acquire node.
 
@@ -69,6 +73,8 @@ class CameraPump:
     ----------
     wake
         Called when there is something new to `take`.
+    keep
+        Called in the camera thread with each frame before it counts as acquired; returns the frame to pass on.
     most
         Stop after this many frames; 0 for no limit.
     """
@@ -79,6 +85,7 @@ class CameraPump:
         ring: MemoryBudget,
         wake: Callable[[], None],
         *,
+        keep: Callable[[Captured], Captured] = _unchanged,
         most: int = 0,
         read_timeout_s: float = 0.2,
         backoff_s: tuple[float, float] = (0.1, 5.0),
@@ -86,6 +93,7 @@ class CameraPump:
         self._camera = camera
         self._ring = ring
         self._wake = wake
+        self._keep = keep
         self._most = most
         self._read_timeout_s = read_timeout_s
         self._backoff_s = backoff_s
@@ -100,8 +108,6 @@ class CameraPump:
         self._seq = 0
         self._epoch = 0
         self._patient = False
-        self.keep: Callable[[Captured], Captured] = lambda captured: captured
-        """Called in the camera thread with each frame, before it counts as acquired."""
         self._triggers = TriggerWatch()
         self.opened: Opened | None = None
         self.failure: BaseException | None = None
@@ -304,7 +310,7 @@ class CameraPump:
         self.chunks = frame.chunks
         # Without memory the frame still gets its number: the ledger must count it, and the camera cannot wait.
         kept = self._ring.take(frame_bytes(frame))
-        self._captured.append(self.keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
+        self._captured.append(self._keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
         self._seq += 1
         self._wake()
 

@@ -102,11 +102,11 @@ class AcquireNode:
             camera,
             self._ring,
             self._wakeup.wake,
+            keep=self._keep,
             most=snapshots,
             read_timeout_s=rig.camera.read_timeout_s,
             backoff_s=(rig.camera.reconnect_first_s, rig.camera.reconnect_max_s),
         )
-        self._pump.keep = self._keep
         self._overdue = overdue
         self._actions = dict(actions or {})
         self._controls = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,10 +75,10 @@ Pump = Callable[..., CameraPump]
 def pump() -> Iterator[Pump]:
     made: list[CameraPump] = []
 
-    def make(camera: Camera, *, most: int = 0, ring_bytes: int = 1 << 20) -> CameraPump:
+    def make(camera: Camera, *, ring_bytes: int = 1 << 20, **options: Any) -> CameraPump:
         woken = threading.Event()
         new = CameraPump(
-            camera, MemoryBudget(ring_bytes), woken.set, most=most, read_timeout_s=0.01, backoff_s=(0.001, 0.004)
+            camera, MemoryBudget(ring_bytes), woken.set, read_timeout_s=0.01, backoff_s=(0.001, 0.004), **options
         )
         made.append(new)
         new.open()
@@ -175,8 +176,10 @@ def test_driver_that_raises_in_stop_does_not_keep_the_pump(pump: Pump) -> None:
 
 def test_event_counts_can_be_read_by_another_thread(pump: Pump) -> None:
     read = []
-    new = pump(ScriptedCamera([0, 2, 2, 3, CameraLost("unplugged"), 0]))
-    new.keep = lambda captured: read.append(new.counts) or captured
+    new = pump(
+        ScriptedCamera([0, 2, 2, 3, CameraLost("unplugged"), 0]),
+        keep=lambda captured: read.append(new.counts) or captured,
+    )
     new.resume(5, 1, 4)
     run_to_the_end(new)
     assert read == [
@@ -359,13 +362,12 @@ def test_resumed_series_retries_to_open_the_camera(pump: Pump) -> None:
 
 
 def test_frame_is_spooled_before_it_counts_as_acquired(pump: Pump) -> None:
-    new = pump(ScriptedCamera([0, 1, 2]))
     kept: list[tuple[int, int]] = []
 
     def keep(captured: Captured) -> Captured:
         kept.append((captured.seq, new.acquired))
         return captured
 
-    new.keep = keep
+    new = pump(ScriptedCamera([0, 1, 2]), keep=keep)
     run_to_the_end(new)
     assert kept == [(0, 0), (1, 1), (2, 2)]
