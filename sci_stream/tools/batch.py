@@ -121,14 +121,15 @@ def run_batch(
         for index, job in enumerate(jobs)
     }
     results: dict[int, JobResult] = {}
-    for future in distributed.as_completed(futures):
-        index = futures[future]
+    for future in distributed.as_completed(list(futures)):
+        index = futures.pop(future)
         error = future.exception()
         result = future.result() if error is None else _lost(jobs[index], error)
         if result.state is JobState.PRESENT and jobs[index].out not in present:
             # Replayed before, in this batch, by a worker that died with the result.
             result = dataclasses.replace(result, state=JobState.DONE)
         results[index] = result
+        future.release()  # else the loss of its worker would have it computed again
         report(result)
     remove_left_behind(jobs)
     return [results[index] for index in range(len(jobs))]
