@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import threading
 import time
@@ -19,6 +20,7 @@ import zmq
 
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import MOST_REASONS
+from sci_stream.errors import LedgerError
 from sci_stream.model import Reconstruction, SnapshotId
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node
@@ -105,6 +107,24 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     made = Sink(tmp_path)
     with contextlib.closing(made):
         yield made
+
+
+def test_sink_stopped_before_the_series_ends_leaves_its_ledger_to_the_next(tmp_path: Path, series: Series) -> None:
+    # As after a kill of supervisor and acquire node: what was acknowledged is in no spool any more.
+    changes = {"record": {"enabled": False}, "policy": {"spool": str(tmp_path / "spool")}}
+    with contextlib.closing(Sink(tmp_path, changes)) as stopped:
+        stopped.begin(series)
+        stopped.record(series, 0)
+    assert isinstance(stopped.failure, LedgerError) or stopped.failure is None
+    with contextlib.closing(Sink(tmp_path, changes)) as resumed:
+        resumed.begin(series)
+        resumed.say(Dropped(series.info.series, 1, 0, "acquire_lost"))
+        resumed.record(series, 1)
+        resumed.end(series, 2)
+    assert resumed.failure is None
+    ledger = json.loads((tmp_path / "summary.json").read_text())["ledger"]
+    assert (ledger["reconstructed"], ledger["dropped"], ledger["closed"]) == (2, {}, True)
+    assert not list((tmp_path / "spool").glob("*.ledger"))
 
 
 def assert_intact(sink: Sink, series: Series, folder: Path) -> None:
