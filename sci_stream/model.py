@@ -191,7 +191,7 @@ class CalibrationHealth:
         Order of the masks: ``"forward"``, ``"reversed"``, ``"rotated"``, or ``"unknown"`` while nothing moves; and the
         index of the calibrated mask that is shown first.
     corrected
-        Whether snapshots are reconstructed with shifted masks.
+        Whether snapshots are reconstructed with corrected masks.
     below_black_fraction
         Fraction of pixels darker than the dark frame by more than the noise.
     brightness
@@ -230,7 +230,8 @@ class SolveReport:
     ``budget_limited`` is set if there was no time for the requested iterations; ``residual`` is ‖y − Φv‖₂/‖y‖₂ of the
     estimate; ``saturated_fraction`` of pixels were excluded from the data term; ``health`` is set on snapshots that
     measured the calibration; ``solver`` is the id of the settings in the status of its node, ``""`` if unknown;
-    ``masks_at`` is the mask position used (`sci_stream.optics.mask_shift.Displacement.to_text`), ``""`` as calibrated.
+    ``masks_at`` is the correction of the masks used, ``""`` for none: see
+    `sci_stream.optics.mask_errors.MaskCorrection.to_text`.
     """
 
     iterations: int

@@ -21,14 +21,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.calibration.mask_errors import F64, Evidence
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
+from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.optics.mask_shift import mask_changes, mask_gains, reshaped_masks
 
 # 64 measurements for six unknowns: smaller blocks leave too few degrees of freedom, in larger ones scenes are not
 # planes.
@@ -47,6 +51,9 @@ _MOST_STEPS = 8
 _SETTLED = 1e-3
 _LONGEST_STEP = 0.4
 _RIDGE = 1e-5
+# Standard deviation of stray light, relative to the light itself. A black level looks nearly the same: without a limit
+# to stray light nothing would be known of it.
+_STRAY = 0.03
 _TINY = 1e-12
 _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
@@ -116,7 +123,8 @@ class MaskFitter:
         self._columns = left[:, None, None] + np.arange(self._size)[None, None, :]
         side = np.arange(self._size + 2 * _HALO_PX) - _HALO_PX
         wide = calibration.phi[:, top[:, None, None] + side[None, :, None], left[:, None, None] + side[None, None, :]]
-        self._phi = torch.from_numpy(np.ascontiguousarray(wide.swapaxes(0, 1))).to(device)
+        self._calibrated = torch.from_numpy(np.ascontiguousarray(wide.swapaxes(0, 1))).to(device)
+        self._phi, self._black = self._calibrated, 0.0
         good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._good = good
         self._space, self._time = (part.to(device) for part in _basis(calibration.n_frames))
@@ -125,6 +133,11 @@ class MaskFitter:
     def fits(calibration: Calibration) -> bool:
         """Return whether the sensor is large enough, and has several masks, to fit a displacement."""
         return min(calibration.shape) >= _block_px(calibration) + 2 * _HALO_PX + 2 and calibration.n_frames > 1
+
+    def correct(self, correction: MaskCorrection) -> None:
+        """Take the masks with these errors of each, and this black level, from now on."""
+        masks = reshaped_masks(self._calibrated, correction)
+        self._phi, self._black = masks.mul_(mask_gains(masks, correction)), correction.black
 
     def fit(
         self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], start: Displacement = NO_DISPLACEMENT
@@ -175,12 +188,38 @@ class MaskFitter:
         best = min(range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px))))
         return candidates[best]
 
+    def learn(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: MaskCorrection) -> Evidence:
+        """Return what a snapshot says of the errors of each mask and the black level, see `MaskErrorEstimator`.
+
+        The displacement of all masks, their blur and stray light are eliminated as the scene is.
+
+        Parameters
+        ----------
+        y, valid
+            As for `fit`; not corrected for the black level.
+        at
+            The correction to linearise at, which `correct` was called with.
+        """
+        measured, holds = self._take(y, valid)
+        seen = self._see(self._phi, at.displacement, measured, holds)
+        video = self._video(seen, holds)
+        common = self._changes(seen, at.displacement, measured, holds, video)
+        through = partial(self._displaced, at=at.displacement)
+        own = [through(change) * video for change in mask_changes(self._phi)]
+        columns = torch.cat([common.mT, *own, holds.unsqueeze(1)], 1).mT
+        columns = columns - seen.design @ torch.cholesky_solve(seen.design.mT @ columns, seen.factor)
+        columns = columns * self._weight(seen).sqrt().view(-1, 1, 1)
+        residual = seen.residual * self._weight(seen).sqrt().unsqueeze(1)
+        scores = torch.einsum("npi,np->ni", columns, residual).double().cpu().numpy()
+        information = torch.einsum("npi,npj->ij", columns, columns).double().cpu().numpy()
+        return _evidence(information, scores, common.shape[-1], at)
+
     # --- blocks
 
     def _take(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return measurement and validity of the blocks, (N, p) float32 each, N = planes × places."""
         holds = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(self._device, torch.float32)
-        measured = torch.from_numpy(np.ascontiguousarray(y[self._rows, self._columns])).to(self._device)
+        measured = torch.from_numpy(y[self._rows, self._columns] - np.float32(self._black)).to(self._device)
         return self._flat(measured * holds), self._flat(holds)
 
     def _flat(self, blocks: torch.Tensor) -> torch.Tensor:
@@ -201,7 +240,7 @@ class MaskFitter:
 
     def _see(self, phi: torch.Tensor, at: Displacement, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:
         """Fit the scene in every block with displaced masks."""
-        masks = self._flat(self._filtered(self._filtered(phi, at, 0), at, 1))
+        masks = self._displaced(phi, at)
         through = torch.einsum("kb,nbp->nkp", self._time, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * holds.unsqueeze(-1)
         return _fit_blocks(design, measured, holds)
@@ -210,8 +249,36 @@ class MaskFitter:
         self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
         """Return the change of the weights (x, then y), its covariance, and the fraction of stray light."""
+        change = self._changes(seen, at, measured, holds, self._video(seen, holds))
+        # Variable projection: what a better fit of the scene can explain is not evidence of a displacement.
+        own = torch.cholesky_solve(seen.design.mT @ change, seen.factor)
+        change = change - seen.design @ own
+        weight = self._weight(seen)
+        normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
+        right = torch.einsum("n,npi,np->i", weight, change, seen.residual).double().cpu()
+        normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1, which decides without light
+        covariance = torch.linalg.inv(normal)
+        solution = covariance @ right
+        return solution[:-1], covariance[:-1, :-1], float(solution[-1])
+
+    @staticmethod
+    def _weight(seen: _Blocks) -> torch.Tensor:
+        """Return the weight of each block by the quality of the plane fit, (N,): edges count little."""
+        return (seen.variance + 0.5 * seen.variance.median() + _TINY).reciprocal()
+
+    def _video(self, seen: _Blocks, holds: torch.Tensor) -> torch.Tensor:
+        """Return the scene of every block, (N, B, p)."""
         coefficients = seen.scene.view(len(seen.scene), len(self._time), len(self._space))
-        video = torch.einsum("nks,sp,kb->nbp", coefficients, self._space, self._time) * holds.unsqueeze(1)
+        return torch.einsum("nks,sp,kb->nbp", coefficients, self._space, self._time) * holds.unsqueeze(1)
+
+    def _displaced(self, phi: torch.Tensor, at: Displacement) -> torch.Tensor:
+        """Return the displaced masks of the blocks, (N, B, p)."""
+        return self._flat(self._filtered(self._filtered(phi, at, 0), at, 1))
+
+    def _changes(
+        self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor, video: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the changes of y by the weights (x, then y) and by stray light, (N, p, 4·`TAPS_RADIUS` + 1)."""
         columns = []
         for axis in (0, 1):
             part = self._filtered(self._phi, at, 1 - axis)
@@ -224,18 +291,7 @@ class MaskFitter:
         model = measured - seen.residual
         # Stray light adds the same fraction of the brightness at each pixel of a block.
         columns.append(model.mean(-1, keepdim=True) * holds)
-        change = torch.stack(columns, -1)
-        # Variable projection: what a better fit of the scene can explain is not evidence of a displacement.
-        own = torch.cholesky_solve(seen.design.mT @ change, seen.factor)
-        change = change - seen.design @ own
-        # Weight blocks by the quality of the plane fit: edges count little.
-        weight = (seen.variance + 0.5 * seen.variance.median() + _TINY).reciprocal()
-        normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
-        right = torch.einsum("n,npi,np->i", weight, change, seen.residual).double().cpu()
-        normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1, which decides without light
-        covariance = torch.linalg.inv(normal)
-        solution = covariance @ right
-        return solution[:-1], covariance[:-1, :-1], float(solution[-1])
+        return torch.stack(columns, -1)
 
     def _match(self, seen: _Blocks, measured: torch.Tensor, holds: torch.Tensor) -> float:
         """Return the fraction of the variance around a plane that the masks explain."""
@@ -243,6 +299,28 @@ class MaskFitter:
         without = _fit_blocks(plane, measured, holds).variance
         noise = _TINY + 1e-8 * float(measured.square().mean())
         return float((1.0 - (seen.variance + noise) / (without + noise)).median().clamp(0.0, 1.0))
+
+
+def _evidence(information: F64, scores: F64, common: int, at: MaskCorrection) -> Evidence:
+    """Return the evidence on the parameters after the ``common`` ones, which are eliminated.
+
+    Residuals are no white noise: texture and edges of a block are one error, not 64. What the scores of blocks scatter
+    more than their information says, the information is reduced by.
+    """
+    first, own = slice(None, common), slice(common, None)
+    ridge = 1e-9 * np.trace(information) / len(information) + _TINY
+    prior = ridge * np.eye(common)
+    prior[-1, -1] += 1 / _STRAY**2
+    eliminated = np.linalg.solve(information[first, first] + prior, information[first, own])
+    scores = scores[:, own] - scores[:, first] @ eliminated
+    information = information[own, own] - information[own, first] @ eliminated
+    expected = information.diagonal() + ridge
+    excess = max(1.0, float((np.einsum("ni,ni->i", scores, scores) / expected).mean()))
+    information /= excess
+    score = scores.sum(0) / excess
+    if at.masks:
+        score += information @ np.array([*np.transpose(at.masks).ravel(), at.black])
+    return Evidence(information, score)
 
 
 def _fit_blocks(design: torch.Tensor, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:

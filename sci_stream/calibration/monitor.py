@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.calibration.mask_errors import MaskErrorEstimator
 from sci_stream.calibration.mask_order import MaskOrderDetector, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.model import Array, CalibrationHealth, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
+from sci_stream.optics.mask_errors import MOST_MASKS, NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import Value
 
 # One noisy snapshot gives the shift to some hundredths of a pixel (research/shift-tracking.md): correcting less than
 # this is not much better than ignoring it. The lower limit for switching off again is hysteresis.
 CORRECT_FROM_PX = 0.015
-_STOP_CORRECTING_PX = 0.0075
+_STOP_CORRECTING, _SURE = 0.5, 2.0
 # The engine prepares new masks for every change of the correction: smaller changes are not worth it.
 _RENEW_PX = 0.003
-# Weight of the newest fit in the running mean: more smoothing would lag behind a drift of the masks.
-_NEWEST = 0.8
+# Snapshots at the start that are all used to find the errors of single masks.
+_LEARNED = 10
+# Weight of the newest fit in the running mean while the masks move, and the least one while they do not: a single fit
+# is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind a drift.
+_NEWEST, _NEWEST_AT_REST = 0.8, 0.2
 # Masks are measured `_OFTEN` times as often, until they have moved by less than `_MOVING_PX` in `_CALM` measurements.
 _MOVING_PX = 0.01
 _OFTEN = 4
@@ -50,7 +56,7 @@ class CalibrationMonitor:
     every
         Assess every N-th snapshot, ≥ 1; more often at the start, and while the masks move.
     correct
-        Propose displaced masks, see `correction`.
+        Propose corrected masks, see `correction`.
     """
 
     def __init__(self, calibration: Calibration, device: torch.device, *, every: int, correct: bool) -> None:
@@ -67,8 +73,12 @@ class CalibrationMonitor:
         self._previous: tuple[str, int, int, npt.NDArray[np.float32]] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
-        self.correction = NO_DISPLACEMENT
-        """Mask position to use; changed by `look` alone, and only if `correct` is set."""
+        brightest = float(self._light.max())
+        learns = correct and self._fitter is not None and calibration.n_frames <= MOST_MASKS and brightest > 0
+        self.errors = MaskErrorEstimator(calibration.n_frames, brightest) if learns else None
+        """Errors of single masks; None if they are not estimated."""
+        self.correction = NO_CORRECTION
+        """What to correct; changed by `look` alone, and only if `correct` is set."""
 
     def look(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Process a snapshot and its reconstruction.
@@ -99,8 +109,12 @@ class CalibrationMonitor:
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MOST_SD_PX
         if fit is not None and trusted:
             self._follow(fit)
+            if self._correct:
+                self._learn(y, valid, fit.shift_sd_px)
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
         self._until_look = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
+        if trusted and self.errors is not None and self.errors.snapshots < _LEARNED:
+            self._until_look = 0
         order, first_mask = self._order.order
         return CalibrationHealth(
             shift_x_px=shift[0],
@@ -129,20 +143,33 @@ class CalibrationMonitor:
     def _follow(self, fit: MaskFit) -> None:
         """Add a fit to the running mean, and update the correction."""
         self._best_match = max(fit.match, 0.98 * self._best_match)
-        new = fit.displacement
-        if self._displacement is not None and self._displacement.base_px == new.base_px:
-            new = self._displacement.blended(new, _NEWEST)
-        if self._displacement is not None:
-            moving = _distance_px(new, self._displacement) >= _MOVING_PX
+        new, known = fit.displacement, self._displacement
+        if known is not None:
+            moving = _distance_px(new, known) >= _MOVING_PX + 3 * fit.shift_sd_px
             self._calm = 0 if moving else self._calm + 1
+            if known.base_px == new.base_px:
+                new = known.blended(new, _NEWEST if moving else max(_NEWEST_AT_REST, 1 / (self._calm + 1)))
         self._displacement = new
-        if not self._correct:
-            return
-        distance = _distance_px(new, NO_DISPLACEMENT)
-        if distance < (CORRECT_FROM_PX if self.correction.is_none else _STOP_CORRECTING_PX):
-            self.correction = NO_DISPLACEMENT
-        elif _distance_px(new, self.correction) >= _RENEW_PX:
-            self.correction = new
+
+    def _learn(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sd_px: float) -> None:
+        """Update the correction by a snapshot whose displacement, of this standard deviation, was followed."""
+        assert self._fitter is not None
+        assert self._displacement is not None
+        used = self.correction
+        if self.errors is not None:
+            at = replace(used, displacement=self._displacement)
+            self.errors.add(self._fitter.learn(y, valid, at))
+        displacement, distance = used.displacement, _distance_px(self._displacement, NO_DISPLACEMENT)
+        # On fine texture the masks seem displaced and blurred by up to twice the standard deviation where they are not.
+        least = max(CORRECT_FROM_PX, _SURE * sd_px)
+        if distance < (least if displacement.is_none else least * _STOP_CORRECTING):
+            displacement = NO_DISPLACEMENT
+        elif _distance_px(self._displacement, displacement) >= _RENEW_PX:
+            displacement = self._displacement
+        own = ((), 0.0) if self.errors is None else (self.errors.masks, self.errors.black)
+        self.correction = MaskCorrection(displacement, *own).rounded()
+        if self.correction.own != used.own:
+            self._fitter.correct(self.correction)
 
     def _watch_order(self, snapshot: Snapshot, video: Array) -> None:
         """Compare each assessed snapshot, and the first few of a run, with its predecessor."""
@@ -193,4 +220,12 @@ def relative_gain(chunks: Mapping[str, Value], calibration: Calibration) -> floa
 
 
 def _distance_px(a: Displacement, b: Displacement) -> float:
-    return max(abs(one - other) for one, other in zip(a.shift_px, b.shift_px, strict=True))
+    """Return how far apart two displacements are, or a quarter of the largest difference in weight, if that is more.
+
+    A blur leaves masks where they are, but takes weight from the middle.
+    """
+    far = max(abs(one - other) for one, other in zip(a.shift_px, b.shift_px, strict=True))
+    if a.base_px != b.base_px:
+        return far
+    blurs = (abs(one - other) / 4 for one, other in zip((*a.x, *a.y), (*b.x, *b.y), strict=True))
+    return max(far, *blurs)

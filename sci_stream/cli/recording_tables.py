@@ -137,7 +137,9 @@ def _health(health: MaskSummary) -> str:
     if health.below_black_fraction is not None and health.below_black_fraction.max > 0:
         texts.append(f"up to {health.below_black_fraction.max:.2%} of the pixels below black")
     if health.corrected:
-        texts.append(f"{health.corrected} reconstructed with shifted masks")
+        texts.append(f"{health.corrected} reconstructed with corrected masks")
+    if health.last_jitter_px or health.last_gain_error:
+        texts.append(f"errors of single masks {health.last_jitter_px:.3f} px and {health.last_gain_error:.1%} at last")
     return ", ".join([*texts, "order " + ", ".join(health.orders)])
 
 

@@ -106,8 +106,9 @@ class CalibrationSection(Section):
         description="Warn if the masks have moved further than this since the calibration, pixels.",
     )
     correct_shift: bool = Field(
-        default=False,
-        description="Reconstruct with the masks shifted to their measured position.",
+        default=True,
+        description="Reconstruct with masks corrected by what snapshots show: shift and blur of all, and, where the "
+        "evidence is strong, shift, blur and gain of each, and the black level.",
     )
 
 

@@ -9,8 +9,10 @@ measured, as a few weights along each axis.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - the usual name
 
 from sci_stream.optics.displacement import TAPS_RADIUS, Displacement
+from sci_stream.optics.mask_errors import MaskCorrection
 
 # A pixel with more than this much weight outside the calibrated area has no usable mask.
 _NEGLIGIBLE = 0.1
@@ -60,3 +62,56 @@ def _weighted(image: torch.Tensor, weights: tuple[float, ...], start: int, dim: 
     for weight, part in terms:
         total.add_(part, alpha=weight)
     return total
+
+
+# First and second derivative of a sampled image, exact for polynomials of degree 4: masks are coarse, and a difference
+# of neighbours alone finds a fifth too little of their slope at a blur of half a pixel.
+_SLOPE = (1 / 12, -8 / 12, 0.0, 8 / 12, -1 / 12)
+_CURVATURE = (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)
+
+
+def corrected_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
+    """Return masks with a correction, (B, H, W) → the same, a new tensor, ≥ 0."""
+    phi = reshaped_masks(phi, correction)
+    if not correction.displacement.is_none:
+        phi = shift_masks(phi, correction.displacement)
+    return phi.mul_(mask_gains(phi, correction)) if correction.masks else phi
+
+
+def reshaped_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
+    """Return masks shifted and blurred each by itself, (…, B, H, W) → the same, a new tensor, ≥ 0."""
+    if not correction.masks:
+        return phi.clone()
+    right, down, blur, _ = phi.new_tensor(correction.masks).unbind(1)
+    across = _filtered(phi, _interpolation(right, blur), dim=-1)
+    return _filtered(across, _interpolation(down, blur), dim=-2).clamp_min_(0.0)
+
+
+def mask_gains(like: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
+    """Return the factor of each mask, (B or 1, 1, 1), on the device of ``like``."""
+    return like.new_tensor([1 + mask.gain for mask in correction.masks] or [1.0]).view(-1, 1, 1)
+
+
+def mask_changes(phi: torch.Tensor) -> list[torch.Tensor]:
+    """Return the changes of masks, (…, B, H, W), with each field of their `MaskError`, in their order."""
+    slope, curvature = (phi.new_tensor(weights).expand(phi.shape[-3], -1) for weights in (_SLOPE, _CURVATURE))
+    across, down = _filtered(phi, -slope, -1), _filtered(phi, -slope, -2)
+    blurred = _filtered(phi, curvature, -1).add_(_filtered(phi, curvature, -2)).div_(2.0)
+    return [across, down, blurred, phi]
+
+
+def _interpolation(shift_px: torch.Tensor, blur_px2: torch.Tensor) -> torch.Tensor:
+    """Return the five weights that displace an image by less than a pixel and blur it, (B,) both → (B, 5)."""
+    slope, curvature = (shift_px.new_tensor(weights) for weights in (_SLOPE, _CURVATURE))
+    spread = (shift_px.square() + blur_px2).unsqueeze(1) / 2
+    # To the right is against the slope.
+    return shift_px.new_tensor((0.0, 0.0, 1.0, 0.0, 0.0)) - shift_px.unsqueeze(1) * slope + spread * curvature
+
+
+def _filtered(phi: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return Σ_i weights[b, i] φ_b(r + i − 2) along an axis, −1 or −2; masks are continued with their last pixels."""
+    images = phi.reshape(-1, *phi.shape[-3:])
+    across = dim == -1
+    padded = F.pad(images, (2, 2, 0, 0) if across else (0, 0, 2, 2), mode="replicate")
+    kernel = weights.view(len(weights), 1, *((1, 5) if across else (5, 1)))
+    return F.conv2d(padded, kernel, groups=len(weights)).reshape(phi.shape)

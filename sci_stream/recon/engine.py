@@ -17,8 +17,8 @@ import torch
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.forward import forward, projection_fault
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import CorrelatedResidual
 from sci_stream.recon.algorithms.noise_level import ladder_on_device
@@ -163,12 +163,12 @@ class Engine:
             fused, self._fused_fault = fused_gap(denoiser, self._priors, shape, relaxation, device)
             self._whole = fused or self._whole
         self._solving = False
-        self._displacement: Displacement | None = None
+        self._correction: MaskCorrection | None = None
 
-    def displace_masks(self, displacement: Displacement) -> None:
-        """Shift the masks from their calibrated position, from the next snapshot on.
+    def correct_masks(self, correction: MaskCorrection) -> None:
+        """Correct the calibrated masks and black level, from the next snapshot on.
 
-        The precision is that of reports, see `Displacement.rounded`. May be called between the iterations of a solve,
+        The precision is that of reports, see `MaskCorrection.rounded`. May be called between the iterations of a solve,
         which continues with the masks that it started with.
 
         Raises
@@ -177,10 +177,10 @@ class Engine:
             If the device runs out of memory.
         """
         if self._solving:
-            self._displacement = displacement
+            self._correction = correction
             return
         with within_memory(self.calibration, self.device):
-            self._masks.displace(displacement)
+            self._masks.correct(correction)
 
     def reduce_memory(self) -> bool:
         """Release memory that the next solve can do without, and use smaller batches.
@@ -329,9 +329,9 @@ class Engine:
         last iteration is issued. On a CPU the solve is complete when this returns.
         """
         require_matching_snapshot(snapshot, self.calibration)
-        if self._displacement is not None:
-            displacement, self._displacement = self._displacement, None
-            self.displace_masks(displacement)
+        if self._correction is not None:
+            correction, self._correction = self._correction, None
+            self.correct_masks(correction)
         budget = budget or Budget(self.settings.iterations)
         stopwatch, began_s = Stopwatch(self.device), time.perf_counter()
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
@@ -362,7 +362,7 @@ class Engine:
             solve_ns=0,
             residual=0.0,
             saturated_fraction=estimate.saturated_fraction,
-            masks_at=self._masks.position,
+            masks_at=self._masks.correction.to_text,
         )
         return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn, reasons=estimate.reasons)
 
@@ -373,7 +373,8 @@ class Engine:
     def _upload(self, snapshot: Snapshot) -> _Upload:
         """Start copying a snapshot to the device."""
         counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
-        y = self._transfers.upload(self.calibration.measurement(counts))
+        measurement, black = self.calibration.measurement(counts), self._masks.correction.black
+        y = self._transfers.upload(measurement - np.float32(black) if black else measurement)
         if saturation_dn is None:
             return _Upload(y, None, 0.0)
         where = counts >= saturation_dn

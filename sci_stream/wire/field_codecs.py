@@ -20,7 +20,7 @@ from sci_stream.model import (
     Start,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import TEXT_LENGTH, TEXT_PATTERN
+from sci_stream.optics.mask_errors import CORRECTION_PATTERN, MOST_MASKS, correction_length
 from sci_stream.wire.message_spec import (
     BAYER,
     CHUNKS,
@@ -139,7 +139,7 @@ _REPORT = Record(
         "psnr_db": FiniteOrNil(),
         "health": Maybe(_HEALTH),
         "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),
-        "masks_at": Text(TEXT_LENGTH, TEXT_PATTERN, "a displacement of the masks"),
+        "masks_at": Text(correction_length(MOST_MASKS), CORRECTION_PATTERN, "a correction of the masks"),
     },
 )
 _TIMES = Record(

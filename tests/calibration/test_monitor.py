@@ -40,7 +40,7 @@ def run(
         before = monitor.correction
         health = monitor.look(snapshot, video)
         if monitor.correction != before:
-            engine.displace_masks(monitor.correction)
+            engine.correct_masks(monitor.correction)
         if health is not None:
             looks.append(health)
         assert report.psnr_db is not None

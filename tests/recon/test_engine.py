@@ -15,6 +15,7 @@ from sci_stream.model import BayerPhase, Snapshot, Start
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
@@ -473,10 +474,12 @@ def test_masks_shifted_during_a_solve_apply_to_the_next(
     snapshot = expose(calibration, make_video())
     plain, _ = _engine(calibration).reconstruct(snapshot)
     moved = _engine(calibration)
-    moved.displace_masks(Displacement((1, 0)))
+    moved.correct_masks(MaskCorrection(Displacement((1, 0))))
     expected, _ = moved.reconstruct(snapshot)
 
-    engine = Engine(calibration, TvDenoiser(), CPU, TV, between=lambda: engine.displace_masks(Displacement((1, 0))))
+    engine = Engine(
+        calibration, TvDenoiser(), CPU, TV, between=lambda: engine.correct_masks(MaskCorrection(Displacement((1, 0))))
+    )
     for video, result in ((plain, ""), (expected, "1,0,0,0,0;0,0,0,0,0")):
         found, report = engine.reconstruct(snapshot)
         np.testing.assert_array_equal(found, video)

@@ -29,6 +29,7 @@ from sci_stream.model import (
 from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Budget, Engine
 from sci_stream.storage.calibration_file import save_calibration
@@ -99,7 +100,7 @@ class Live:
                 snapshot = self.snapshot(seq)
                 writer.write_raw(snapshot)
                 if seq in self.moves:
-                    engine.displace_masks(self.moves[seq])
+                    engine.correct_masks(MaskCorrection(self.moves[seq]))
                 video, report = engine.reconstruct(snapshot, Budget(iterations))
                 report = dataclasses.replace(report, solver=name)
                 times = StageTimes(acquired_ns=snapshot.host_time_ns, finished_ns=time.time_ns())

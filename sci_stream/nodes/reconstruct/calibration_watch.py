@@ -1,4 +1,4 @@
-"""Calibration monitoring in a reconstruct node: check, warn and, if permitted, shift the masks."""
+"""Calibration monitoring in a reconstruct node: check, warn and, if permitted, correct the masks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CalibrationWatch:
     section
         ``[calibration]`` of the rig.
     engine
-        Engine whose masks are shifted if the rig permits it.
+        Engine whose masks are corrected if the rig permits it.
     """
 
     def __init__(self, section: CalibrationSection, engine: Engine) -> None:
@@ -53,8 +53,16 @@ class CalibrationWatch:
             return None
         before = self._monitor.correction
         health = self._monitor.look(snapshot, video)
-        if self._monitor.correction != before:
-            self._engine.displace_masks(self._monitor.correction)
+        correction = self._monitor.correction
+        if correction != before:
+            self._engine.correct_masks(correction)
+        if before.own.is_none and not correction.own.is_none:
+            log.info(
+                "correcting errors of single masks: shifts of %.2f px, gains of %.1f %%, black level of %.1f DN",
+                correction.jitter_px,
+                100 * correction.gain_error,
+                correction.black * self._engine.calibration.full_scale_dn,
+            )
         if health is not None:
             self._health = health
             self._warn(health)
@@ -78,7 +86,14 @@ class CalibrationWatch:
             "camera_gain": health.gain,
         }
         known = {name: round(value, 4) for name, value in figures.items() if value is not None}
-        return {**always, **known, "mask_order": health.order, "masks_corrected": int(health.corrected)}
+        correction = self._monitor.correction
+        corrected: dict[str, int | float | str] = {
+            "masks_corrected": int(health.corrected),
+            "mask_jitter_px": round(correction.jitter_px, 4),
+            "mask_gain_error": round(correction.gain_error, 4),
+            "black_level_dn": round(correction.black * self._engine.calibration.full_scale_dn, 2),
+        }
+        return {**always, **known, "mask_order": health.order, **corrected}
 
     def _warn(self, health: CalibrationHealth) -> None:
         """Log each problem once, when it begins and when it ends."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
 import numpy as np
 
 from sci_stream.model import Array, CalibrationHealth, JsonObject, Reconstruction, SeriesInfo
-from sci_stream.optics.displacement import TEXT_LENGTH
+from sci_stream.optics.mask_errors import MOST_MASKS, correction_length
 from sci_stream.parameters import Value
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
@@ -44,7 +44,7 @@ _HEALTH_COLUMNS = (
     _health("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
     _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
     _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated", "u1", 0),
-    _health("masks_corrected", "1 if reconstructed with masks shifted to their measured position", "u1", 0),
+    _health("masks_corrected", "1 if reconstructed with masks corrected by what snapshots showed", "u1", 0),
     _health("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
     _health("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
     _health("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
@@ -71,7 +71,9 @@ COLUMNS = (
     Column("node", "S32", b"", "name of the reconstruct node"),
     *_HEALTH_COLUMNS,
     Column("solver", "S32", b"", "id of the solver settings, see solvers in ledger", later=True),
-    Column("masks_at", f"S{TEXT_LENGTH}", b"", "mask position used, empty as calibrated", later=True),
+    Column(
+        "masks_at", f"S{correction_length(0)}", b"", "correction of the masks used, empty as calibrated", later=True
+    ),
     Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
 )
 
@@ -89,7 +91,9 @@ def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
         Column(CHUNK_PREFIX + name, "f8", np.nan, f"{name} from the chunk data of the frame, NaN if missing", unit)
         for name, unit in info.chunks.items()
     )
-    return (*COLUMNS[:-1], *chunks, COLUMNS[-1])
+    width = f"S{correction_length(info.n_frames)}"
+    columns = (replace(column, dtype=width) if column.name == "masks_at" else column for column in COLUMNS[:-1])
+    return (*columns, *chunks, COLUMNS[-1])
 
 
 def chunk_cells(chunks: Mapping[str, Value], info: SeriesInfo) -> dict[str, float]:
@@ -169,7 +173,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
         "node": ascii_cell(reconstruction.node, 32),
         **(_health_cells(report.health) if report.health is not None else {}),
         "solver": ascii_cell(report.solver, 32),
-        "masks_at": ascii_cell(report.masks_at, TEXT_LENGTH),
+        "masks_at": ascii_cell(report.masks_at, correction_length(MOST_MASKS)),
         "masks_corrected": bool(report.masks_at),
     }
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES, cell_text
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.series import RecordedSeries
@@ -143,6 +144,8 @@ class MaskSummary:
     last_shift_px: tuple[float, float] | None
     largest_shift_px: float | None
     corrected: int
+    last_jitter_px: float
+    last_gain_error: float
     orders: dict[str, int]
     mask_match: Spread | None
     mask_contrast: Spread | None
@@ -358,12 +361,16 @@ def _health(rows: Any) -> MaskSummary | None:
     shifts = np.stack([rows["mask_shift_x_px"], rows["mask_shift_y_px"]], axis=1)[looked]
     known = shifts[np.isfinite(shifts).all(axis=1)]
     orders = Counter(ORDER_NAMES.get(int(code), "unknown") for code in rows["mask_order"][looked])
+    corrections = rows["masks_at"][rows["masks_corrected"] > 0]
+    last = MaskCorrection.from_text(corrections[-1].decode("ascii")) if len(corrections) else NO_CORRECTION
     return MaskSummary(
         looks=int(looked.sum()),
         first_shift_px=_pair(known[0]) if len(known) else None,
         last_shift_px=_pair(known[-1]) if len(known) else None,
         largest_shift_px=float(np.hypot(*known.T).max()) if len(known) else None,
         corrected=int(rows["masks_corrected"].sum()),
+        last_jitter_px=last.jitter_px,
+        last_gain_error=last.gain_error,
         orders=dict(orders.most_common()),
         mask_match=Spread.of(rows["mask_match"]),
         mask_contrast=Spread.of(rows["mask_contrast"]),

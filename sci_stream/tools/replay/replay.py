@@ -20,7 +20,7 @@ from sci_stream.errors import CalibrationError, FileFormatError, InputError, Sto
 from sci_stream.model import Array, JsonObject, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Budget, BudgetController, Engine
 from sci_stream.storage.calibration_file import load_calibration
@@ -286,7 +286,7 @@ class _Run:
         self._device_name = describe_device(device)
         self._solver = solver
         self._masks = replay_masks(series, calibration)
-        self._masks_at: dict[str, Displacement] = {}
+        self._masks_at: dict[str, MaskCorrection] = {}
         self._pace = _Pace(series) if live else None
         self._engines: dict[str, Engine] = {}
         self._controllers: dict[str, BudgetController] = {}
@@ -378,8 +378,8 @@ class _Run:
             # If another node or none solved the previous snapshot, this one was not started from it.
             engine.forget()
         masks_at, prior = self._masks.of(seq), solving.denoiser.name
-        if masks_at != self._masks_at.get(prior, NO_DISPLACEMENT):
-            engine.displace_masks(masks_at)
+        if masks_at != self._masks_at.get(prior, NO_CORRECTION):
+            engine.correct_masks(masks_at)
             self._masks_at[prior] = masks_at
         started_ns = unix_ns()
         video, report = engine.reconstruct(snapshot, budget)

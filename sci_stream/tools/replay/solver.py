@@ -17,7 +17,7 @@ from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.model import Array, JsonObject
 from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import Displacement
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
 from sci_stream.recon.settings import SolverSettings
@@ -151,18 +151,18 @@ def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayMasks:
-    """Mask displacement of each snapshot of a recording, as text (`Displacement.to_text`), by row."""
+    """Correction of the masks for each snapshot of a recording, as text (`MaskCorrection.to_text`), by row."""
 
     described: Array
     first_seq: int
 
-    def of(self, seq: int) -> Displacement:
-        """Return the mask displacement of a snapshot."""
-        return Displacement.from_text(self.described[seq - self.first_seq].decode())
+    def of(self, seq: int) -> MaskCorrection:
+        """Return the correction of the masks for a snapshot."""
+        return MaskCorrection.from_text(self.described[seq - self.first_seq].decode())
 
 
 def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMasks:
-    """Return the recorded mask displacements; none for another calibration.
+    """Return the recorded corrections of the masks; none for another calibration.
 
     A raw-only snapshot gets the value of the last reconstructed one before it.
     """

@@ -13,6 +13,7 @@ import torch
 from sci_stream.model import BayerPhase, Snapshot, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Shape
 from sci_stream.recon.backend.transfers import RunAheadClock
@@ -150,7 +151,7 @@ def test_displaced_masks_need_no_new_recording(make_calibration: MakeCalibration
         strict=True,
     ):
         for each in (plain, engine):
-            each.displace_masks(displacement)
+            each.correct_masks(MaskCorrection(displacement))
         video, wanted = engine.reconstruct(snapshot)[0], plain.reconstruct(snapshot)[0]
         np.testing.assert_allclose(video, wanted, atol=1e-4)
     assert device.recordings == 0

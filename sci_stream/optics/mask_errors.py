@@ -1,0 +1,136 @@
+"""Errors of single masks and of the black level, which come on top of a displacement of all masks.
+
+A relay that vibrates moves each mask by itself, a light source or shutter that wavers gives each frame its own
+exposure, and a sensor that warms up changes its black level.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from sci_stream.errors import FileFormatError
+from sci_stream.optics.displacement import NO_DISPLACEMENT, TEXT_PATTERN, Displacement
+from sci_stream.optics.displacement import TEXT_LENGTH as _DISPLACEMENT_LENGTH
+
+# Units of the text: finer than any fit is precise. Pixels, squared pixels, share, units of y.
+_UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
+_BLACK = 1e-5
+_MOST_UNITS = 9_999
+_NUMBER = r"-?\d{1,4}"
+# Most masks whose errors a correction may have: a text of one line.
+MOST_MASKS = 64
+CORRECTION_PATTERN = rf"{TEXT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MOST_MASKS}}})?"
+"""Matches the text of `MaskCorrection.to_text`."""
+
+
+class MaskError(NamedTuple):
+    """Error of one mask: shift to the right and down, pixels; blur, as a variance, px²; excess of its transmission."""
+
+    x_px: float = 0.0
+    y_px: float = 0.0
+    blur_px2: float = 0.0
+    gain: float = 0.0
+
+    def rounded(self) -> MaskError:
+        """Return the error at the precision of the text."""
+        return MaskError(*(_in_units(value, unit) * unit for value, unit in zip(self, _UNITS, strict=True)))
+
+
+@dataclass(frozen=True)
+class MaskCorrection:
+    """What to change of a calibration: a displacement of all masks, errors of each, and an excess of the black level.
+
+    ``masks`` is empty for none, ``black`` in units of y.
+    """
+
+    displacement: Displacement = NO_DISPLACEMENT
+    masks: tuple[MaskError, ...] = ()
+    black: float = 0.0
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the calibration is used as it is."""
+        return self == NO_CORRECTION
+
+    @property
+    def own(self) -> MaskCorrection:
+        """The part that is not a displacement of all masks."""
+        return MaskCorrection(NO_DISPLACEMENT, self.masks, self.black)
+
+    @property
+    def jitter_px(self) -> float:
+        """Root mean square of the masks' own shifts along an axis."""
+        return math.sqrt(sum(m.x_px**2 + m.y_px**2 for m in self.masks) / max(1, 2 * len(self.masks)))
+
+    @property
+    def gain_error(self) -> float:
+        """Root mean square of the errors of the masks' transmission, relative."""
+        return math.sqrt(sum(m.gain**2 for m in self.masks) / max(1, len(self.masks)))
+
+    @cached_property
+    def to_text(self) -> str:
+        """The correction as a short text, for messages and recordings; ``""`` for none.
+
+        That of the displacement; then, after a bar, the black level in hundred-thousandths; and of each mask the shifts
+        in thousandths, blur and gain in ten-thousandths.
+
+        >>> MaskCorrection(masks=(MaskError(0.1, 0.0, 0.0, -0.05),), black=0.002).to_text
+        '|200;100,0,0,-500'
+        """
+        rounded = self.rounded()
+        if not rounded.masks:
+            return rounded.displacement.to_text
+        masks = (
+            ",".join(str(_in_units(value, unit)) for value, unit in zip(mask, _UNITS, strict=True))
+            for mask in rounded.masks
+        )
+        return f"{rounded.displacement.to_text}|{_in_units(self.black, _BLACK)};{';'.join(masks)}"
+
+    @classmethod
+    def from_text(cls, text: str) -> MaskCorrection:
+        """Parse a text of `to_text`.
+
+        Raises
+        ------
+        FileFormatError
+            If the text is invalid.
+        """
+        if re.fullmatch(CORRECTION_PATTERN, text, re.ASCII) is None:
+            raise FileFormatError(
+                "Invalid correction of the masks",
+                expected="a text as in '1,0,0,2500,0;0,0,0,0,0|200;100,0,0,-500'",
+                got=text,
+            )
+        common, _, own = text.partition("|")
+        displacement = Displacement.from_text(common)
+        if not own:
+            return cls(displacement)
+        black, *masks = own.split(";")
+        errors = (
+            MaskError(*(int(number) * unit for number, unit in zip(mask.split(","), _UNITS, strict=True)))
+            for mask in masks
+        )
+        return cls(displacement, tuple(errors), int(black) * _BLACK)
+
+    def rounded(self) -> MaskCorrection:
+        """Return the correction at the precision of `to_text`, so that a replay from the text is exact."""
+        masks, black = tuple(mask.rounded() for mask in self.masks), _in_units(self.black, _BLACK) * _BLACK
+        nothing = black == 0 and not any(map(any, masks))
+        return MaskCorrection(self.displacement.rounded(), () if nothing else masks, black)
+
+
+NO_CORRECTION = MaskCorrection()
+
+
+def correction_length(n_frames: int) -> int:
+    """Return the largest length of the text of a correction of this many masks."""
+    masks = n_frames if n_frames <= MOST_MASKS else 0
+    return _DISPLACEMENT_LENGTH + (7 + 24 * masks if masks else 0)
+
+
+def _in_units(value: float, unit: float) -> int:
+    return max(-_MOST_UNITS, min(_MOST_UNITS, round(value / unit)))

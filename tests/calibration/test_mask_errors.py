@@ -1,0 +1,82 @@
+"""Self-calibration: errors of single masks are found in snapshots, and nothing is where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sci_stream.calibration.mask_errors import Evidence, MaskErrorEstimator
+from sci_stream.calibration.monitor import CalibrationMonitor
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import MaskCorrection, MaskError
+from sci_stream.optics.mask_shift import corrected_masks
+from tests.calibration.moved_masks import Rig, one_thread
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
+__all__ = ["one_thread"]
+
+
+def wrong(calibration: Calibration, correction: MaskCorrection) -> Calibration:
+    """Return a calibration with these errors; what corrects it has the opposite sign."""
+    phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy()
+    dark = calibration.dark - np.float32(correction.black * calibration.full_scale_dn)
+    return replace(calibration, phi=np.clip(phi, 0, 1), dark=dark)
+
+
+def monitored(rig: Rig, calibration: Calibration, snapshots: int) -> CalibrationMonitor:
+    monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
+    video = np.zeros((calibration.n_frames, *calibration.shape), np.float32)
+    for _ in range(snapshots):
+        monitor.look(replace(rig.snapshot(), calibration_hash=calibration.hash), video)
+    return monitor
+
+
+def rig() -> Rig:
+    return Rig(width_px=128, height_px=128, mask="random")
+
+
+def test_shift_and_gain_of_each_mask_are_found_in_a_few_snapshots() -> None:
+    rng, camera = np.random.default_rng(0), rig()
+    shifts, gains = 0.2 * rng.standard_normal((8, 2)), 0.05 * rng.standard_normal(8)
+    errors = tuple(MaskError(x, y, 0.0, g) for (x, y), g in zip(shifts.tolist(), gains.tolist(), strict=True))
+    calibration = wrong(camera.calibration, MaskCorrection(masks=errors))
+    found = monitored(camera, calibration, 4).correction
+    corrected = corrected_masks(torch.from_numpy(calibration.phi.copy()), found).numpy()
+
+    def error(phi: np.ndarray) -> float:
+        true, inner = camera.calibration.phi, (..., slice(8, -8), slice(8, -8))
+        scale = np.sum(phi * true) / np.sum(phi * phi)  # brightness of everything is not observable
+        return float(np.std((scale * phi - true)[inner]) / np.std(true))
+
+    assert error(calibration.phi) > 0.25
+    assert error(corrected) < error(calibration.phi) / 2
+
+
+def test_black_level_is_found() -> None:
+    camera = rig()
+    black = 0.1
+    found = monitored(camera, wrong(camera.calibration, MaskCorrection(black=black)), 3).correction
+    assert found.black == pytest.approx(black, rel=0.1)
+
+
+def test_right_masks_are_left_alone() -> None:
+    camera = rig()
+    assert monitored(camera, camera.calibration, 4).correction.own.is_none
+
+
+def test_one_snapshot_corrects_nothing_and_a_change_of_light_neither() -> None:
+    """Each snapshot alone shows gains with certainty, but never the same ones."""
+    estimator, rng = MaskErrorEstimator(4, 2.0), np.random.default_rng(1)
+    information = np.diag(np.full(17, 1e6))
+    for count in range(8):
+        gains = np.concatenate([np.zeros(12), 0.1 * rng.standard_normal(4), [0.0]])
+        estimator.add(Evidence(information, information @ gains))
+        assert estimator.masks == (), count
+    steady = MaskErrorEstimator(4, 2.0)
+    for _ in range(2):
+        steady.add(Evidence(information, information @ gains))
+    assert [mask.gain for mask in steady.masks] == pytest.approx(gains[12:16], abs=1e-3)
