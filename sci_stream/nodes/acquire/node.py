@@ -89,14 +89,14 @@ class AcquireNode:
         self._wakeup = Wakeup()
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._doors = setup_security(rig, self._context)
+        self._security = setup_security(rig, self._context)
         stepped_s = read_again() / 1e9
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         incarnation = new_instance_id()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
-        self._dispatcher, self._link = open_ends(rig, self._context, self._doors, incarnation)
+        self._dispatcher, self._link = open_ends(rig, self._context, self._security, incarnation)
         self._ring = MemoryBudget(rig.policy.ring_mib << 20)
         self._pump = CameraPump(
             camera,
@@ -170,7 +170,7 @@ class AcquireNode:
             self._link.close()
             self._dispatcher.close()
             self._health.close()
-            self._doors.close()
+            self._security.close()
             self._context.destroy(linger=500)
             self._wakeup.close()
 

@@ -64,7 +64,7 @@ class ReconstructNode:
         self._wakeup = Wakeup()
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._doors = setup_security(rig, self._context)
+        self._security = setup_security(rig, self._context)
         limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         self._solver = solver
         self._hello = Hello(
@@ -82,7 +82,7 @@ class ReconstructNode:
             self._hello,
             heartbeat_s=heartbeat_s,
             limits=limits,
-            dress=self._doors.reach("acquire"),
+            dress=self._security.reach("acquire"),
         )
         self._link = SinkClient(
             self._context,
@@ -90,7 +90,7 @@ class ReconstructNode:
             self._hello,
             heartbeat_s=heartbeat_s,
             limits=limits,
-            dress=self._doors.reach("sink"),
+            dress=self._security.reach("sink"),
         )
         self._controls = ControlHandler(self._hello.node, self._link.dealer.send, self._solver.change)
         self._doing: dict[Identity, _Doing] = {}
@@ -123,7 +123,7 @@ class ReconstructNode:
             # Send GOODBYE first: others should not wait for the end of a long solve.
             self._dispatch.close()
             self._link.close()
-            self._doors.close()
+            self._security.close()
             self._context.destroy(linger=500)
             self._solver.stop()
             self._wakeup.close()

@@ -95,7 +95,7 @@ class SinkNode:
         self._wakeup = Wakeup()
         stop.call_on_stop(self._wakeup.wake)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._doors = setup_security(rig, self._context)
+        self._security = setup_security(rig, self._context)
         limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         self._server = ResultsServer(
             self._context,
@@ -104,9 +104,9 @@ class SinkNode:
             incarnation=new_instance_id(),
             heartbeat_s=rig.network.heartbeat_s,
             limits=limits,
-            dress=self._doors.serve,
+            dress=self._security.serve,
         )
-        self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._doors.serve)
+        self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._security.serve)
         self._health = HealthReporter(rig, "sink", "sink")
         movie_options(rig)  # report missing dependencies now, not at the start of a series
         self._series: SeriesSession | None = None
@@ -188,7 +188,7 @@ class SinkNode:
         self._server.close()
         self._taps.close()
         self._health.close()
-        self._doors.close()
+        self._security.close()
         self._context.destroy(linger=500)
         self._wakeup.close()
 
