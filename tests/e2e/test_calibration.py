@@ -101,7 +101,7 @@ def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
     assert report["shift_y_px"] == pytest.approx(-0.2, abs=0.1)
     assert report["corrected"]
     assert report["match"] > 0.6
-    assert "from where they were calibrated" in rig.output
+    assert "the masks have moved by" in rig.output
     by_seq = [entry["psnr_db"] for entry in summary["psnr_db"]["per_snapshot"]]
     assert min(by_seq[2:]) > by_seq[0] + 1  # only the first counts as well calibrated
 
