@@ -21,6 +21,9 @@ from sci_stream.tools.replay.many import JobResult, JobState, ReplayJob, remove_
 
 # Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the others go on.
 _KILLED = "KilledWorker"
+# Dask removes a worker that has not restarted after 15 s by default. On a busy machine starting Python takes longer,
+# and the batch would continue with the other workers only.
+_RESTART = "5 minutes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,12 @@ def connect(options: ClusterOptions) -> Iterator[Any]:
         with client:
             yield client
         return
-    with _started(options, distributed) as cluster, distributed.Client(cluster) as client:
+    config = require_optional("dask.config", "batch", "sci-stream batch")
+    with (
+        config.set({"distributed.deploy.lost-worker-timeout": _RESTART}),
+        _started(options, distributed) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         yield client
 
 

@@ -252,6 +252,18 @@ def test_batch_survives_killed_workers_and_equals_single_replays(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [path.name for path in recordings[:3]]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_killed_worker_returns_however_long_its_start_takes() -> None:
+    dask = pytest.importorskip("dask")
+    pytest.importorskip("distributed")
+    patience = {"distributed.deploy.lost-worker-timeout": "100ms"}  # as if starting took long
+    with dask.config.set(patience), connect(ClusterOptions(workers=1, threads=1, dashboard="")) as client:
+        (pid,) = client.run(os.getpid).values()
+        os.kill(pid, signal.SIGKILL)
+        client.submit(time.sleep, 6).result(timeout=PATIENCE_S)  # longer than a removed worker is allowed to live
+        assert client.submit(os.getpid, pure=False).result(timeout=PATIENCE_S) != pid
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_recording_that_kills_workers_is_named_and_others_continue(
