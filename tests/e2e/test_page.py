@@ -418,9 +418,15 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     rig.nodes()["reconstruct-0"].send_signal(signal.SIGSTOP)
     named = "document.querySelector('#alerts').textContent.includes('reconstruct-0 does not answer')"
     viewer.until(named)
+    alarm = viewer.page.locator("#alerts li.bad").first
+    assert re.search(r"reconstruct-0 does not answer since \d\d:\d\d:\d\d", alarm.inner_text())
+    alarm.locator("button").click()
+    viewer.until(f"!{named}", "it is acknowledged")
+    assert "acknowledged" in viewer.page.locator("#alarms").text_content()
+    viewer.until("document.querySelector('#nodes .lost') !== null")
     viewer.until("/a node is lost$|^no data$|^camera stopped$/.test(document.querySelector('#state').textContent)")
     rig.kill("reconstruct-0")
-    viewer.until(f"!{named}", "it is replaced")
+    viewer.until("document.querySelector('#nodes .lost') === null", "it is replaced")
     viewer.until_live()
 
     sink = rig.nodes()["sink"]
