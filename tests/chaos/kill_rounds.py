@@ -242,6 +242,8 @@ def _resume(
         _wait_for_first(rig)
         rig.process.terminate()
         wrong = _wait_for_end(rig)
+        if status := rig.process.poll():  # also of a resumed series that has ended before the last one began
+            wrong.append(f"exit status {status} of the next run")
         ledger, more = _account(rig, place, recording)
         output = rig.output
     lines = [line for line in output.splitlines() if "resuming" in line or "interrupted" in line]
