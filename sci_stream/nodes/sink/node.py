@@ -170,11 +170,12 @@ class SinkNode:
                 needed = self._stop.gentle and self._acquire_is_there()
                 if self._stop and stopping_s is None and not needed:
                     stopping_s = time.monotonic() + _GOODBYE_S
-            if self._series is None:
-                self._ledger_file.delete()
-            else:
-                # The saved ledger stays: a later run may resume the series, and its senders know what was acknowledged.
+            # Of a series that did not end here the saved ledger stays: a later run may resume it, and what it counts
+            # was acknowledged and is in no spool any more.
+            if self._series is not None:
                 self._end_series("the sink was stopped before the series ended")
+            elif self._ended:
+                self._ledger_file.delete()
         finally:
             self._close()
         if self._failure is not None:
