@@ -40,7 +40,14 @@ from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_fram
 from sci_stream.recon.factory import SOLVERS, make_rule, make_solver, solver_step
 from sci_stream.recon.fused_gap import fused_gap
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, call_directly, gentle
+from sci_stream.recon.initialization.initializer import (
+    LEAST_FIRST_SIGMA,
+    REASONS,
+    Initializer,
+    InitialState,
+    call_directly,
+    gentle,
+)
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -160,7 +167,8 @@ class Engine:
         if self._whole is not None and settings.solver == "gap":
             relaxation = settings.relaxation if settings.accelerate else 0.0
             shape = self._masks.phi.shape
-            fused, self._fused_fault = fused_gap(denoiser, self._priors, shape, relaxation, device)
+            lowest = min(settings.sigma_last, LEAST_FIRST_SIGMA)
+            fused, self._fused_fault = fused_gap(denoiser, self._priors, shape, relaxation, lowest, device)
             self._whole = fused or self._whole
         self._solving = False
         self._correction: MaskCorrection | None = None
@@ -385,7 +393,7 @@ class Engine:
     def _is_one_graph(self) -> bool:
         """Return whether a solve of all iterations can be one recording: if nothing but tensors decides its course."""
         settings = self.settings
-        forms = [ladder_forms(settings.schedule, prior.graph_key) for prior in self._priors]
+        forms = [ladder_forms(settings.schedule, prior.graph_key, LEAST_FIRST_SIGMA) for prior in self._priors]
         recordable = all(prior.graph_key(settings.sigma_first) is not None for prior in self._priors)
         return (
             self._graphs is not None

@@ -29,8 +29,9 @@ from sci_stream.recon.algorithms.gap import (
 )
 from sci_stream.recon.algorithms.noise_level import NoiseLevel, on_device
 from sci_stream.recon.backend.memory import plan_chunks
-from sci_stream.recon.denoisers.ffdnet import MOST_TRAINED, FfdnetDenoiser
+from sci_stream.recon.denoisers.ffdnet import MOST_TRAINED, FfdnetDenoiser, Network
 from sci_stream.recon.denoisers.temporal import (
+    GROUPS,
     IterationDenoiser,
     WholeVideoDenoiser,
 )
@@ -47,25 +48,26 @@ class FusedGap:
     Parameters
     ----------
     prior
-        FFDNet, with one network for all levels that takes eight channels.
+        FFDNet, with one network for all levels of the solve, which takes eight channels.
     priors
         The denoisers of the iterations, all of ``prior``.
-    n_frames, relaxation
-        B and α.
+    n_frames, relaxation, lowest
+        B, α, and the lowest σ of a solve.
     device
         Where all is.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as `fused_gap`
         self,
         prior: FfdnetDenoiser,
         priors: Sequence[IterationDenoiser],
         n_frames: int,
         relaxation: float,
+        lowest: float,
         device: torch.device,
     ) -> None:
-        network = prior.network_at_all_levels
-        if network is None or network.channels != _CHANNELS:
+        network = _only_network(prior, lowest)
+        if network is None:
             raise ValueError("expected one network at all levels, of eight channels")
         kernels = importlib.import_module("sci_stream.recon.backend.triton_between")
         self._between: Callable[..., None] = kernels.between
@@ -168,6 +170,13 @@ class FusedGap:
         return whole.contiguous(memory_format=torch.channels_last)
 
 
+def _only_network(prior: FfdnetDenoiser, lowest: float) -> Network | None:
+    """Return the network of all levels, if there is one and it takes eight channels."""
+    # The means of the longest groups are denoised at the lowest levels.
+    network = prior.network_from(lowest * GROUPS[-1] ** -0.25)
+    return network if network is not None and network.channels == _CHANNELS else None
+
+
 def _weight(problem: Problem, sigma: float) -> torch.Tensor | None:
     return None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
 
@@ -178,8 +187,13 @@ def _mixed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
     return torch.matmul(matrix[:n, :n], frames.flatten(-2)).view(frames.shape)
 
 
-def fused_gap(
-    prior: object, priors: Sequence[IterationDenoiser], planes: torch.Size, relaxation: float, device: torch.device
+def fused_gap(  # noqa: PLR0917 - as for `FusedGap`
+    prior: object,
+    priors: Sequence[IterationDenoiser],
+    planes: torch.Size,
+    relaxation: float,
+    lowest: float,
+    device: torch.device,
 ) -> tuple[FusedGap | None, str]:
     """Return the algorithm with the kernel, if it serves; else None and why, empty where it is not meant to serve.
 
@@ -190,11 +204,10 @@ def fused_gap(
     if not known or planes[-1] % 2 or planes[-2] % 2:
         return None, ""
     assert isinstance(prior, FfdnetDenoiser)
-    network = prior.network_at_all_levels
-    if network is None or network.channels != _CHANNELS:
+    if _only_network(prior, lowest) is None:
         return None, ""
     try:
-        fused = FusedGap(prior, priors, planes[1], relaxation, device)
+        fused = FusedGap(prior, priors, planes[1], relaxation, lowest, device)
         difference = _difference(fused, priors, planes[1], relaxation, device)
     except Exception as error:  # no compiler, no cache folder: Triton fails in many ways, with the same remedy
         why = (str(error) or type(error).__name__).partition("\n")[0]

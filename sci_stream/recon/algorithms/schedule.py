@@ -78,9 +78,14 @@ def advance_at(k: int, iterations: int) -> float:
 _LEVELS_TRIED, _LEAST_LEVEL = 64, 1 / 255
 
 
-def ladder_forms(schedule: SigmaSchedule, form: Callable[[float], Hashable]) -> list[float]:
-    """Return a level of σ of each form that a denoiser takes on the way down a schedule, from high to low."""
-    down = SigmaSchedule(schedule.first, min(schedule.last, _LEAST_LEVEL)).ladder(_LEVELS_TRIED)
+def ladder_forms(
+    schedule: SigmaSchedule, form: Callable[[float], Hashable], lowest: float = _LEAST_LEVEL
+) -> list[float]:
+    """Return a level of σ of each form that a denoiser takes on the way down a schedule, from high to low.
+
+    ``lowest`` is the lowest level that a solve can end at, if the schedule does not end below it.
+    """
+    down = SigmaSchedule(schedule.first, min(schedule.last, lowest)).ladder(_LEVELS_TRIED)
     return list({form(sigma): sigma for sigma in reversed(down)}.values())[::-1]
 
 

@@ -135,12 +135,11 @@ class FfdnetDenoiser:
         name = str(self.half).removeprefix("torch.")
         return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
 
-    @property
-    def network_at_all_levels(self) -> Network | None:
-        """The network, if it is one and the same at all levels of σ."""
-        if self._half is self._full or math.isinf(self.half_from_sigma):
-            return self._full
-        return self._half if self.half_from_sigma <= 0.0 else None
+    def network_from(self, lowest: float) -> Network | None:
+        """Return the network, if it is one and the same at all levels of σ from the lowest up."""
+        if self.graph_key(lowest) != self.graph_key(1.0):
+            return None
+        return self._half if self.graph_key(lowest) == "half" else self._full
 
     @property
     def pixels_per_chunk(self) -> int:

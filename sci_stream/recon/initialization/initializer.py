@@ -31,8 +31,8 @@ _WARM_SIGMA_PER_ERROR, _FAR_BETTER = 1.1, 0.87
 # Exponent of ρ by which a warm start from ȳ lowers the paper's first σ.
 _WARM_POWER = 1.5
 
-# Lowest first σ, however small the estimated error of the start is.
-_LEAST_FIRST_SIGMA = 4 / 255
+LEAST_FIRST_SIGMA = 4 / 255
+"""Lowest first σ, however small the estimated error of the start is: no solve ends lower than that or its settings."""
 
 # Shorter solves, of K iterations, end at √(16/K) times the last σ: correcting smooth motion needs the spatial reach of
 # a high σ, and only longer solves have corrected it before σ is low.
@@ -313,4 +313,4 @@ def _first_sigma(settings: SolverSettings, where_wrong: torch.Tensor, ratio: tor
     else:
         first = settings.sigma_first * ratio.pow(_WARM_POWER)
     # An error that overflowed says no more than that it is large.
-    return first.nan_to_num(nan=settings.sigma_first).clamp(_LEAST_FIRST_SIGMA).clamp_max(settings.sigma_first)
+    return first.nan_to_num(nan=settings.sigma_first).clamp(LEAST_FIRST_SIGMA).clamp_max(settings.sigma_first)

@@ -81,16 +81,16 @@ cpu = torch.device("cpu")
 weights = load_ffdnet(shipped_weights("ffdnet-lite"))
 prior = FfdnetDenoiser(weights, cpu, pixels_per_chunk=1500)
 priors = cycled_denoisers(prior, 7, cpu, along_time=True)
-assert fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 1.5, cpu) == (None, ""), "it takes five channels"
+assert fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 1.5, 0.02, cpu) == (None, ""), "it takes five channels"
 layers = [pad_channels(kernel, bias) for kernel, bias in zip(weights.kernels, weights.biases)]
 stack = in_layers([kernel for kernel, _ in layers], [bias for _, bias in layers])
 prior._full = prior._half = Network(stack, 8, torch.float32, gives_noise=weights.gives_noise)
-fused, why = fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 1.5, cpu)
+fused, why = fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 1.5, 0.02, cpu)
 assert fused is not None, why
 assert why == ""
 difference = _difference(fused, priors, 7, 1.5, cpu)
 assert 0 < difference < 1e-5, difference
-assert fused_gap(prior, priors, torch.Size((2, 7, 13, 20)), 1.5, cpu) == (None, ""), "rows must be even"
+assert fused_gap(prior, priors, torch.Size((2, 7, 13, 20)), 1.5, 0.02, cpu) == (None, ""), "rows must be even"
 """
 
 _COMPILED = """
