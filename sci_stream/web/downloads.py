@@ -93,7 +93,7 @@ def routes(source: PictureSource) -> list[Route]:
 
     return [
         Route("/timeline", worded(answers.timeline)),
-        Route("/picture/{number:int}", worded(answers.picture)),
+        Route("/picture/{number}", worded(answers.picture)),
         Route("/values", worded(answers.values)),
         Route("/frame.png", worded(answers.frame)),
         Route("/coded.jpg", worded(answers.coded)),
@@ -123,7 +123,7 @@ class _Answers:
         )
 
     def picture(self, request: Request) -> Response:
-        found = self._source.archive.get(int(request.path_params["number"]))
+        found = self._source.archive.get(_as_whole("number", request.path_params["number"]))
         if found is None:
             raise InputError("This picture is no longer kept", hint="Only the last minutes are, in bounded memory.")
         if found.codec != JPEG and request.query_params.get("codec") != "h264":
@@ -208,8 +208,10 @@ def _region(request: Request) -> Region | None:
 
 def _whole(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
-    if text is None:
-        return default
+    return default if text is None else _as_whole(name, text)
+
+
+def _as_whole(name: str, text: str) -> int:
     try:
         number = int(text) if len(text) < 20 else None
     except ValueError:
