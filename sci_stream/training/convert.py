@@ -70,7 +70,7 @@ def describe_weights(path: Path) -> WeightsDescription:
         path=path,
         origin=weights.origin,
         variant=variant_of(weights),
-        shape=NetworkShape(weights.layers, weights.channels),
+        shape=NetworkShape.of(weights),
         gives="noise" if weights.gives_noise else "image",
         sha256=file_sha256(path),
         about=read_metadata(path) if path.suffix == ".safetensors" else {},

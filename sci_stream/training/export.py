@@ -88,7 +88,7 @@ def export_weights(
     write_own(weights, path, about, kernel_dtype=_KERNELS_IN)
     card = ModelCard(
         variant=settings["variant"],
-        shape=NetworkShape(weights.layers, weights.channels),
+        shape=NetworkShape.of(weights),
         sha256=file_sha256(path),
         licence=licence,
         data=data,

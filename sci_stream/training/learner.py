@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.backend.device import computes_bfloat16
-from sci_stream.recon.denoisers.ffdnet import run_network
+from sci_stream.recon.denoisers.ffdnet import frame_input, run_network
 from sci_stream.recon.denoisers.network_stack import in_layers
 from sci_stream.recon.denoisers.variants import NetworkShape
 from sci_stream.recon.denoisers.weights import FfdnetWeights
@@ -104,7 +104,7 @@ class Learner:
             parameter.grad = None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16):
             stack = in_layers(self._kernels, self._biases)
-            denoised = run_network(noisy, sigma, stack, gives_noise=self._gives_noise)
+            denoised = run_network(frame_input(noisy, sigma), stack, gives_noise=self._gives_noise)
         # float32 again: the differences at low σ are below the resolution of bfloat16.
         loss = F.l1_loss(denoised.float(), clean)
         loss.backward()  # type: ignore[no-untyped-call]  # not annotated in torch

@@ -16,7 +16,8 @@ from rich.console import Console
 from sci_stream.errors import ConfigError, FileFormatError, StorageError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.variants import VARIANTS
-from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
+from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, FfdnetWeights, load_ffdnet, save_ffdnet
 from sci_stream.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
 from sci_stream.training.curve import curve_path, read_curve
 from sci_stream.training.export import export_weights
@@ -259,5 +260,6 @@ def test_initial_network_leaves_the_image_nearly_unchanged() -> None:
 
     x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
     for shape in VARIANTS.values():
-        y = FfdnetDenoiser(initial_weights(shape, 0), CPU)(x, 0.1)
+        kind = FfdnetDenoiser if shape.inputs == FRAME_INPUTS else VideoFfdnetDenoiser
+        y = kind(initial_weights(shape, 0), CPU)(x, 0.1)
         assert (y - x).abs().mean() < 0.1

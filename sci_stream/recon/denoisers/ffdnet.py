@@ -21,7 +21,7 @@ from sci_stream.recon.denoisers.network_stack import (
     in_layers,
     ways_to_try,
 )
-from sci_stream.recon.denoisers.weights import FfdnetWeights
+from sci_stream.recon.denoisers.weights import SUBPIXELS, FfdnetWeights
 
 # Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/0012).
 _ERROR_PER_SIGMA = 0.02
@@ -111,7 +111,7 @@ class FfdnetDenoiser:
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
         network = self._half if self.graph_key(sigma) == "half" else self._full
-        level = _map_of(sigma_map(sigma, x), x.shape[0])
+        level = network_sigma(sigma_map(sigma, x), x.shape[0])
         out = torch.empty_like(x)
         self._frame_pixels = x.shape[1] * x.shape[2]
         sizes = plan_chunks(x.shape[0], self._frame_pixels, self._pixels_per_chunk)
@@ -153,18 +153,24 @@ class FfdnetDenoiser:
 
     def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
         height, width = x.shape[-2:]
-        frames = _padded_to_even(x.unsqueeze(1))
+        return self._run(self._inputs(padded_to_even(x.unsqueeze(1)), sigma), network)[:, :height, :width]
+
+    def _inputs(self, frames: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        """Return what the network sees of frames (N, 1, H, W), H and W even."""
+        return frame_input(frames, sigma)
+
+    def _run(self, inputs: torch.Tensor, network: Network) -> torch.Tensor:
+        """Return the denoised frames, (N, H, W)."""
         if math.isfinite(network.limit):
-            frames = frames.clamp(-network.limit, network.limit)
+            inputs = inputs.clamp(-network.limit, network.limit)
         clean = run_network(
-            frames,
-            sigma,
+            inputs,
             network.stack,
             gives_noise=network.gives_noise,
             channels=network.channels,
             dtype=network.dtype,
         )
-        return clean[:, 0, :height, :width]
+        return clean[:, 0]
 
     @torch.inference_mode()
     def _lowest_sigma_in_half(self, device: torch.device) -> float:
@@ -180,16 +186,8 @@ class FfdnetDenoiser:
         return 0.0 if lowest == _PROBED_SIGMAS[-1] else lowest
 
 
-def run_network(
-    x: torch.Tensor,
-    sigma: torch.Tensor,
-    stack: Stack,
-    *,
-    gives_noise: bool,
-    channels: int = 5,
-    dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:
-    """Denoise by FFDNet of any number of layers and channels; the one definition of the network, for use and training.
+def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    """Return what the network sees of frames by themselves: four sub-pixels and σ, (N, 5, H/2, W/2).
 
     Parameters
     ----------
@@ -198,23 +196,41 @@ def run_network(
     sigma
         Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2 pixels of each,
         (N, 1, H/2, W/2).
+    """
+    image = F.pixel_unshuffle(x, 2)
+    return torch.cat((image, sigma.expand(image.shape[0], 1, *image.shape[2:])), dim=1)
+
+
+def run_network(
+    inputs: torch.Tensor,
+    stack: Stack,
+    *,
+    gives_noise: bool,
+    channels: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """Denoise by FFDNet of any number of layers and channels; the one definition of the network, for use and training.
+
+    Parameters
+    ----------
+    inputs
+        (N, C, H/2, W/2), the four sub-pixels of each frame and what else the network sees: `frame_input`, or
+        `sci_stream.recon.denoisers.video_ffdnet.network_input`.
     stack
-        The convolutions, on the device of ``x``.
+        The convolutions, on the device of ``inputs``.
     gives_noise
         As in `FfdnetWeights`.
     channels, dtype
-        That the stack takes: at least 5 channels, those beyond are 0.
+        That the stack takes; 0 for as many channels as ``inputs`` has, those beyond are 0.
 
     Returns
     -------
     (N, 1, H, W), the denoised frames.
     """
-    image = F.pixel_unshuffle(x, 2)
-    parts = [image, sigma.expand(image.shape[0], 1, *image.shape[2:])]
-    if channels > image.shape[1] + 1:
-        parts.append(image.new_zeros(()).expand(image.shape[0], channels - image.shape[1] - 1, *image.shape[2:]))
-    h = stack(torch.cat(parts, dim=1).to(dtype, memory_format=torch.channels_last))
-    h = h[:, : image.shape[1]]  # more where a device wants its channels in eights
+    image, missing = inputs[:, :SUBPIXELS], max(0, channels - inputs.shape[1])
+    features = F.pad(inputs, (0, 0, 0, 0, 0, missing)) if missing else inputs
+    h = stack(features.to(dtype, memory_format=torch.channels_last))
+    h = h[:, :SUBPIXELS]  # more where a device wants its channels in eights
     return F.pixel_shuffle(image - h if gives_noise else h, 2)
 
 
@@ -261,17 +277,17 @@ def _test_picture(size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack([waves, edges]), torch.randn(2, size, size, generator=generator)
 
 
-def _map_of(level: torch.Tensor, n_images: int) -> torch.Tensor:
+def network_sigma(level: torch.Tensor, n_images: int) -> torch.Tensor:
     """Return levels at each pixel, (P, H, W), as a network takes them for N images, (N, 1, ⌈H/2⌉, ⌈W/2⌉); () as ()."""
     if not level.ndim:
         return level
     planes = level.reshape(-1, 1, *level.shape[-2:])
-    halved = F.avg_pool2d(_padded_to_even(planes), 2).clamp_max_(MOST_TRAINED)
+    halved = F.avg_pool2d(padded_to_even(planes), 2).clamp_max_(MOST_TRAINED)
     each = n_images // len(halved)
     return halved.expand(each, -1, -1, -1) if len(halved) == 1 else halved.repeat_interleave(each, 0)
 
 
-def _padded_to_even(x: torch.Tensor) -> torch.Tensor:
+def padded_to_even(x: torch.Tensor) -> torch.Tensor:
     """Extend (N, 1, H, W) by a mirrored row or column where H or W is odd."""
     height, width = x.shape[-2:]
     if height % 2 == 0 and width % 2 == 0:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.algorithms.schedule import LambdaRule, SigmaSchedule
 from sci_stream.recon.backend.device import is_large_gpu
@@ -28,8 +28,9 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.denoisers.variants import shipped_weights, variant_of
-from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_of
+from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
+from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
 from sci_stream.recon.denoisers.wnnm import wnnm_denoiser
 
 Weights = Path | FfdnetWeights | None
@@ -66,12 +67,23 @@ def _make_vbm4d(_device: torch.device, _weights: Weights, _precision: Precision)
     return block_matching_denoiser()
 
 
-def _make_ffdnet(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
-    return FfdnetDenoiser(_loaded(weights or shipped_weights("ffdnet")), device, precision)
+def _network(name: str) -> Callable[[torch.device, Weights, Precision], Denoiser]:
+    """Return the factory of a network: of any weights that see neighbouring frames, or not, as the named variant."""
 
+    def make(device: torch.device, weights: Weights, precision: Precision) -> Denoiser:
+        network = _loaded(weights or shipped_weights(name))
+        kind = VideoFfdnetDenoiser if network.sees_neighbours else FfdnetDenoiser
+        if network.sees_neighbours != (VARIANTS[name].inputs == VIDEO_INPUTS):
+            raise WeightsError(
+                f"These weights are not for the denoiser {name!r}",
+                expected=f"{VARIANTS[name].inputs} input channels",
+                got=network.kernels[0].shape[1],
+                hint="Weights with 25 input channels see neighbouring frames: use 'video-lite'. Those with 5 do not: "
+                "use 'ffdnet'.",
+            )
+        return kind(network, device, precision, name=name)
 
-def _make_ffdnet_lite(device: torch.device, weights: Weights, precision: Precision) -> RecordableDenoiser:
-    return FfdnetDenoiser(_loaded(weights or shipped_weights("ffdnet-lite")), device, precision, name="ffdnet-lite")
+    return make
 
 
 def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
@@ -122,7 +134,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         linear_start=True,
     ),
     "ffdnet": DenoiserSpec(
-        make=_make_ffdnet,
+        make=_network("ffdnet"),
         takes_weights=True,
         sigma_first=30 / 255,
         sigma_still=50 / 255,
@@ -134,7 +146,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
         linear_start=True,
     ),
     "ffdnet-lite": DenoiserSpec(
-        make=_make_ffdnet_lite,
+        make=_network("ffdnet-lite"),
         takes_weights=True,
         sigma_first=30 / 255,
         sigma_still=50 / 255,
@@ -143,6 +155,17 @@ DENOISERS: dict[str, DenoiserSpec] = {
         min_iterations=4,
         relaxation=1.5,
         along_time=True,
+        linear_start=True,
+    ),
+    "video-lite": DenoiserSpec(
+        make=_network("video-lite"),
+        takes_weights=True,
+        sigma_first=30 / 255,
+        sigma_still=50 / 255,
+        sigma_last=10 / 255,
+        iterations={"cpu": 20},
+        min_iterations=4,
+        relaxation=1.5,
         linear_start=True,
     ),
     "wnnm": DenoiserSpec(

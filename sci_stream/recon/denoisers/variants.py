@@ -7,23 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.recon.denoisers.weights import FfdnetWeights
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
 
 _WEIGHTS_FOLDER = Path(__file__).parent / "weights_data"
-_PIXELS_PER_SUBPIXEL = 4
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkShape:
-    """How many 3×3 convolutions a grey FFDNet has, and how many channels between them; ``layers`` ≥ 2."""
+    """How many 3×3 convolutions a grey FFDNet has, and how many channels between them; ``layers`` ≥ 2.
+
+    ``inputs``: channels of the first layer, which say whether it sees neighbouring frames.
+    """
 
     layers: int
     channels: int
+    inputs: int = FRAME_INPUTS
+
+    @classmethod
+    def of(cls, weights: FfdnetWeights) -> NetworkShape:
+        """Return the shape of a network."""
+        return cls(weights.layers, weights.channels, weights.kernels[0].shape[1])
 
     @property
     def convolutions(self) -> tuple[tuple[int, int], ...]:
-        """Channels in and out of each layer: from four sub-pixels and σ to four sub-pixels."""
-        return tuple(itertools.pairwise((5, *[self.channels] * (self.layers - 1), 4)))
+        """Channels in and out of each layer: from the inputs to four sub-pixels."""
+        return tuple(itertools.pairwise((self.inputs, *[self.channels] * (self.layers - 1), SUBPIXELS)))
 
     @property
     def n_parameters(self) -> int:
@@ -33,15 +41,17 @@ class NetworkShape:
     @property
     def flop_per_pixel(self) -> float:
         """Multiplications and additions for a pixel of the full-resolution frame; biases and ReLU not counted."""
-        return sum(2 * 9 * c_in * c_out for c_in, c_out in self.convolutions) / _PIXELS_PER_SUBPIXEL
+        return sum(2 * 9 * c_in * c_out for c_in, c_out in self.convolutions) / SUBPIXELS
 
 
 VARIANTS: dict[str, NetworkShape] = {
     "ffdnet": NetworkShape(layers=15, channels=64),
     # A tenth of the work. Channels in sixteens fill a vector register: 24 would cost a CPU the same time as 32.
     "ffdnet-lite": NetworkShape(layers=7, channels=32),
+    "video": NetworkShape(layers=15, channels=64, inputs=VIDEO_INPUTS),
+    "video-lite": NetworkShape(layers=7, channels=32, inputs=VIDEO_INPUTS),
 }
-"""The published network, and a small one for CPUs and small GPUs."""
+"""The published network, and a small one for CPUs and small GPUs; both with neighbouring frames as well."""
 
 
 def variant_shape(name: str) -> NetworkShape:
@@ -60,7 +70,7 @@ def variant_shape(name: str) -> NetworkShape:
 
 def variant_of(weights: FfdnetWeights) -> str | None:
     """Name the variant that a network is of; None if it is of none."""
-    shape = NetworkShape(weights.layers, weights.channels)
+    shape = NetworkShape.of(weights)
     return next((name for name, variant in VARIANTS.items() if variant == shape), None)
 
 

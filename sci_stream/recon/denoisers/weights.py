@@ -31,7 +31,12 @@ from sci_stream.file_guard import reading, require_memory, require_ratio, requir
 LAYOUT = "sci_stream.ffdnet.1"
 """The ``layout`` entry in the metadata of own checkpoints; the number increases with incompatible changes."""
 
-_SUBPIXELS = 4
+SUBPIXELS = 4
+"""Sub-pixel images of half the size that a frame is split into."""
+FRAME_INPUTS = SUBPIXELS + 1
+"""Channels that a network takes which sees each frame by itself: sub-pixels and σ."""
+VIDEO_INPUTS = 6 * SUBPIXELS + 1
+"""Channels of one that sees neighbouring frames: with the differences of four neighbours and of the mean around."""
 _BN_EPS = 1e-5  # of torch.nn.BatchNorm2d, with which the published network was trained
 _IPOL_KEY = re.compile(r"(?:module\.)?intermediate_dncnn\.itermediate_dncnn\.(\d+)\.(\w+)")
 _KAIR_KEY = re.compile(r"(?:module\.)?model\.(\d+)\.(weight|bias)")
@@ -48,8 +53,8 @@ class FfdnetWeights:
     Parameters
     ----------
     kernels, biases
-        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ; the last
-        gives 4.
+        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ, or 25,
+        with the differences of neighbouring frames between them; the last gives 4.
     gives_noise
         The last layer's output is the noise, to be subtracted from the input, and not the image.
     origin
@@ -70,6 +75,11 @@ class FfdnetWeights:
     def channels(self) -> int:
         """Channels that the first layer gives."""
         return self.kernels[0].shape[0]
+
+    @property
+    def sees_neighbours(self) -> bool:
+        """Whether the network takes neighbouring frames into account."""
+        return self.kernels[0].shape[1] == VIDEO_INPUTS
 
 
 def load_ffdnet(path: Path) -> FfdnetWeights:
@@ -219,7 +229,7 @@ def _from_ipol(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights
             convolutions[-1] = _folded(convolutions[-1], layer, path)
         else:
             raise _unknown_layout(path, list(tensors))
-    if convolutions and convolutions[0]["weight"].shape[1] == _SUBPIXELS + 1:
+    if convolutions and convolutions[0]["weight"].shape[1] == FRAME_INPUTS:
         # The σ map comes first there and last here.
         first = convolutions[0]
         convolutions[0] = {**first, "weight": first["weight"].roll(-1, dims=1)}
@@ -276,7 +286,7 @@ def _assembled(
 
 
 def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
-    """Return the weights if they chain from 5 to 4 channels by 3×3 kernels and are finite.
+    """Return the weights if they chain from 5 or 25 to 4 channels by 3×3 kernels and are finite.
 
     Raises
     ------
@@ -288,7 +298,7 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
     shapes = [tuple(kernel.shape) for kernel in weights.kernels]
     inputs = [shape[1] for shape in shapes]
     outputs = [shape[0] for shape in shapes]
-    chained = inputs[0] == _SUBPIXELS + 1 and outputs[-1] == _SUBPIXELS and inputs[1:] == outputs[:-1]
+    chained = inputs[0] in (FRAME_INPUTS, VIDEO_INPUTS) and outputs[-1] == SUBPIXELS and inputs[1:] == outputs[:-1]
     biased = all(bias.shape == (n,) for bias, n in zip(weights.biases, outputs, strict=True))
     if not chained or not biased or any(shape[2:] != (3, 3) for shape in shapes):
         raise _wrong_shapes(path, shapes)
@@ -300,7 +310,8 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
 def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
     return WeightsError(
         f"Weights file {path} is not a grey FFDNet",
-        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting the next",
+        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ; 25 with neighbouring frames) to 4, each layer "
+        "fitting the next",
         got=f"{len(shapes)} layers of shapes {_shortened(shapes)}" if shapes else "no layers",
         hint="Colour networks take 13 channels: use the grey one.",
     )

@@ -1,4 +1,4 @@
-r"""Optical flow of a video in torch, on any device, for the warm start.
+r"""Optical flow of a video in torch, on any device, for the warm start and for the video network.
 
 A velocity field is (2, H, W), pixels per frame along rows and columns, at the time of the video's last frame. Nothing
 here branches on values: an estimate is a fixed sequence of operations, and the host never waits for the device.
@@ -23,6 +23,15 @@ _LARGEST_STEP_PX = 0.5
 
 # Radius of the window in which motion is taken as uniform.
 _WINDOW_PX = 4
+
+NEIGHBOURS = (-2, -1, 1, 2)
+"""Frames that the motion of each frame is estimated from, and that a video network sees: two before, two after."""
+
+# Level of the pyramid at which `neighbour_velocities` ends: a quarter of the resolution.
+_NEIGHBOURS_FINEST = 2
+_NEIGHBOURS_ROUNDS = 2
+_NEIGHBOURS_WINDOW_PX = 3
+_NEIGHBOURS_STEP_PX = 0.7
 
 # Lines averaged in one matrix product: larger blocks multiply more zeros of the band, smaller ones are inefficient.
 _BLOCK = {"cpu": 64, "cuda": 512}
@@ -144,7 +153,7 @@ def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
     Parameters
     ----------
     terms
-        (5, H, W): the products a·a, a·b, b·b, a·e, b·e of the derivatives a (rows), b (columns) and the error e that
+        (5, …, H, W): the products a·a, a·b, b·b, a·e, b·e of the derivatives a (rows), b (columns) and the error e that
         the step is to explain, e ≈ a·step_rows + b·step_columns.
     damping
         λ added to the diagonal: what is not seen does not move.
@@ -153,9 +162,9 @@ def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
 
     Returns
     -------
-    (2, H, W), the step.
+    (2, …, H, W), the step.
     """
-    aa, ab, bb, ae, be = box_mean(terms, radius)
+    aa, ab, bb, ae, be = box_mean(terms.flatten(0, -3), radius).view(terms.shape)
     aa, bb = aa + damping, bb + damping
     determinant = aa * bb - ab * ab
     return torch.stack(((bb * ae - ab * be) / determinant, (aa * be - ab * ae) / determinant))
@@ -225,3 +234,75 @@ def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
         return flow
     down, right = enlarged(flow, height, width)
     return torch.stack((down * (height / flow.shape[-2]), right * (width / flow.shape[-1])))
+
+
+@functools.lru_cache(maxsize=16)
+def neighbour_windows(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return for each frame the indices of its `NEIGHBOURS`, and 1 where they exist, else 0, (B, 4) both."""
+    index = torch.arange(n_frames, device=device).unsqueeze(1) + torch.tensor(NEIGHBOURS, device=device)
+    exists = (index >= 0) & (index < n_frames)
+    return index.clamp_(0, n_frames - 1), exists.float()
+
+
+def neighbour_velocities(video: torch.Tensor) -> torch.Tensor:
+    r"""Estimate at each frame the velocity with which it and its `NEIGHBOURS` are one image in uniform motion.
+
+    As `velocity`, but of every frame by itself, and at a quarter of the resolution.
+
+    Parameters
+    ----------
+    video
+        (B, H, W), linear in brightness, 0–1.
+
+    Returns
+    -------
+    (B, 2, ⌈H/4⌉, ⌈W/4⌉), pixels of the full resolution per frame, along rows and columns: content at p is at
+    p + k·velocity(p) k frames later. Coarser only for images that have no such level; zeros for a video of one frame.
+    """
+    levels = [video.unsqueeze(1)]
+    while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
+        levels.append(F.avg_pool2d(levels[-1], 2, ceil_mode=True, count_include_pad=False))
+    flow = video.new_zeros(len(video), 2, *levels[-1].shape[-2:])
+    if len(video) == 1:
+        return flow
+    finest = min(_NEIGHBOURS_FINEST, len(levels) - 1)
+    index, _ = neighbour_windows(len(video), video.device)
+    times, slope_of, mean_of = _regression(len(video), video.device)
+    for level in reversed(levels[finest:]):
+        size = level.shape[-2:]
+        if flow.shape[-2:] != size:
+            flow = F.interpolate(flow, size=tuple(size), mode="bilinear", align_corners=False) * 2
+        near = level[index.flatten()]
+        for _ in range(_NEIGHBOURS_ROUNDS):
+            moved = (flow.unsqueeze(1) * times).flatten(0, 1)
+            aligned = torch.cat((_sampled(near, moved).view(len(video), -1, *size), level), 1)
+            slope, mean = (aligned * slope_of).sum(1), (aligned * mean_of).sum(1)
+            a, b = gradient(mean)
+            terms = torch.stack((a * a, a * b, b * b, -a * slope, -b * slope))
+            step = solve_2x2(terms, _GRADIENT_NOISE, _NEIGHBOURS_WINDOW_PX)
+            step = step * (_NEIGHBOURS_STEP_PX / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0)
+            flow = box_mean((flow + step.transpose(0, 1)).flatten(0, 1), 1).view(flow.shape)
+    return flow * float(2**finest)
+
+
+@functools.lru_cache(maxsize=16)
+def _regression(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the times of neighbours, (4, 1, 1, 1), and the weights of slope and mean over them and the frame itself.
+
+    The weights are (B, 5, 1, 1). Cached, since a recording of work on a GPU cannot copy from the host.
+    """
+    _, exists = neighbour_windows(n_frames, device)
+    times = torch.tensor(NEIGHBOURS, dtype=exists.dtype, device=device)
+    known = F.pad(exists, (0, 1), value=1.0)
+    share = known / known.sum(1, keepdim=True)
+    time = F.pad(times, (0, 1))
+    centred = time - (share * time).sum(1, keepdim=True)
+    slope = known * centred / (known * centred.square()).sum(1, keepdim=True)
+    return times.view(-1, 1, 1, 1), slope[..., None, None], share[..., None, None]
+
+
+def _sampled(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """Return images (N, 1, h, w) at p + shift(p), shift (N, 2, h, w), rows and columns."""
+    pixels, per_pixel = _pixels(images.shape[-2:], images.shape[-2:], 1, images.device)
+    places = torch.addcmul(pixels, shift.flip(1).permute(0, 2, 3, 1), per_pixel)
+    return F.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=True)

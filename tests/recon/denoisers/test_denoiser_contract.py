@@ -8,23 +8,29 @@ from pathlib import Path
 import pytest
 import torch
 
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.contract import DenoiserContract
 from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
-from sci_stream.recon.denoisers.weights import FfdnetWeights, save_ffdnet
+from sci_stream.recon.denoisers.variants import VARIANTS
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, FfdnetWeights, save_ffdnet
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny FFDNet of random weights, valid in form only."""
+def small_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Write tiny FFDNets of random weights, valid in form only, by their number of inputs."""
+    return {
+        n: _small(n, tmp_path_factory.mktemp("weights") / "small.safetensors") for n in (FRAME_INPUTS, VIDEO_INPUTS)
+    }
+
+
+def _small(inputs: int, path: Path) -> Path:
     generator = torch.Generator().manual_seed(0)
-    channels = [5, 8, 8, 4]
+    channels = [inputs, 8, 8, 4]
     kernels = tuple(0.1 * torch.randn(o, i, 3, 3, generator=generator) for i, o in itertools.pairwise(channels))
     biases = tuple(0.1 * torch.randn(o, generator=generator) for o in channels[1:])
-    path = tmp_path_factory.mktemp("weights") / "small.safetensors"
     save_ffdnet(FfdnetWeights(kernels, biases, gives_noise=True, origin="own"), path)
     return path
 
@@ -33,9 +39,9 @@ class TestDenoisers(DenoiserContract):
     """The contract, for every denoiser of this package."""
 
     @pytest.fixture(autouse=True, params=sorted(DENOISERS))
-    def _chosen(self, request: pytest.FixtureRequest, small_weights: Path) -> None:
+    def _chosen(self, request: pytest.FixtureRequest, small_weights: dict[int, Path]) -> None:
         self.name: str = request.param
-        self.weights = small_weights if DENOISERS[self.name].takes_weights else None
+        self.weights = small_weights[VARIANTS[self.name].inputs] if DENOISERS[self.name].takes_weights else None
         self.reduces_noise = self.name == "tv"  # others leave it, or have random weights here
 
     def make(self, device: torch.device) -> Denoiser:
@@ -44,7 +50,7 @@ class TestDenoisers(DenoiserContract):
         return denoiser
 
 
-@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "video-lite"])
 class TestShippedNetworks:
     def test_noise_is_reduced(self, name: str) -> None:
         contract = DenoiserContract()
@@ -57,6 +63,14 @@ def test_unknown_name_lists_the_known_ones() -> None:
         make_denoiser("median", CPU)
 
 
-def test_superfluous_weights_are_refused(small_weights: Path) -> None:
+def test_superfluous_weights_are_refused(small_weights: dict[int, Path]) -> None:
     with pytest.raises(ConfigError, match="'tv' takes no weights"):
-        make_denoiser("tv", CPU, small_weights)
+        make_denoiser("tv", CPU, small_weights[FRAME_INPUTS])
+
+
+@pytest.mark.parametrize(("name", "inputs"), [("ffdnet", VIDEO_INPUTS), ("video-lite", FRAME_INPUTS)])
+def test_weights_of_the_other_kind_of_network_are_refused(
+    small_weights: dict[int, Path], name: str, inputs: int
+) -> None:
+    with pytest.raises(WeightsError, match=f"not for the denoiser '{name}'.*{inputs}.*video-lite"):
+        make_denoiser(name, CPU, small_weights[inputs])
