@@ -16,7 +16,6 @@ from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.algorithms.schedule import LambdaRule, SigmaSchedule
 from sci_stream.recon.backend.device import is_large_gpu
-from sci_stream.recon.denoisers.block_matching import block_matching_denoiser
 from sci_stream.recon.denoisers.external import (
     CallableDenoiser,
     DenoiserDefaults,
@@ -26,12 +25,13 @@ from sci_stream.recon.denoisers.external import (
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.nonlocal_priors.block_matching import block_matching_denoiser
+from sci_stream.recon.denoisers.nonlocal_priors.wnnm import wnnm_denoiser
 from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_of
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
-from sci_stream.recon.denoisers.wnnm import wnnm_denoiser
 
 Weights = Path | FfdnetWeights | None
 """A checkpoint to load, a network already in memory, or none."""

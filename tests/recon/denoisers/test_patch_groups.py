@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from sci_stream.recon.algorithms.noise_level import local_sigma
-from sci_stream.recon.denoisers.block_matching import threshold_4d
-from sci_stream.recon.denoisers.patch_groups import Search, filter_groups
+from sci_stream.recon.denoisers.nonlocal_priors.block_matching import threshold_4d
+from sci_stream.recon.denoisers.nonlocal_priors.patch_groups import Search, filter_groups
+from sci_stream.recon.denoisers.nonlocal_priors.wnnm import shrink_singular_values
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.denoisers.wnnm import shrink_singular_values
 from sci_stream.recon.metrics import psnr
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from sci_stream.recon.denoisers.patch_groups import PatchGroupDenoiser, Search
+from sci_stream.recon.denoisers.nonlocal_priors.patch_groups import PatchGroupDenoiser, Search
 from sci_stream.recon.denoisers.temporal import cosines
 
 SEARCH = Search(patch=8, stride=4, radius=7, count=4, per_frame=True)
@@ -27,7 +27,7 @@ def threshold_4d(patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tens
     """Return groups of patches, (G, B·count, p²), without what is noise in their transform.
 
     A group counts the more the fewer coefficients are left, of whose noise its patches keep a part. See
-    `sci_stream.recon.denoisers.patch_groups.Shrink`.
+    `sci_stream.recon.denoisers.nonlocal_priors.patch_groups.Shrink`.
     """
     side = round(patches.shape[2] ** 0.5)
     ranks = min(SEARCH.count, patches.shape[1])

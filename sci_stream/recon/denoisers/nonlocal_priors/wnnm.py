@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import torch
 
-from sci_stream.recon.denoisers.patch_groups import PatchGroupDenoiser, Search
+from sci_stream.recon.denoisers.nonlocal_priors.patch_groups import PatchGroupDenoiser, Search
 
 # 32 patches: batches of symmetric matrices up to that size have a fast way on GPUs. Patches of 6 pixels in groups of
 # 64, and of 7 in groups of 32, denoise a video 0.1 to 0.5 dB less well (Traffic, σ 8, 20 and 50 of 255).
@@ -32,7 +32,7 @@ _TINY = 1e-12
 
 
 def shrink_singular_values(patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return groups of patches, (G, K, p²), of a lower rank; see `sci_stream.recon.denoisers.patch_groups.Shrink`."""
+    """Return groups of patches, (G, K, p²), of a lower rank; see `sci_stream.recon.denoisers.nonlocal_priors.patch_groups.Shrink`."""
     count, pixels = patches.shape[1:]
     mean = patches.mean(1, keepdim=True)
     varied = patches - mean

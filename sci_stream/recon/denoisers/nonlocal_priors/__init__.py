@@ -1,0 +1,1 @@
+"""Priors that change groups of similar patches, found across the frames of a video."""
