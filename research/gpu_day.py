@@ -19,6 +19,7 @@ from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Budget, Engine, default_settings
+from sci_stream.training.checkpoint import load_checkpoint
 
 ITERATIONS = 8
 # Marks of the GPU path: what is measured, at least (or at most) what.
@@ -27,6 +28,8 @@ LEAST_BAYER_PER_S, LEAST_SMALL_PER_S = 25.0, 300.0
 MOST_LARGE_MIB = 24e9 / 2**20
 MOST_LAUNCHES, MOST_WAITS = 200, 2
 MOST_QUALITY_LOSS_DB = 0.1
+# Minutes of the sessions that train `video` once its pace is known, and the share of them that is planned with.
+VIDEO_MINUTES_LEFT, VIDEO_SHARE_PLANNED = 16.0, 0.93
 # Calls of CUDA's runtime that launch work, and those with which the host waits.
 LAUNCHES = (
     "cudaLaunchKernel",
@@ -114,6 +117,17 @@ def _shot(calibration: Calibration, seq: int) -> Snapshot:
     frames = np.stack([0.5 + 0.3 * np.sin((columns + 0.5 * t) / 4) * np.cos((rows - 0.3 * t) / 6) for t in times])
     counts = (calibration.phi * frames).sum(0).astype(np.float32)
     return Snapshot(SnapshotId("profile", 0, seq), counts, calibration.hash, n_frames, 0)
+
+
+def write_video_steps(run: Path, path: Path) -> None:
+    """Write how many steps a video run takes in all, at the pace of its last session."""
+    sessions = load_checkpoint(run)["sessions"]
+    last = sessions[-1]
+    pace = last["steps"] / last["minutes"]
+    done = sum(session["steps"] for session in sessions)
+    total = done + int(pace * VIDEO_MINUTES_LEFT * VIDEO_SHARE_PLANNED)
+    path.write_text(f"{total}\n")
+    print(f"{done} steps done, {total} planned")
 
 
 def write_report(folder: Path, path: Path) -> None:
@@ -206,13 +220,15 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("environment", "profile", "report"))
+    parser.add_argument("part", choices=("environment", "profile", "video_steps", "report"))
     parser.add_argument("path", type=Path)
     parser.add_argument("target", type=Path, nargs="?")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     if given.part == "report":
         write_report(given.path, given.target or given.path / "report.md")
+    elif given.part == "video_steps":
+        write_video_steps(given.path, given.target or given.path / "video_steps")
     elif given.part == "profile":
         write_profile(given.path, given.device)
     else:

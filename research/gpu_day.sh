@@ -6,6 +6,8 @@
 # Without names all pieces run that have not succeeded before in the output folder (build/gpu-day); a piece that fails
 # or takes too long does not stop the others. The last one, `report`, writes what was found with device, versions and
 # commit: to research/results/, or with --rehearse, which tries everything on a CPU in small sizes, to the output folder.
+#
+# train_video_1 to train_video_4 train `video` on clips, in at most 36 minutes more: they run when named, in this order.
 set -u
 cd "$(dirname "$0")/.."
 rehearse= data=${SCI_STREAM_DATA:-} out= pieces=
@@ -14,7 +16,7 @@ while [ $# -gt 0 ]; do
         --rehearse) rehearse=yes ;;
         --data) data=$2; shift ;;
         --out) out=$2; shift ;;
-        -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
         -*) echo "unknown option $1; expected --rehearse, --data, --out" >&2; exit 2 ;;
         *) pieces="$pieces $1" ;;
     esac
@@ -38,6 +40,7 @@ limit() {
         tests_slow | speed_float32 | profile) echo 120 ;;
         speed | stacks) echo 360 ;;
         train) echo 300 ;;
+        train_video_*) echo 540 ;;
         *) echo 180 ;;
     esac
 }
@@ -56,6 +59,7 @@ piece() {
         quality_half) quality half ;;
         profile) $python research/gpu_day.py profile "$out/profile.json" --device $device ;;
         train) train ;;
+        train_video_[1-4]) train_video "${1##*_}" ;;
         report) report ;;
         *) echo "unknown piece $1" >&2; return 2 ;;
     esac
@@ -88,6 +92,29 @@ train() {
     else
         $python -m sci_stream train "$data/train" "$out/training" --variant ffdnet --minutes 4 --device $device $resume
     fi
+}
+
+# Each session takes eight minutes, so that its last checkpoint is written in time. The first two do not decide how long
+# the run is; then their pace gives the number of steps, of which the last 35 % have falling rates.
+train_video() {
+    if [ -z "$data" ] || [ ! -d "$data/video_train/free" ]; then
+        echo "skipped: no clips; --data names the folder that holds video_train/free/"
+        return 0
+    fi
+    # Only what lets the weights be licensed freely; the other photographs are CC BY-SA.
+    mkdir -p "$out/free_photographs"
+    ln -sf "$(realpath "$data")"/train/clic_* "$out/free_photographs/"
+    run=$out/training_video options=
+    [ -n "$rehearse" ] && options="--batch 2 --patch 32 --clip-size 64 --pool 12 --noise-steps 4"
+    [ -f "$run/checkpoint.pt" ] && options="$options --resume"
+    case $rehearse$1 in
+        yes*) ends="--steps $(($1 * 8)) --validate-every 100" ;;
+        1 | 2) ends="--steps 1000000 --minutes 8 --validate-every 2000" ;;
+        3) $python research/gpu_day.py video_steps "$run" "$out/video_steps" &&
+            ends="--steps $(cat "$out/video_steps") --minutes 8 --validate-every 2000" || return ;;
+        4) ends="--steps $(cat "$out/video_steps") --minutes 8.3 --validate-every 2000" ;;
+    esac
+    $python -m sci_stream train "$out/free_photographs" "$run" --variant video --clips "$data/video_train/free" --device $device $options $ends
 }
 
 report() {

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from sci_stream.training.checkpoint import save_checkpoint
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "research" / "gpu_day.sh"
 
@@ -44,6 +46,19 @@ def test_pieces_take_less_than_nine_minutes_each_and_forty_together(tmp_path: Pa
     assert len(seconds) == len(pieces)
     assert max(seconds) <= 9 * 60
     assert sum(seconds) <= 40 * 60
+    named = [f"train_video_{n}" for n in range(1, 5)]
+    program = f"{limit}\nfor piece in {' '.join(named)}; do limit $piece; done"
+    seconds = [int(line) for line in subprocess.check_output(["sh", "-c", program], text=True).split()]
+    assert max(seconds) <= 9 * 60
+    assert sum(seconds) <= 40 * 60
+
+
+def test_video_run_is_planned_at_the_pace_of_its_last_session(parts: ModuleType, tmp_path: Path) -> None:
+    sessions = [{"steps": 9000, "minutes": 8.0}, {"steps": 4000, "minutes": 8.0}]
+    entries = dict.fromkeys(("settings", "data_id", "steps", "elapsed_s", "begun_with", "learner"))
+    save_checkpoint(tmp_path, {**entries, "sessions": sessions})
+    parts.write_video_steps(tmp_path, tmp_path / "video_steps")
+    assert 13_000 + 7000 <= int((tmp_path / "video_steps").read_text()) < 13_000 + 8000
 
 
 def test_report_gives_marks_from_what_was_measured(parts: ModuleType, tmp_path: Path) -> None:

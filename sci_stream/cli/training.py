@@ -24,36 +24,50 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     start_from: Annotated[Path | None, typer.Option(help="Weights that a new run starts from.")] = None,
-    variant: Annotated[str, typer.Option(help="ffdnet or ffdnet-lite.")] = "ffdnet-lite",
+    variant: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite, video or video-lite.")] = "ffdnet-lite",
+    clips: Annotated[Path | None, typer.Option(help="Folder of clips, for video and video-lite.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
-    batch: Annotated[int, typer.Option(help="Patches per step.")] = 16,
+    batch: Annotated[int | None, typer.Option(help="Patches per step; 16 or, from clips, 32 if unset.")] = None,
     patch: Annotated[int, typer.Option(help="Height and width of a patch in pixels, even.")] = 64,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam; by variant if unset.")] = None,
     kernel_rate: Annotated[float, typer.Option(help="Learning rate of Muon, for the inner kernels.")] = 0.01,
-    decay: Annotated[float, typer.Option(help="Share of the steps over which the rates fall.")] = 0.3,
+    decay: Annotated[
+        float | None, typer.Option(help="Share of the steps over which the rates fall; by variant if unset.")
+    ] = None,
+    noise_steps: Annotated[int, typer.Option(help="Clips: steps before those that learn from solves too.")] = 4000,
+    clip_size: Annotated[int, typer.Option(help="Clips: height and width of the videos, in pixels.")] = 128,
+    pool: Annotated[int, typer.Option(help="Clips: videos kept to draw patches from, about 2 MB each.")] = 1200,
     validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,
-    held_out: Annotated[int, typer.Option(help="Photographs held out for validation.")] = 8,
-    memory_mib: Annotated[int, typer.Option(min=1, help="Memory limit for decoded photographs, MiB.")] = 4096,
+    held_out: Annotated[
+        int | None, typer.Option(help="Photographs, or clips, held out for validation; 8 or 2 if unset.")
+    ] = None,
+    memory_mib: Annotated[
+        int, typer.Option(min=1, help="Memory limit for decoded photographs, and for clips, MiB.")
+    ] = 4096,
     device: Device = "auto",
 ) -> None:
-    """Train a denoiser on a folder of photographs; Ctrl-C keeps a checkpoint to resume from."""
+    """Train a denoiser on photographs, or on clips and photographs; Ctrl-C keeps a checkpoint to resume from."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.recon.backend.device import pick_device
     from sci_stream.recon.denoisers.variants import variant_shape
-    from sci_stream.training.settings import LEARNING_RATES, TrainingSettings, Until
+    from sci_stream.training.settings import DEFAULTS, TrainingSettings, Until
     from sci_stream.training.train import train as train_network
 
     set_up_logging("train", verbose=state["verbose"])
     variant_shape(variant)
+    defaults = DEFAULTS[variant]
     settings = TrainingSettings(
         variant=variant,
         seed=seed,
-        batch=batch,
+        batch=defaults.batch if batch is None else batch,
         patch_px=patch,
-        learning_rate=LEARNING_RATES[variant] if learning_rate is None else learning_rate,
+        learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
         kernel_rate=kernel_rate,
-        decay_share=decay,
+        decay_share=defaults.decay_share if decay is None else decay,
+        clip_px=clip_size,
+        pool=pool,
+        noise_steps=noise_steps,
         validate_every=validate_every,
     )
     console = new_console(stderr=True)
@@ -64,6 +78,7 @@ def train(
             settings,
             Until(steps, minutes),
             device=pick_device(device),
+            clips=clips,
             resume=resume,
             start_from=start_from,
             held_out=held_out,
@@ -71,9 +86,9 @@ def train(
             stop=lambda: bool(stop),
             console=console,
         )
-    passed_over = f"; {n} images passed over" if (n := result.unreadable + result.too_small) else ""
+    skipped = f"; {n} files skipped" if (n := result.unreadable + result.too_small) else ""
     next_step = "sci-stream weights export" if result.finished else "continue with --resume"
-    console.print(f"{result.step} steps{passed_over}; next: {next_step}", highlight=False)
+    console.print(f"{result.step} steps{skipped}; next: {next_step}", highlight=False)
 
 
 @weights_app.command("export")
@@ -81,6 +96,7 @@ def weights_export(
     run: Annotated[Path, typer.Argument(help="Folder of the training run.", show_default=False)],
     path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Output file.", show_default=False)],
     photographs: Annotated[list[str], typer.Option(help="Source and licence of the photographs; repeatable.")] = [],  # noqa: B006  # typer copies it
+    clips: Annotated[list[str], typer.Option(help="Source and licence of the clips; repeatable.")] = [],  # noqa: B006  # typer copies it
     licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "not stated",
     test_on: Annotated[list[Path], typer.Option(help="Folder of test images for the card; repeatable.")] = [],  # noqa: B006  # typer copies it
     beside: Annotated[list[Path], typer.Option(help="Checkpoint to compare with on the card; repeatable.")] = [],  # noqa: B006  # typer copies it
@@ -91,7 +107,7 @@ def weights_export(
     from sci_stream.training.export import TestPlan, export_weights
 
     plan = TestPlan(test_on, beside, pick_device(device))
-    export_weights(run, path, data=photographs, licence=licence, plan=plan, progress=_say)
+    export_weights(run, path, data=photographs, clip_data=clips, licence=licence, plan=plan, progress=_say)
     new_console().print(f"wrote {escape(str(path))} and {escape(str(path.with_suffix('.md')))}", highlight=False)
 
 

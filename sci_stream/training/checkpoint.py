@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TypedDict, cast
+from typing import BinaryIO, NotRequired, TypedDict, cast
 
 import torch
 
@@ -30,11 +30,16 @@ class SessionRecord(TypedDict):
 
 
 class Checkpoint(TypedDict):
-    """Content of a checkpoint. ``settings`` are those of `TrainingSettings`; ``steps`` is None while undecided."""
+    """Content of a checkpoint.
+
+    ``settings`` are those of `TrainingSettings`; ``steps`` is None while undecided; ``clips`` are the names of the
+    clips to learn from, missing in checkpoints from before there were any.
+    """
 
     settings: JsonObject
     data_id: str
     n_images: int
+    clips: NotRequired[list[str]]
     steps: int | None
     elapsed_s: float
     sessions: list[SessionRecord]

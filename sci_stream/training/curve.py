@@ -11,7 +11,7 @@ from sci_stream.training.checkpoint import write_atomically
 
 
 class CurvePoint(TypedDict):
-    """A validation point; ``psnr_db`` by noise level on the 0–255 scale."""
+    """A validation point; ``psnr_db`` by noise level on the 0–255 scale, and as ``solve`` of a short solve."""
 
     step: int
     minutes: float

@@ -43,6 +43,7 @@ def export_weights(
     *,
     data: Sequence[str],
     licence: str,
+    clip_data: Sequence[str] = (),
     plan: TestPlan | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelCard:
@@ -59,6 +60,8 @@ def export_weights(
         Output file, ``.safetensors``; an existing one is replaced.
     data, licence
         Source and licence of the photographs, one line each, and the licence of the weights.
+    clip_data
+        Source and licence of the clips, one line each.
     plan
         Evaluation for the card; None to skip it.
     progress
@@ -83,7 +86,8 @@ def export_weights(
     weights = _rounded(_averaged(saved, run))
     settings = saved["settings"]
     step = saved["learner"]["step"]
-    about = {"variant": settings["variant"], "licence": licence, "trained_on": "; ".join(data), "steps": str(step)}
+    trained_on = "; ".join((*data, *clip_data))
+    about = {"variant": settings["variant"], "licence": licence, "trained_on": trained_on, "steps": str(step)}
     scores = _measured(weights, settings["variant"], plan or TestPlan(), progress)
     write_own(weights, path, about, kernel_dtype=_KERNELS_IN)
     card = ModelCard(
@@ -93,6 +97,8 @@ def export_weights(
         licence=licence,
         data=data,
         n_images=saved["n_images"],
+        clip_data=clip_data,
+        clips=saved.get("clips", []),
         settings=settings,
         sessions=saved["sessions"],
         begun_with=saved["begun_with"],

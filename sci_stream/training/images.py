@@ -19,6 +19,10 @@ _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"
 
 Image = npt.NDArray[np.uint8]
 """(H, W, 3), red, green, blue, 0–255."""
+Plane = npt.NDArray[np.float32]
+"""(H, W), one channel, 0–1."""
+
+_LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32) / np.float32(255)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,19 +62,35 @@ class ImageSet:
         ConfigError
             If no image is left to train on.
         """
-        n = len(self.images)
-        if not 1 <= held_out < n:
-            raise ConfigError(
-                "There are too few images for training and validation",
-                expected=f"at least {max(1, held_out) + 1}, of which {held_out} are held out",
-                got=n,
-                hint="Add photographs to the folder, or hold out fewer.",
-            )
-        chosen = {(2 * k + 1) * n // (2 * held_out) for k in range(held_out)}
-        return self._of([k for k in range(n) if k not in chosen]), self._of(sorted(chosen))
+        training, validation = split_indices(len(self.images), held_out, "images")
+        return self._of(training), self._of(validation)
 
     def _of(self, indices: Sequence[int]) -> ImageSet:
         return ImageSet(tuple(self.images[k] for k in indices), tuple(self.names[k] for k in indices))
+
+
+def split_indices(n: int, held_out: int, what: str) -> tuple[list[int], list[int]]:
+    """Return the indices to train on and the ``held_out`` ones to validate on, which are evenly spread.
+
+    Raises
+    ------
+    ConfigError
+        If one of the two would be empty; ``what`` names the things, in the plural.
+    """
+    if not 1 <= held_out < n:
+        raise ConfigError(
+            f"There are too few {what} for training and validation",
+            expected=f"at least {max(1, held_out) + 1}, of which {held_out} are held out",
+            got=n,
+            hint=f"Add {what} to the folder, or hold out fewer.",
+        )
+    chosen = {(2 * k + 1) * n // (2 * held_out) for k in range(held_out)}
+    return [k for k in range(n) if k not in chosen], sorted(chosen)
+
+
+def luminance(image: Image) -> Plane:
+    """Return 0.299 R + 0.587 G + 0.114 B on the 0–1 scale, (H, W, 3) → (H, W) (ITU-R BT.601, as grey images are)."""
+    return np.asarray(image @ _LUMINANCE, dtype=np.float32)
 
 
 def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = None) -> ImageSet:

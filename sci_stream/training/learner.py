@@ -9,14 +9,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.backend.device import computes_bfloat16
-from sci_stream.recon.denoisers.ffdnet import frame_input, run_network
+from sci_stream.recon.denoisers.ffdnet import run_network
 from sci_stream.recon.denoisers.network_stack import in_layers
 from sci_stream.recon.denoisers.variants import NetworkShape
-from sci_stream.recon.denoisers.weights import FfdnetWeights
+from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
+from sci_stream.training.data import Samples
 from sci_stream.training.muon import Muon
 
 # The last layer starts small: predicting no noise is a better start than predicting random noise.
 _LAST_GAIN = 0.1
+# Gains of a video network's first kernels for the differences of neighbours and for σ. Chosen in the first trial, not
+# tuned.
+_DIFFERENCES_GAIN, _SIGMA_GAIN = 0.5, 4.0
 # The decay of the average is at most (1 + n)/(10 + n) in step n, so that it forgets the initial weights sooner.
 _EMA_HEAD_START = 10
 # Gradients are clipped to this norm, far above the usual one: it protects against a rare bad batch.
@@ -35,7 +39,16 @@ def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
         scale = gain * math.sqrt(2 / (9 * c_in))
         kernels.append(scale * torch.randn((c_out, c_in, 3, 3), generator=generator))
         biases.append(torch.zeros(c_out))
+    if shape.inputs == VIDEO_INPUTS:
+        kernels[0][:, SUBPIXELS:-1] *= _DIFFERENCES_GAIN
+        kernels[0][:, -1:] *= _SIGMA_GAIN
     return FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=True, origin="own")
+
+
+def _loss(denoised: torch.Tensor, samples: Samples) -> torch.Tensor:
+    if samples.weights is None:
+        return F.l1_loss(denoised, samples.truth)
+    return ((denoised - samples.truth).square().mean((1, 2, 3)) * samples.weights).mean()
 
 
 class LearnerState(TypedDict):
@@ -52,12 +65,12 @@ class LearnerState(TypedDict):
 
 
 class Learner:
-    """Train on the mean absolute error, and average the weights.
+    """Train on the error of batches, and average the weights.
 
     Muon optimises the kernels between layers of equal width, Adam everything else.
 
-    The absolute error, not the squared one: errors grow with σ, and squared, the noisiest patches would dominate, while
-    the quality of a reconstruction is decided at low σ, where it ends.
+    Without weights of the samples the error is the absolute one, not the squared one: errors grow with σ, and squared,
+    the noisiest patches would dominate, while the quality of a reconstruction is decided at low σ, where it ends.
 
     Parameters
     ----------
@@ -94,19 +107,17 @@ class Learner:
     def _parameters(self) -> list[torch.Tensor]:
         return [*self._kernels, *self._biases]
 
-    def learn(
-        self, noisy: torch.Tensor, sigma: torch.Tensor, clean: torch.Tensor, *, rate: float, kernel_rate: float
-    ) -> None:
-        """Take one step: (N, 1, p, p) patches and (N, 1, 1, 1) noise levels on the device; rates of Adam and Muon."""
+    def learn(self, samples: Samples, *, rate: float, kernel_rate: float) -> None:
+        """Take one step, with these rates of Adam and Muon."""
         for group in self._adam.param_groups:
             group["lr"] = rate
         for parameter in self._parameters:
             parameter.grad = None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16):
             stack = in_layers(self._kernels, self._biases)
-            denoised = run_network(frame_input(noisy, sigma), stack, gives_noise=self._gives_noise)
+            denoised = run_network(samples.inputs, stack, gives_noise=self._gives_noise)
         # float32 again: the differences at low σ are below the resolution of bfloat16.
-        loss = F.l1_loss(denoised.float(), clean)
+        loss = _loss(denoised.float(), samples)
         loss.backward()  # type: ignore[no-untyped-call]  # not annotated in torch
         torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_MOST)
         self._adam.step()

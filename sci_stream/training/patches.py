@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from sci_stream.training.images import Image
+from sci_stream.recon.denoisers.ffdnet import frame_input
+from sci_stream.recon.denoisers.weights import FfdnetWeights
+from sci_stream.training.data import DRAWING_THREADS, Samples, drawn_ahead
+from sci_stream.training.evaluation import psnr_by_level, validation_planes
+from sci_stream.training.images import Image, ImageSet, Plane, luminance
 from sci_stream.training.settings import TrainingSettings
 
-Plane = npt.NDArray[np.float32]
+# Validation images are cropped to this size, so that a point of the curve costs seconds on a CPU.
+_VALIDATION_MOST_PX = 192
 
-_LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32) / np.float32(255)
 # Red, twice green, blue: a cell of the mosaic, whatever its phase.
 _CHANNELS_OF_MOSAIC = (0, 1, 1, 2)
 
@@ -33,11 +33,6 @@ class Batch:
     clean: torch.Tensor
     sigma: torch.Tensor
     noise_seed: int
-
-
-def luminance(image: Image) -> Plane:
-    """Return 0.299 R + 0.587 G + 0.114 B on the 0–1 scale, (H, W, 3) → (H, W) (ITU-R BT.601, as grey images are)."""
-    return np.asarray(image @ _LUMINANCE, dtype=np.float32)
 
 
 def bayer_plane(image: Image, cell: int, row: int, column: int) -> Plane:
@@ -73,26 +68,6 @@ def draw_batch(images: Sequence[Image], settings: TrainingSettings, step: int) -
     )
 
 
-@contextmanager
-def drawn_ahead(
-    images: Sequence[Image], settings: TrainingSettings, step: int, threads: int
-) -> Iterator[Iterator[Batch]]:
-    """Yield the batches from a step on endlessly, drawn ahead by threads; the order does not depend on the threads."""
-    with ThreadPoolExecutor(threads, "draw") as pool:
-        try:
-            yield _in_order(pool, lambda n: draw_batch(images, settings, n), step, threads + 1)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _in_order(pool: Executor, draw: Callable[[int], Batch], step: int, ahead: int) -> Iterator[Batch]:
-    waiting = deque(pool.submit(draw, step + n) for n in range(ahead))
-    for n in count(step + ahead):
-        batch = waiting.popleft().result()
-        waiting.append(pool.submit(draw, n))
-        yield batch
-
-
 def _draw_patch(images: Sequence[Image], settings: TrainingSettings, rng: np.random.Generator) -> Plane:
     size = settings.patch_px
     bayer = bool(rng.random() < settings.bayer_share)
@@ -121,3 +96,51 @@ def add_noise(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.T
     generator = torch.Generator(device).manual_seed(batch.noise_seed)
     noise = torch.randn(clean.shape, generator=generator, device=device)
     return clean + sigma * noise, sigma, clean
+
+
+class PhotographData:
+    """Noisy patches of photographs: the `sci_stream.training.data.TrainingData` of networks that see single frames.
+
+    Parameters
+    ----------
+    images
+        All photographs.
+    held_out
+        How many of them only validate.
+    settings, device
+        Of the training.
+
+    Raises
+    ------
+    ConfigError
+        If too few photographs are left to train on.
+    """
+
+    clips: Sequence[str] = ()
+
+    def __init__(self, images: ImageSet, held_out: int, settings: TrainingSettings, device: torch.device) -> None:
+        training, validation = images.split(held_out)
+        self.id = f"{training.id}/{validation.id}"
+        self.n_images = len(training.images)
+        self._images = training.images
+        self._planes = validation_planes(validation, _VALIDATION_MOST_PX)
+        self._settings = settings
+        self._device = device
+
+    @contextmanager
+    def batches(self, step: int, _weights: Callable[[], FfdnetWeights]) -> Iterator[Iterator[Samples]]:
+        """Yield the batches of all steps from this one on; see `sci_stream.training.data.TrainingData`."""
+        threads = DRAWING_THREADS[self._device.type]
+        with drawn_ahead(lambda n: draw_batch(self._images, self._settings, n), step, threads) as drawn:
+            yield (self._samples(batch) for batch in drawn)
+
+    def _samples(self, batch: Batch) -> Samples:
+        noisy, sigma, clean = add_noise(batch, self._device)
+        return Samples(frame_input(noisy, sigma), clean)
+
+    def psnr_db(self, weights: FfdnetWeights) -> dict[str, float]:
+        """Return the PSNR on held-out photographs by noise level."""
+        return psnr_by_level(weights, self._planes, self._device)
+
+    def save(self) -> None:
+        """Store nothing: a batch depends on the seed and the number of its step alone."""

@@ -1,4 +1,4 @@
-"""``sci-stream train``: train a network on a folder of photographs; resumable and reproducible."""
+"""``sci-stream train``: train a network on photographs, or on clips and photographs; resumable and reproducible."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.training.checkpoint import Checkpoint, SessionRecord, checkpoint_path, load_checkpoint, save_checkpoint
 from sci_stream.training.curve import CurvePoint, read_curve, write_curve
-from sci_stream.training.evaluation import psnr_by_level, validation_planes
-from sci_stream.training.images import ImageSet, load_images
+from sci_stream.training.data import TrainingData
+from sci_stream.training.images import load_images
 from sci_stream.training.learner import Learner, LearnerState, initial_weights
-from sci_stream.training.patches import add_noise, drawn_ahead, least_image_px
-from sci_stream.training.settings import TrainingSettings, Until
-
-# Validation images are cropped to this size, so that a point of the curve costs seconds on a CPU.
-_VALIDATION_MOST_PX = 192
-_DRAWING_THREADS = {"cpu": 1, "cuda": 8}
+from sci_stream.training.patches import PhotographData, least_image_px
+from sci_stream.training.settings import DEFAULTS, TrainingSettings, Until
+from sci_stream.training.video.clips import load_clips
+from sci_stream.training.video.data import VideoData
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class TrainingResult:
     """End of a session.
 
     ``step`` steps have been taken in total, ``finished`` if that is all of them; ``psnr_db`` is the last point of the
-    curve, by noise level on the 0–255 scale; ``unreadable`` and ``too_small`` count skipped images.
+    curve, by noise level on the 0–255 scale; ``unreadable`` and ``too_small`` count skipped images and clips.
     """
 
     step: int
@@ -53,9 +51,10 @@ def train(
     until: Until,
     *,
     device: torch.device,
+    clips: Path | None = None,
     resume: bool = False,
     start_from: Path | None = None,
-    held_out: int = 8,
+    held_out: int | None = None,
     memory_mib: int = 4096,
     stop: Callable[[], bool] = lambda: False,
     console: Console | None = None,
@@ -65,19 +64,21 @@ def train(
     Parameters
     ----------
     data
-        Folder of photographs.
+        Folder of photographs. For a network that sees neighbouring frames they are set moving.
     run
         Folder for the run's checkpoint and curve; created if missing.
     settings, until
         Settings that determine the result and the end.
+    clips
+        Folder of clips, for a network that sees neighbouring frames.
     resume
         Resume the run in the folder; its settings must be these.
     start_from
         Weights of the same variant for a new run to start from, instead of random ones.
     held_out
-        Number of images held out for validation.
+        Number of images, or of clips where there are some, held out for validation; None for the variant's default.
     memory_mib
-        Memory limit for decoded images.
+        Memory limit for decoded images, and for decoded clips.
     stop
         Called before every step; once it returns true, the session ends with a checkpoint.
     console
@@ -86,7 +87,8 @@ def train(
     Raises
     ------
     ConfigError
-        If the folder contains nothing to train on, or the run has other settings or data.
+        If a folder contains nothing to train on, clips are missing or not needed, or the run has other settings or
+        data.
     FileFormatError, WeightsError
         If the checkpoint, or the weights to start from, are unusable.
     StorageError
@@ -94,12 +96,23 @@ def train(
 
     Notes
     -----
-    Deterministic: equal photographs, settings, number of threads and kind of device give bit-identical weights, in one
-    session or in many. The data of a step depends only on the seed and the number of the step.
+    Deterministic: equal photographs, clips, settings, number of threads and kind of device give bit-identical weights,
+    in one session or in many. The data of a step depends only on the seed and the number of the step; where the network
+    takes part in making them, see `sci_stream.training.video.data.VideoData`.
     """
-    images = load_images(data, least_px=least_image_px(settings), memory_bytes=memory_mib * 2**20)
-    training, validation = images.split(held_out)
-    session = _Session(run, settings, until, training=training, validation=validation, device=device)
+    least_px = settings.clip_px if settings.for_video else least_image_px(settings)
+    held_out = DEFAULTS[settings.variant].held_out if held_out is None else held_out
+    _require_clips_if_needed(settings, clips)
+    images = load_images(data, least_px=least_px, memory_bytes=memory_mib * 2**20)
+    unreadable, too_small = len(images.unreadable), len(images.too_small)
+    found: TrainingData
+    if clips is None:
+        found = PhotographData(images, held_out, settings, device)
+    else:
+        videos = load_clips(clips, least_px=least_px, memory_bytes=memory_mib * 2**20)
+        unreadable, too_small = unreadable + len(videos.unreadable), too_small + len(videos.too_small)
+        found = VideoData(videos, images, run, settings, device, held_out=held_out)
+    session = _Session(run, settings, until, data=found, device=device)
     if resume:
         session.resume()
     elif checkpoint_path(run).exists():
@@ -110,7 +123,23 @@ def train(
     with _deterministic(device), _progress(console) as bar:
         finished = session.go(stop, bar, console)
     psnr_db = session.curve[-1]["psnr_db"] if session.curve else {}
-    return TrainingResult(session.learner.step, finished, psnr_db, len(images.unreadable), len(images.too_small))
+    return TrainingResult(session.learner.step, finished, psnr_db, unreadable, too_small)
+
+
+def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> None:
+    if settings.for_video and clips is None:
+        raise ConfigError(
+            f"The network {settings.variant!r} sees neighbouring frames and is trained on clips",
+            expected="a folder of clips (--clips)",
+            got="photographs only",
+        )
+    if clips is not None and not settings.for_video:
+        raise ConfigError(
+            f"The network {settings.variant!r} sees single frames and is trained on photographs",
+            expected="no clips",
+            got=clips,
+            hint="Leave out --clips, or choose --variant video-lite.",
+        )
 
 
 class _Session:
@@ -122,16 +151,13 @@ class _Session:
         settings: TrainingSettings,
         until: Until,
         *,
-        training: ImageSet,
-        validation: ImageSet,
+        data: TrainingData,
         device: torch.device,
     ) -> None:
         self._run = run
         self._settings = settings
         self._until = until
-        self._images = training
-        self._data_id = f"{training.id}/{validation.id}"
-        self._planes = validation_planes(validation, _VALIDATION_MOST_PX)
+        self._data = data
         self._device = device
         self._steps = until.steps
         self._elapsed_before_s = 0.0
@@ -151,11 +177,11 @@ class _Session:
         saved = load_checkpoint(self._run)
         mine = dataclasses.asdict(self._settings)
         differing = {name: value for name, value in saved["settings"].items() if mine.get(name) != value}
-        if differing or saved["data_id"] != self._data_id:
+        if differing or saved["data_id"] != self._data.id:
             raise ConfigError(
                 f"The run in {self._run} was started with other settings or images",
                 expected=differing or f"images {saved['data_id']}",
-                got={name: mine.get(name) for name in differing} or f"images {self._data_id}",
+                got={name: mine.get(name) for name in differing} or f"images {self._data.id}",
                 hint="Use the same ones, or start a new run in another folder.",
             )
         try:
@@ -184,13 +210,12 @@ class _Session:
         """Take steps until the session ends; return whether the run is complete."""
         task = bar.add_task("", total=1.0)
         learner, settings = self.learner, self._settings
-        threads = _DRAWING_THREADS[self._device.type]
-        with drawn_ahead(self._images.images, settings, learner.step, threads) as batches:
+        with self._data.batches(learner.step, learner.weights) as batches:
             while not self._finished and not self._until_now(stop):
                 share = settings.share(learner.step, self._steps)
                 rate = share * settings.learning_rate
                 kernel_rate = share * settings.kernel_rate
-                learner.learn(*add_noise(next(batches), self._device), rate=rate, kernel_rate=kernel_rate)
+                learner.learn(next(batches), rate=rate, kernel_rate=kernel_rate)
                 # After the step, so that its time counts in the pace that the plan assumes.
                 self._plan()
                 if learner.step % settings.validate_every == 0 or self._finished:
@@ -239,7 +264,7 @@ class _Session:
             "minutes": round(elapsed_s / 60, 3),
             "learning_rate": rate,
             "loss": self.learner.take_loss(),
-            "psnr_db": psnr_by_level(self.learner.weights(), self._planes, self._device),
+            "psnr_db": self._data.psnr_db(self.learner.weights()),
         }
         self.curve.append(point)
         # Before the checkpoint: a surplus point is dropped on resuming, a missing one would be lost.
@@ -256,29 +281,34 @@ class _Session:
         }
         content: Checkpoint = {
             "settings": dataclasses.asdict(self._settings),
-            "data_id": self._data_id,
-            "n_images": len(self._images.images),
+            "data_id": self._data.id,
+            "n_images": self._data.n_images,
+            "clips": list(self._data.clips),
             "steps": self._steps,
             "elapsed_s": self._elapsed_before_s + self._spent_s,
             "sessions": [*self._sessions, session],
             "begun_with": self._begun_with,
             "learner": self.learner.state(),
         }
+        self._data.save()
         save_checkpoint(self._run, content)
 
 
 def _in_words(point: CurvePoint) -> str:
-    levels = " / ".join(f"{db:.2f}" for db in point["psnr_db"].values())
-    return f"loss {point['loss']:.5f}, {levels} dB at σ {' / '.join(point['psnr_db'])}"
+    psnr_db = point["psnr_db"]
+    levels = [name for name in psnr_db if name.isdigit()]
+    others = "".join(f", {name} {db:.2f} dB" for name, db in psnr_db.items() if name not in levels)
+    at_levels = " / ".join(f"{psnr_db[level]:.2f}" for level in levels)
+    return f"loss {point['loss']:.5f}, {at_levels} dB at σ {' / '.join(levels)}{others}"
 
 
 def _start(path: Path, shape: NetworkShape) -> FfdnetWeights:
     weights = load_ffdnet(path)
-    if (weights.layers, weights.channels) != (shape.layers, shape.channels):
+    if (given := NetworkShape.of(weights)) != shape:
         raise ConfigError(
             f"The weights {path} to start from have another shape",
-            expected=f"{shape.layers} layers of {shape.channels} channels",
-            got=f"{weights.layers} layers of {weights.channels}",
+            expected=f"{shape.layers} layers of {shape.channels} channels, {shape.inputs} inputs",
+            got=f"{given.layers} layers of {given.channels}, {given.inputs} inputs",
         )
     return weights
 

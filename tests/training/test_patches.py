@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sci_stream.training.data import drawn_ahead
+from sci_stream.training.images import luminance
 from sci_stream.training.patches import (
     add_noise,
     bayer_plane,
     draw_batch,
-    drawn_ahead,
     least_image_px,
-    luminance,
 )
 from sci_stream.training.settings import TrainingSettings
 from tests.training.pictures import CPU, picture
@@ -74,7 +74,7 @@ def test_batch_depends_on_seed_and_step_only(step: int, seed: int) -> None:
 
 
 def test_batches_drawn_ahead_are_in_order() -> None:
-    with drawn_ahead(IMAGES, SETTINGS, 5, threads=3) as batches:
+    with drawn_ahead(lambda step: draw_batch(IMAGES, SETTINGS, step), 5, threads=3) as batches:
         for step in range(5, 12):
             assert torch.equal(next(batches).clean, draw_batch(IMAGES, SETTINGS, step).clean)
 

@@ -1,0 +1,91 @@
+"""What a training asks of its data, whether photographs or clips."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol, TypeVar
+
+import torch
+
+from sci_stream.recon.denoisers.weights import FfdnetWeights
+
+DRAWING_THREADS = {"cpu": 1, "cuda": 8}
+"""Threads that draw batches ahead, by type of device: the cores of a CPU are needed for learning."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """What a network learns from in one step, on the device.
+
+    Parameters
+    ----------
+    inputs
+        (N, C, h, w), as `sci_stream.recon.denoisers.ffdnet.run_network` takes them.
+    truth
+        (N, 1, 2h, 2w), what the network should give.
+    weights
+        (N,), weight of the squared error of each sample; None to learn from the mean absolute error.
+    """
+
+    inputs: torch.Tensor
+    truth: torch.Tensor
+    weights: torch.Tensor | None = None
+
+
+class TrainingData(Protocol):
+    """Batches to learn from, and validation on what is held out."""
+
+    @property
+    def id(self) -> str:
+        """Digits that identify the data, held-out ones included."""
+        ...
+
+    @property
+    def n_images(self) -> int:
+        """Number of photographs to learn from."""
+        ...
+
+    @property
+    def clips(self) -> Sequence[str]:
+        """Names of the clips to learn from."""
+        ...
+
+    def batches(self, step: int, weights: Callable[[], FfdnetWeights], /) -> AbstractContextManager[Iterator[Samples]]:
+        """Give the batches of all steps from this one on, counted from 0.
+
+        ``weights`` gives the averaged weights at the time of the call.
+        """
+        ...
+
+    def psnr_db(self, weights: FfdnetWeights) -> dict[str, float]:
+        """Return the PSNR in dB on held-out data, by noise level on the 0–255 scale or by what else is measured."""
+        ...
+
+    def save(self) -> None:
+        """Store what a run resumed now needs beyond its checkpoint, before that is written. Raises `StorageError`."""
+        ...
+
+
+@contextmanager
+def drawn_ahead(draw: Callable[[int], T], first: int, threads: int) -> Iterator[Iterator[T]]:
+    """Yield ``draw(first)``, ``draw(first + 1)``, … endlessly, drawn ahead by threads; their order is always this."""
+    with ThreadPoolExecutor(threads, "draw") as executor:
+        waiting = deque(executor.submit(draw, first + n) for n in range(threads + 1))
+
+        def in_order() -> Iterator[T]:
+            for n in count(first + threads + 1):
+                drawn = waiting.popleft().result()
+                waiting.append(executor.submit(draw, n))
+                yield drawn
+
+        try:
+            yield in_order()
+        finally:
+            executor.shutdown(cancel_futures=True)
