@@ -32,7 +32,7 @@ _TINY = 1e-12
 
 
 def shrink_singular_values(patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return groups of patches, (G, K, p²), of a lower rank; see `sci_stream.recon.denoisers.nonlocal_priors.patch_groups.Shrink`."""
+    """Return groups of patches, (G, K, p²), of a lower rank; a `nonlocal_priors.patch_groups.Shrink`."""
     count, pixels = patches.shape[1:]
     mean = patches.mean(1, keepdim=True)
     varied = patches - mean
