@@ -223,6 +223,8 @@ def _account(rig: RunningRig, place: Path, recording: RecordingMode) -> tuple[Le
     wrong = []
     if twice := sum(count > 1 for count in [*videos.values(), *raws.values()]):
         wrong.append(f"{twice} twice")
+    if lost := ledger.dropped.get("acquire_lost"):
+        wrong.append(f"{lost} lost with the acquire node, despite its spool")
     if ledger.closed and ledger.lost:
         wrong.append(f"{ledger.lost} lost")
     if recording == "on" and ledger.closed and len(videos) < ledger.reconstructed:

@@ -140,6 +140,30 @@ def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None
         assert list(place.glob("*")) == [], "the finished series leaves no file"
 
 
+def test_series_left_without_sink_is_resumed_from_spool(tmp_path: Path) -> None:
+    changes = {
+        **RUNS_ON,
+        "camera": {"options": {"snapshot_rate_hz": 20.0}},
+        "policy": {"mode": "live", "queue_snapshots": 1000, "spool": str(tmp_path / "spool")},
+        "drain": {"timeout_s": 1.0},
+    }
+    with RunningRig(tmp_path, changes) as rig:
+        rig.wait_for_count("reconstructed", 3)
+        rig.process.kill()  # first: it would start the sink again
+        rig.kill("sink")
+        wait_for(lambda: not rig.nodes(), "the nodes give up", timeout_s=60.0)
+    assert list((tmp_path / "spool").glob("*.spool"))
+    with RunningRig(tmp_path, {**changes, "drain": {"timeout_s": 600.0}}) as rig:
+        wait_for(lambda: RESUMED.search(rig.output), "it resumes the series")
+        rig.wait_for_count("reconstructed", 1)
+        rig.process.send_signal(signal.SIGTERM)
+        rig.finish()
+        with rig.recordings() as recordings:
+            for recording in recordings:
+                assert recording.ledger is not None
+                assert not recording.ledger["dropped"].get("acquire_lost")
+
+
 def assert_each_once(parts: list[list[int]], acquired: int) -> None:
     counts = Counter(seq for part in parts for seq in part)
     assert counts == Counter(range(acquired))

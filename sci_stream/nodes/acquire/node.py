@@ -351,6 +351,14 @@ class AcquireNode:
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
+        if waiting and self._recovery.spool is not None and not self._link.dealer.connected:
+            # Dropped snapshots would leave the spool without the sink's knowledge: the next run would find them lost.
+            raise EnvironmentFault(
+                "The sink was not there to end the series",
+                expected=f"a connection within {self._rig.drain.timeout_s:g} s",
+                got=f"{len(self._holdings)} unconfirmed snapshots, which stay in the spool",
+                hint="Start the rig again: it resumes the series.",
+            )
         for entry in self._dispatcher.clear() if waiting else []:
             self._settle(Settled(entry, DropReason.DRAIN_TIMEOUT), now_s)
         if self._info is not None:

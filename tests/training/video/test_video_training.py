@@ -165,7 +165,7 @@ def test_lost_pool_is_made_again_with_a_warning(
     go(run, settings, stop=_after(30))
     lost, damaged, *_ = sorted((run / "pool").iterdir())
     lost.unlink()
-    damaged.write_bytes(b"rubbish")
+    damaged.write_bytes(b"invalid")
     with caplog.at_level(logging.WARNING):
         assert go(run, settings, resume=True).finished
     assert "made again with the current network" in caplog.text
