@@ -23,13 +23,15 @@ from sci_stream.recon.denoisers.ffdnet import network_sigma
 from sci_stream.recon.denoisers.video_ffdnet import network_input
 from sci_stream.recon.engine import Engine, default_settings
 from sci_stream.recon.initialization.optical_flow import neighbour_velocities
-from sci_stream.training.video.scenes import Scenes, Video, draw_masks
+from sci_stream.training.video.scenes import Scenes, Video, disturb_masks, draw_masks
 
 _NOISY_FRAMES = (4, 6, 8, 8, 8, 12)
 _SOLVED_FRAMES = (4, 6, 8, 8, 8, 8, 10, 14, 20)
 _ITERATIONS = (4, 8, 8, 12, 12, 12, 16, 20)
 # Iterations of a solve whose inputs are kept, besides the last, whose result is what counts.
 _KEPT = 5
+# Solves with masks that are not quite those that the solver knows.
+_DISTURBED_SHARE = 0.6
 # Added to the mean squared error: weights grow up to 50 dB and not without bound.
 _LEAST_MSE = 1e-5
 
@@ -98,18 +100,16 @@ def draw_noisy(scenes: Scenes, rng: np.random.Generator, size: int, sigma_most: 
 
 
 def draw_coded(scenes: Scenes, rng: np.random.Generator, size: int) -> CodedVideo:
-    """Draw one or two snapshots; the sensor's noise and gains of the masks may be unknown to the solver."""
+    """Draw one or two snapshots; the sensor's noise and errors of the masks may be unknown to the solver."""
     n_frames = int(rng.choice(_SOLVED_FRAMES))
     n_snapshots = 2 if rng.random() < 0.4 else 1
     video = scenes.draw(rng, n_snapshots * n_frames, size)
     masks = draw_masks(rng, n_frames, size)
+    true_masks = disturb_masks(rng, masks) if rng.random() < _DISTURBED_SHARE else masks
     iterations = int(rng.choice(_ITERATIONS))
     truths = np.split(video, n_snapshots)
     counts, kept = [], []
     for truth in truths:
-        true_masks = masks
-        if rng.random() < 0.25:
-            true_masks = masks * (1 + 0.03 * rng.standard_normal((n_frames, 1, 1), np.float32))
         y = (true_masks * truth).sum(0)
         if rng.random() < 0.4:
             level = math.exp(rng.uniform(math.log(0.003), math.log(0.03))) * float(y.max())

@@ -98,6 +98,40 @@ def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
     return np.ascontiguousarray(masks.clip(0, 1), dtype=np.float32)
 
 
+def disturb_masks(rng: np.random.Generator, masks: Video) -> Video:
+    """Return masks with errors such as a calibration has: of position, sharpness and brightness, at least one of them.
+
+    A network that never saw them turns them into texture (research/video-prior.md).
+    """
+    n_frames, height, width = masks.shape
+    errors = rng.random(5) < 0.4
+    errors[rng.integers(5)] = True
+    together, each, blurred, gains, smooth = errors
+    if together:
+        angle, length = rng.uniform(0, 2 * math.pi), rng.uniform(0.05, 0.35)
+        masks = np.stack([_moved(mask, length * math.cos(angle), length * math.sin(angle)) for mask in masks])
+    if each:
+        spread_px = rng.uniform(0.05, 0.25)
+        masks = np.stack([_moved(mask, *rng.normal(0, spread_px, 2)) for mask in masks])
+    if blurred:
+        sigma_px = rng.uniform(0.2, 0.6)
+        masks = np.stack([cv2.GaussianBlur(mask, (0, 0), sigma_px) for mask in masks])
+    if gains:
+        masks = masks * (1 + 0.05 * rng.standard_normal((n_frames, 1, 1), np.float32))
+    if smooth:
+        coarse = 0.05 * rng.standard_normal((n_frames, 6, 6), np.float32)
+        masks = masks * (1 + np.stack([cv2.resize(e, (width, height), interpolation=cv2.INTER_CUBIC) for e in coarse]))
+    return np.asarray(masks.clip(0), dtype=np.float32)
+
+
+def _moved(mask: Video, columns: float, rows: float) -> Video:
+    """Shift a mask by a fraction of a pixel."""
+    shift = np.array([[1, 0, columns], [0, 1, rows]], np.float32)
+    size = (mask.shape[1], mask.shape[0])
+    moved = cv2.warpAffine(mask, shift, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(moved, dtype=np.float32)
+
+
 def _reduced(image: Image) -> Grey:
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     scale = _PHOTOGRAPH_PX / max(grey.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sci_stream.training.video.scenes import Scenes, draw_masks
+from sci_stream.training.video.scenes import Scenes, disturb_masks, draw_masks
 from tests.training.pictures import picture
 
 CLIP = np.random.default_rng(0).integers(0, 256, (10, 40, 44)).astype(np.uint8)
@@ -49,3 +49,14 @@ def test_masks_are_transmissions_of_several_kinds() -> None:
     moving = [any(np.array_equal(masks[0][:, n:], masks[1][:, :-n]) for n in (1, 2)) for masks in drawn]
     assert 0 < sum(binary) < 30
     assert 0 < sum(moving) < 30
+
+
+def test_disturb_masks_changes_them_a_little() -> None:
+    masks = draw_masks(np.random.default_rng(0), 6, 48)
+    for seed in range(20):
+        disturbed = disturb_masks(np.random.default_rng(seed), masks)
+        assert disturbed.shape == masks.shape
+        assert disturbed.dtype == np.float32
+        assert disturbed.min() >= 0
+        assert 0 < np.abs(disturbed - masks).mean() < 0.35  # of unrelated masks 0.5
+        np.testing.assert_array_equal(disturbed, disturb_masks(np.random.default_rng(seed), masks))
