@@ -54,5 +54,6 @@ def test_licences_are_declared_with_their_texts() -> None:
     assert "Apache License" in texts
     assert "Attribution-ShareAlike 4.0 International" in texts
     cards = list((ROOT / "sci_stream" / "recon" / "denoisers" / "weights_data").glob("*.md"))
-    assert cards
-    assert all("Licence of the weights: CC-BY-SA-4.0" in card.read_text() for card in cards)
+    found = {card.stem: re.search(r"Licence of the weights: (\S+)\.\n", card.read_text()) for card in cards}
+    licences = {name: match[1] for name, match in found.items() if match}
+    assert licences == {"ffdnet": "CC-BY-SA-4.0", "ffdnet-lite": "CC-BY-SA-4.0", "video-lite": "Apache-2.0"}
