@@ -354,7 +354,7 @@ class AcquireNode:
         if waiting and self._recovery.spool is not None and not self._link.dealer.connected:
             # Dropped snapshots would leave the spool without the sink's knowledge: the next run would find them lost.
             raise EnvironmentFault(
-                "The sink was not there to end the series",
+                "The sink is not connected at the end of the series",
                 expected=f"a connection within {self._rig.drain.timeout_s:g} s",
                 got=f"{len(self._holdings)} unconfirmed snapshots, which stay in the spool",
                 hint="Start the rig again: it resumes the series.",
