@@ -36,9 +36,9 @@ class ReconstructSection(Section):
     )
     denoiser: DenoiserName = Field(
         default="auto",
-        description="Denoiser that serves as the prior: tv, ffdnet-lite, ffdnet, wnnm, vbm4d, a plug-in by its name or "
-        "as module:Class, a sequence of two (tv+ffdnet-lite), or auto: ffdnet if weights are given or the GPU is "
-        "large, else ffdnet-lite.",
+        description="Denoiser that serves as the prior: tv, ffdnet-lite, ffdnet, video-lite, wnnm, vbm4d, a plug-in by "
+        "its name or as module:Class, a sequence of two (tv+ffdnet-lite), or auto: ffdnet if weights are given or the "
+        "GPU is large, else ffdnet-lite.",
     )
     weights: OptionalPath = Field(
         default=None,
