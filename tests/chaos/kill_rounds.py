@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -246,5 +247,5 @@ def _resume(
             wrong.append(f"exit status {status} of the next run")
         ledger, more = _account(rig, place, recording)
         output = rig.output
-    lines = [line for line in output.splitlines() if "resuming" in line or "interrupted" in line]
-    return ledger, lines[0][-120:] if lines else "", wrong + more + ([] if lines else ["the series is not resumed"])
+    lines = re.findall(r"(?:INFO|WARNING|ERROR) +(.*(?:resuming|interrupted).*)", output)
+    return ledger, lines[0] if lines else "", wrong + more + ([] if lines else ["the series is not resumed"])
