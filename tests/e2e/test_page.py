@@ -151,6 +151,17 @@ def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig
     assert viewer.complaints == []
 
 
+def test_page_shows_the_first_frame_together_with_the_number(open_viewer) -> None:
+    viewer = open_viewer()
+    viewer.page.evaluate(
+        """() => { window.frames_at_begin = [];
+        new MutationObserver(() => frames_at_begin.push(document.querySelector('#frame').textContent))
+        .observe(document.querySelector('#seq'), { childList: true, characterData: true, subtree: true }); }"""
+    )
+    viewer.until("window.frames_at_begin.length >= 4")
+    assert set(viewer.page.evaluate("window.frames_at_begin")) == {"1/4"}
+
+
 def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     page = viewer.page
@@ -300,14 +311,21 @@ def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRi
     page = viewer.page
     first = int(viewer.text("seq").removeprefix("#").replace(",", ""))
     viewer.until(f"Number(document.querySelector('#seq').textContent.replace(/[#,]/g, '')) > {first + 5}")
-    time.sleep(1.5)  # the time line is updated once a second
     page.keyboard.press("Space")
-    page.keyboard.press(",")
-    viewer.until("document.body.classList.contains('review')")
-    page.keyboard.press(",")
-    viewer.until("document.querySelector('#overlay-title').textContent === 'LOOKING BACK'")
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url) if "/picture/" in request.url else None)
+
+    def is_looking_back() -> bool:
+        if not fetched:
+            page.keyboard.press(",")
+        return bool(page.evaluate("document.body.classList.contains('review')"))
+
+    wait_for(is_looking_back, "the time line, updated once a second, has the snapshot on the screen")
+    assert viewer.text("overlay-title") == "LOOKING BACK"
     assert viewer.text("state").startswith("paused") or "no data" in viewer.text("state")
-    time.sleep(0.5)
+    newer = viewer.text("seq")
+    page.keyboard.press(",")
+    viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(newer)}", "the snapshot before")
     shown = int(viewer.text("seq").removeprefix("#").replace(",", ""))
     page.keyboard.press("o")
     for button, ending in (("get-still", f"_{shown:06d}.zip"), ("get-mp4", f"-{shown:06d}.mp4")):
@@ -342,8 +360,6 @@ def test_page_folds_panels_and_changes_colours_and_words(open_viewer) -> None:
 
 def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     one, other = open_viewer(), open_viewer()
-    # The state turns live when the first picture arrives, just before it is drawn.
-    wait_for(lambda: other.brightness() > 0, "the first picture is drawn")
     before = other.brightness()
     one.page.locator("#exposure").fill("-3")
     other.until("document.querySelector('#exposure').value === '-3'")

@@ -43,7 +43,6 @@ export function take(made) {
 export function look(made) {
   setPlaying(false);
   begin(made);
-  draw(0);
 }
 
 // The same snapshot in another tone: the frame that is being looked at stays.
@@ -55,19 +54,21 @@ function replace(made) {
   player.onShow(made.header);
 }
 
+// Number, figures and first frame change together: who pauses now must not see the frame of another snapshot.
 function begin(made) {
   release(player.shown);
   if (player.waiting !== made) release(player.waiting);
   player.shown = made;
   player.waiting = null;
   player.played = false;
-  player.nextAtMs = performance.now();
   player.index = -1;
   takeCoded(made);
   el("scrub").max = String(made.frames.length - 1);
   ticks(made.frames.length);
   put("seq", `#${count(made.header.seq)}`);
   player.onShow(made.header);
+  draw(0);
+  player.nextAtMs = performance.now() + dwellMs();
 }
 
 function release(made) {
@@ -168,7 +169,7 @@ function play(now) {
     player.played = true;
     if (player.waiting) begin(player.waiting);
     else if (el("loop").checked) player.index = -1;
-    else return;
+    if (player.index >= 0) return;
   }
   // On a screen slower than the video, skip frames rather than fall behind.
   const dwell = dwellMs();
