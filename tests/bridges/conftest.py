@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
+
+from tests.ports import free_endpoint
 
 
 @pytest.fixture
 def taps() -> str:
     """Return an endpoint that is free."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    return free_endpoint()

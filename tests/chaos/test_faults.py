@@ -18,7 +18,8 @@ from sci_stream.errors import ConfigError
 from tests.chaos.faults import FAULTS, RANDOM_KILLS, account, bench, faults_result, run_fault
 from tests.chaos.patched_node import FaultControl
 from tests.chaos.tcp_proxy import TcpProxy
-from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, free_ports
+from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for
+from tests.ports import free_ports
 
 BY_DEFAULT = {"clock set back"}
 """The faults that no other fast test covers. Killed and frozen nodes, a slow sink, a full disk, camera faults, a broken

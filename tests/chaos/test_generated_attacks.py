@@ -27,8 +27,9 @@ from sci_stream.errors import WireError
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire import Ping, Pong, decode, encode
 from tests.chaos.test_mutated_messages import counted, reconstructed
-from tests.e2e.kit import RunningRig, assert_accounted_for, free_ports, wait_for
+from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.hostile_messages import good_frames
+from tests.ports import free_ports
 from tests.wire_samples import samples
 
 _MOST_GROWTH_BYTES = 48 << 20

@@ -26,9 +26,10 @@ from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire import Limits, Ping, Pong, decode, encode
-from tests.e2e.kit import RunningRig, assert_accounted_for, free_ports, wait_for
+from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.e2e.test_encrypted import keys, unknown_peers
 from tests.hostile_messages import good_frames
+from tests.ports import free_endpoint, free_ports
 from tests.transport.peers import hello, until
 from tests.wire_samples import samples
 
@@ -229,7 +230,7 @@ def without_unknown_peers(reasons: Mapping[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_node_survives_mutated_messages_from_sink(n: int) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     server = ResultsServer(context, endpoint, node="sink", incarnation="s", heartbeat_s=5.0, limits=Limits())
     dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=5.0, limits=Limits())
 

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.e2e.kit import RunningRig, assert_accounted_for
+from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
+from tests.ports import free_ports
 
 
 def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
+    health = dict(zip(("acquire_port", "sink_port", "reconstruct_port"), free_ports(3), strict=True))
     changes = {
         "camera": {"options": {"snapshot_rate_hz": 100.0, "truth": False}},
+        "health": {"enabled": True, **health},
         "reconstruct": {"denoiser": "identity", "iterations": 1},
         "policy": {"mode": "record", "ring_mib": 1},
     }
-    with RunningRig(tmp_path, changes, "--snapshots", "500") as rig:
+    with RunningRig(tmp_path, changes, "--snapshots", "800") as rig:
         rig.wait_for_count("reconstructed", 2)
         sink = rig.nodes()["sink"]
         sink.suspend()
-        time.sleep(2.5)  # 128 of them fill a MiB, and as many again are in flight
+        # 128 of them fill a MiB, and as many again are in flight. The sink that reports them otherwise is stopped.
+        before = acquired(health["acquire_port"])
+        wait_for(lambda: acquired(health["acquire_port"]) > before + 300, "more snapshots than there is memory for")
         sink.resume()
         summary = rig.finish()
         ledger = assert_accounted_for(summary)
-        assert ledger["acquired"] == 500
+        assert ledger["acquired"] == 800
         assert set(ledger["dropped"]) == {"ring_full"}
         with rig.recordings() as recordings:
             raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
-        assert len(raws) == len(set(raws)) == 500 - ledger["dropped"]["ring_full"], "all that fit into memory"
+        assert len(raws) == len(set(raws)) == 800 - ledger["dropped"]["ring_full"], "all that fit into memory"
+
+
+def acquired(port: int) -> float:
+    """Return the number of acquired snapshots that the acquire node itself reports."""
+    metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text
+    return next(
+        float(line.split()[1]) for line in metrics.splitlines() if line.startswith("sci_stream_acquired_total ")
+    )
 
 
 @pytest.mark.slow

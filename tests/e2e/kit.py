@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,7 +21,9 @@ from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import TransportError
 from sci_stream.storage.recording import Recording
+from sci_stream.transport.local_sockets import FOLDER_VARIABLE
 from sci_stream.transport.pubsub import subscribe_status
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "sci_stream")
@@ -30,20 +31,6 @@ PATIENCE_S = 60.0
 """Timeout of every wait, for a busy machine. Only a broken rig reaches it."""
 
 Tables = Mapping[str, Mapping[str, Any]]
-
-
-def free_ports(n: int) -> list[int]:
-    """Return free TCP ports.
-
-    They lie below the ephemeral range: another process's outgoing connection cannot take one before it is bound.
-    """
-    found: list[int] = []
-    while len(found) < n:
-        port = random.SystemRandom().randrange(12_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,16 +95,14 @@ def environment(**more: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Exit status, output and duration of a command."""
+    """Exit status and output of a command."""
 
     status: int
     output: str
-    took_s: float
 
 
 def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = PATIENCE_S, **variables: str) -> Ended:
     """Run a command of the instrument and wait for its end."""
-    started_s = time.monotonic()
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         cwd=cwd,
@@ -129,7 +114,7 @@ def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = PATIENCE_S,
         timeout=timeout_s,
         check=False,
     )
-    return Ended(done.returncode, done.stdout, time.monotonic() - started_s)
+    return Ended(done.returncode, done.stdout)
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
@@ -163,6 +148,7 @@ class RunningRig:
         self.rig = load_rig(self.path, overrides={})
         self._summary = folder / "summary.json"
         self._log = folder / "output.txt"
+        self._run_folders: set[str] = set()
         limit = [] if limit_file_bytes is None else ["prlimit", f"--fsize={limit_file_bytes}"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -182,6 +168,9 @@ class RunningRig:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.kill()
         self.process.wait()
+        # A killed supervisor leaves its folder in memory, and all later runs on this machine would report it.
+        for folder in self._run_folders - {""}:
+            shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def output(self) -> str:
@@ -197,6 +186,7 @@ class RunningRig:
                 ours = str(self.path) in argv and not {"run", "window"} & set(argv)
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found[_node_name(argv)] = process
+                    self._run_folders.add(process.environ().get(FOLDER_VARIABLE, ""))
         return found
 
     def kill(self, node: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sci_stream.storage.recording import Recording
-from tests.e2e.kit import COMMAND, PATIENCE_S, ROOT, environment, free_ports, sci_stream, write_rig
+from tests.e2e.kit import COMMAND, PATIENCE_S, ROOT, environment, sci_stream, write_rig
+from tests.ports import free_ports
 
 _BLOCKER = """
 import sys

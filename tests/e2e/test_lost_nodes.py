@@ -151,7 +151,7 @@ def test_series_left_without_sink_is_resumed_from_spool(tmp_path: Path) -> None:
         rig.wait_for_count("reconstructed", 3)
         rig.process.kill()  # first: it would start the sink again
         rig.kill("sink")
-        wait_for(lambda: not rig.nodes(), "the nodes give up", timeout_s=60.0)
+        wait_for(lambda: not rig.nodes(), "the nodes give up")
     assert list((tmp_path / "spool").glob("*.spool"))
     with RunningRig(tmp_path, {**changes, "drain": {"timeout_s": 600.0}}) as rig:
         wait_for(lambda: RESUMED.search(rig.output), "it resumes the series")

@@ -12,7 +12,8 @@ import pytest
 import scipy.io
 
 from sci_stream.storage.recording import Recording
-from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, free_ports, sci_stream
+from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, sci_stream
+from tests.ports import free_ports
 
 REPLAY = {"driver": "replay", "read_timeout_s": 0.1}
 

@@ -63,7 +63,7 @@ def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path) -> None:
         rig.wait_for_count("reconstructed", 3)
         rig.process.kill()
         rig.process.wait()
-        wait_for(lambda: not rig.nodes(), "no node is left behind", timeout_s=20.0)
+        wait_for(lambda: not rig.nodes(), "no node is left behind")
         # They drained: the recording is finished and its ledger is closed.
         with rig.recordings() as (recording,):
             assert recording.clean

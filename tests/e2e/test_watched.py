@@ -14,15 +14,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.test_deploy import dashboard_queries
-from tests.e2e.kit import COMMAND, RunningRig, environment, free_ports, sci_stream, wait_for, write_rig
+from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
+from tests.ports import free_ports
 
 KINDS = ("acquire", "sink", "reconstruct")
+
+
+def get(url: str) -> httpx.Response:
+    return httpx.get(url, timeout=PATIENCE_S)
 
 
 def figures(url: str) -> dict[str, dict[str, float]]:
     """Return samples by name and the value of their one label, if any."""
     out: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(httpx.get(url + "/metrics").text):
+    for family in text_string_to_metric_families(get(url + "/metrics").text):
         for sample in family.samples:
             out.setdefault(sample.name, {})[" ".join(sample.labels.values())] = sample.value
     return out
@@ -49,7 +54,7 @@ def has_results(urls: dict[str, str]) -> bool:
 
 def is_ready(url: str) -> bool:
     try:
-        return httpx.get(url + "/readyz").status_code == 200
+        return get(url + "/readyz").status_code == 200
     except httpx.TransportError:
         return False
 
@@ -98,14 +103,15 @@ def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> N
     rig.kill("reconstruct-0")
 
     def unready() -> bool:
-        answer = httpx.get(urls["acquire"] + "/readyz")
+        answer = get(urls["acquire"] + "/readyz")
         reasons.append(answer.text)
         return answer.status_code == 503
 
     wait_for(unready, "the acquire node is not ready")
     assert reasons[-1] == "no reconstruct node is ready\n"
-    assert httpx.get(urls["acquire"] + "/healthz").status_code == 200
+    assert get(urls["acquire"] + "/healthz").status_code == 200
     wait_for(lambda: is_ready(urls["acquire"]), "the acquire node is ready again")
+    wait_for(lambda: is_ready(urls["reconstruct"]) and has_results(urls), "the restarted node reports a snapshot")
 
 
 def test_top_without_rig_reports_error(tmp_path: Path) -> None:
@@ -129,7 +135,7 @@ def test_public_health_without_token_is_refused(tmp_path: Path) -> None:
 
 
 def status_of(url: str) -> dict[str, Any]:
-    return dict(httpx.get(url + "/status").json())
+    return dict(get(url + "/status").json())
 
 
 def test_status_lists_health_addresses(watched: WatchedRig) -> None:

@@ -16,7 +16,7 @@ from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire import Hello, Limits, SeriesEnd, encode
-from tests.e2e.kit import free_ports
+from tests.ports import free_endpoint
 
 HELLO = Hello(node="acquire", kind_of_node="acquire", incarnation="ab12")
 
@@ -60,7 +60,7 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     public = make_key_pair(tmp_path / "server")
     curve = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
     server = ResultsServer(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
+
+from tests import ports
 
 Context = zmq.Context
 
@@ -20,9 +21,4 @@ def context() -> Iterator[zmq.Context]:
 
 @pytest.fixture
 def free_endpoint() -> Callable[[], str]:
-    def make() -> str:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-    return make
+    return ports.free_endpoint

@@ -9,7 +9,7 @@ import zmq
 
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE, nearest, shortcut
 from sci_stream.transport.sockets import bind_near, make_socket
-from tests.e2e.kit import free_ports
+from tests.ports import free_ports
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])

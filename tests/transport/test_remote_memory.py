@@ -28,7 +28,7 @@ from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sink_client import SinkClient
 from sci_stream.transport.sockets import ReceivedMessage, receive
 from sci_stream.wire import Done, Limits, encode
-from tests.e2e.kit import free_ports
+from tests.ports import free_ports
 from tests.transport.peers import HEARTBEAT_S, hello, snapshot, until
 
 SIDE_PX = 256

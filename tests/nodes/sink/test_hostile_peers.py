@@ -28,8 +28,9 @@ from sci_stream.storage.recording import Recording
 from sci_stream.transport.client_connection import identity_of
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd, decode, encode
-from tests.e2e.kit import PATIENCE_S, free_ports
+from tests.e2e.kit import PATIENCE_S
 from tests.hostile_messages import with_header
+from tests.ports import free_ports
 from tests.series_fixtures import Series
 
 _ACQUIRE = Hello("acquire", "acquire", "a")
