@@ -116,10 +116,9 @@ class ReconstructSection(Section):
     lambda_rule: LambdaRule | None = Field(
         default=None,
         strict=False,
-        examples=["residual"],
+        examples=["adaptive"],
         description="monotone: σ falls with every iteration; adaptive: σ falls once the estimate has converged; "
-        "residual: as monotone, but never far above the error that the residual shows; unset: chosen "
-        "for the denoiser.",
+        "unset: chosen for the denoiser.",
         json_schema_extra=EXPERT,
     )
     xi: float | None = Field(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -46,7 +45,6 @@ from sci_stream.recon.initialization.initializer import (
     Initializer,
     InitialState,
     call_directly,
-    gentle,
 )
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
@@ -148,10 +146,7 @@ class Engine:
         self._recorded_step: CudaGraphStep | None = None
         if self._graphs is not None:
             self._recorded_step = CudaGraphStep(self._graphs, solver_step(settings))
-        self._algorithms = {
-            Start.COLD: make_solver(settings, self._recorded_step),
-            Start.WARM: make_solver(gentle(settings), self._recorded_step),
-        }
+        self._algorithm = make_solver(settings, self._recorded_step)
         small = calibration.phi.size <= MOST_PIXELS
         self._call = call_directly if self._graphs is None or not small else self._graphs.call
         self._transfers = Transfers(device)
@@ -283,10 +278,10 @@ class Engine:
             start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
             correlated = self._correlated(start.error)
             noise, relative = self._levels(measurement, start.error)
-            _, observe = make_rule(self.settings, measurement.y, measurement.phi, measurement.r_inv)
-            for algorithm, prior in itertools.product(self._algorithms.values(), dict.fromkeys(self._priors)):
+            _, observe = make_rule(self.settings)
+            for prior in dict.fromkeys(self._priors):
                 levels = ladder_forms(self.settings.schedule, prior.graph_key)
-                for _ in algorithm(
+                for _ in self._algorithm(
                     start.v,
                     measurement.y,
                     measurement.phi,
@@ -401,7 +396,6 @@ class Engine:
             and settings.lambda_rule is LambdaRule.MONOTONE
             and recordable
             and all(len(levels) == 1 for levels in forms)
-            and (not settings.warm_start or gentle(settings) == settings)
         )
 
     def _solve_at_once(self, snapshot: Snapshot, upload: _Upload) -> Estimate:
@@ -520,7 +514,7 @@ class Engine:
         settings = dataclasses.replace(self.settings, sigma_first=start.sigma_first, sigma_last=start.sigma_last)
         y, phi, r_inv = measurement.y, measurement.phi, measurement.r_inv
         noise, relative = self._levels(measurement, start.error)
-        rule, observe = make_rule(settings, y, phi, r_inv)
+        rule, observe = make_rule(settings)
         sigmas = AnytimeSchedule(
             settings.schedule,
             budget,
@@ -530,7 +524,7 @@ class Engine:
             started_s=began_s,
             rule=rule,
         )
-        iterates = self._algorithms[start.start](
+        iterates = self._algorithm(
             start.v,
             y,
             phi,

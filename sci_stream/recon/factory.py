@@ -11,7 +11,7 @@ import torch
 from sci_stream.errors import ConfigError
 from sci_stream.recon.algorithms.admm import admm, admm_step
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe, Step, gap, gap_step
-from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule, ResidualRule
+from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule
 from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Rule
 from sci_stream.recon.settings import SolverSettings
 
@@ -84,23 +84,9 @@ def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
     return SOLVERS[settings.solver][0](settings, step or own)
 
 
-def make_rule(
-    settings: SolverSettings, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor
-) -> tuple[Rule, Observe | None]:
-    """Return the λ rule for one solve and its callback after each iteration, if any.
-
-    Parameters
-    ----------
-    settings
-        Source of the rule.
-    y, phi, r_inv
-        As for `sci_stream.recon.algorithms.gap.gap`.
-    """
+def make_rule(settings: SolverSettings) -> tuple[Rule, Observe | None]:
+    """Return the λ rule for one solve and its callback after each iteration, if any."""
     if settings.lambda_rule is LambdaRule.MONOTONE:
         return MonotoneRule(), None
-    rule = (
-        AdaptiveRule(settings.schedule, settings.xi, settings.eta)
-        if settings.lambda_rule is LambdaRule.ADAPTIVE
-        else ResidualRule(y, phi, r_inv)
-    )
+    rule = AdaptiveRule(settings.schedule, settings.xi, settings.eta)
     return rule, rule.observe

@@ -14,7 +14,7 @@ from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_pri
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import cold_start, gap
-from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule, ResidualRule
+from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule
 from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Shape
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.factory import SOLVERS, make_rule, make_solver
@@ -49,11 +49,10 @@ def test_gap_receives_relaxation_and_admm_gamma() -> None:
     [
         (LambdaRule.MONOTONE, MonotoneRule),
         (LambdaRule.ADAPTIVE, AdaptiveRule),
-        (LambdaRule.RESIDUAL, ResidualRule),
     ],
 )
 def test_each_rule_is_made_by_name_with_its_observer(name: LambdaRule, kind: type) -> None:
-    rule, observe = make_rule(SolverSettings(lambda_rule=name), Y, PHI, R_INV)
+    rule, observe = make_rule(SolverSettings(lambda_rule=name))
     assert type(rule) is kind
     assert (observe is None) is (name is LambdaRule.MONOTONE)
 

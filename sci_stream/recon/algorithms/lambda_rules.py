@@ -1,4 +1,4 @@
-r"""λ rules that depend on the iterates: the paper's adaptive rule, and one that follows the residual; λ = σ²."""
+r"""The paper's adaptive λ rule, which depends on the iterates; λ = σ²."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import torch
 
-from sci_stream.optics.forward import forward
 from sci_stream.recon.algorithms.schedule import SigmaSchedule
 
 
@@ -66,67 +65,8 @@ class AdaptiveRule:
             return 0.0
         return max(self._step, remaining / left)
 
-    def sigma(self, planned: float) -> float:
-        """Return the planned σ."""
-        return planned
-
     def _converging(self) -> bool:
         """Return whether Δ_{k+1} < η Δ_k; False before both are known."""
         if self._delta is None or self._delta_before is None:
             return False
         return bool(self._delta < self._eta * self._delta_before)
-
-
-SIGMA_PER_ERROR = 2.0
-"""Largest σ in units of the error that the residual shows. See research/schedule-research.md."""
-
-SIGMA_FLOOR = 2 / 255
-"""Lower bound of the limit: an eight-bit display does not resolve less."""
-
-
-class ResidualRule:
-    r"""Follow the schedule, bounded by the error that the residual shows.
-
-    An estimate v whose error is white with standard deviation s leaves y − Φv with the variance s² Σφ² + noise, so
-
-    ::
-
-        s = ‖y − Φv‖₂ / (Σ_pixels R)^½,   σ = min(planned σ, 2 s)
-
-    With σ far above s the denoiser removes detail that is already recovered: scenes with little motion or much fine
-    texture have a small s after few iterations, and would lose decibels along the schedule. Errors in the null space of
-    Φ, mainly of fast motion, make s too small, hence the factor. Measurement noise is part of s, so σ stays above it.
-
-    Parameters
-    ----------
-    y, phi, r_inv
-        As for `sci_stream.recon.algorithms.gap.gap`.
-    factor
-        See `SIGMA_PER_ERROR`.
-    """
-
-    def __init__(
-        self, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, *, factor: float = SIGMA_PER_ERROR
-    ) -> None:
-        self._y, self._phi = y, phi
-        self._part = r_inv > 0
-        exposure = torch.where(self._part, r_inv, 1.0).reciprocal().mul_(self._part).sum().clamp_min(1e-12)
-        self._scale = factor / exposure.sqrt()
-        self._limit: torch.Tensor | None = None
-
-    def observe(self, x: torch.Tensor, v: torch.Tensor) -> None:  # noqa: ARG002 - as `sci_stream.recon.algorithms.gap.Observe`
-        """Update the limit from v of an iteration."""
-        residual = (self._y - forward(self._phi, v)).mul_(self._part)
-        self._limit = self._scale * torch.linalg.vector_norm(residual)
-
-    def stride(self, remaining: float, left: int) -> float:
-        """Return an equal share of what remains."""
-        return remaining / left
-
-    def sigma(self, planned: float) -> float:
-        """Return the planned σ, or the limit if it is lower; there is no limit before the first v."""
-        if self._limit is None:
-            return planned
-        limit = float(self._limit)
-        # The residual of a diverged estimate is not finite; the engine detects it after the solve.
-        return min(planned, max(limit, SIGMA_FLOOR)) if math.isfinite(limit) else planned

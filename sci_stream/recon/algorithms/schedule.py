@@ -96,19 +96,13 @@ class LambdaRule(StrEnum):
     """The schedule alone: λ falls with every iteration, the paper's rule a)."""
     ADAPTIVE = "adaptive"
     """λ falls once the iterates stop converging, the paper's rule b)."""
-    RESIDUAL = "residual"
-    """The schedule, bounded by the error that the residual shows."""
 
 
 class Rule(Protocol):
-    """The λ rule of one solve, called by `AnytimeSchedule`; `lambda_rules` has those that depend on the iterates."""
+    """The λ rule of one solve, called by `AnytimeSchedule`; `lambda_rules` has the one that depends on the iterates."""
 
     def stride(self, remaining: float, left: int) -> float:
         """Return the increase of progress, given ``remaining`` progress and ``left`` iterations, ≥ 1."""
-        ...
-
-    def sigma(self, planned: float) -> float:
-        """Return the σ to denoise with if the schedule has ``planned``."""
         ...
 
 
@@ -118,10 +112,6 @@ class MonotoneRule:
     def stride(self, remaining: float, left: int) -> float:
         """Return an equal share of what remains."""
         return remaining / left
-
-    def sigma(self, planned: float) -> float:
-        """Return what is planned."""
-        return planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +212,7 @@ class AnytimeSchedule(Iterator[float]):
         if left == 1:
             self._progress = 1.0
         self._taken += 1
-        return self._rule.sigma(self._schedule.sigma(self._progress))
+        return self._schedule.sigma(self._progress)
 
     def _iterations_left(self) -> int:
         """Return how many iterations still fit, this one included."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -18,18 +17,11 @@ from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdic
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
-# Largest α after a warm start: σ is low there, and stronger acceleration diverges. Of four scenes with α = 1.86 two end
-# at 8 and 13 dB after 24 iterations; from a cold start they end at 22 and 25.
-_WARM_RELAXATION = 1.5
-
 # First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md.
 _SIGMA_PER_ERROR = 2.0
 
 # The same for a warm start whose error is at most this share of the cold one's; interpolated between that and 1.
 _WARM_SIGMA_PER_ERROR, _FAR_BETTER = 1.1, 0.87
-
-# Exponent of ρ by which a warm start from ȳ lowers the paper's first σ.
-_WARM_POWER = 1.5
 
 LEAST_FIRST_SIGMA = 4 / 255
 """Lowest first σ, however small the estimated error of the start is: no solve ends lower than that or its settings."""
@@ -80,11 +72,6 @@ class DeviceStart(NamedTuple):
 
 REASONS = (*VERDICTS, "diverged")
 """Reasons for a warm start, or against it, that only the device knows."""
-
-
-def gentle(settings: SolverSettings) -> SolverSettings:
-    """Return settings with the acceleration limited to what is stable after a warm start."""
-    return dataclasses.replace(settings, relaxation=min(settings.relaxation, _WARM_RELAXATION))
 
 
 def sigma_per_error(ratio: torch.Tensor) -> torch.Tensor:
@@ -289,7 +276,9 @@ def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
     moves = evidence.moving(cold)
     cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
     alone = torch.ones_like(cold_error.where_wrong)
-    cold_first = _first_sigma(settings, cold_error.where_wrong, alone)
+    # From ȳ the paper's σ: its error cannot be estimated.
+    as_set = torch.full_like(alone, settings.sigma_first)
+    cold_first = _first_sigma(settings, cold_error, alone) if settings.linear_start else as_set
     if past is None or sound is None:
         figures = torch.stack((torch.zeros_like(alone), cold_first, cold_first))
         return _Candidates(image, cold.video, cold_error, None, None, figures)
@@ -298,19 +287,13 @@ def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
     prediction = predict(past, cold, Measurement(y, phi, r_inv, noise), evidence)
     error = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
     found = torch.where(sound, verdict(prediction.figures), float(REASONS.index("diverged")))
-    warm_first = _first_sigma(settings, error.where_wrong, prediction.figures[0])
+    warm_first = _first_sigma(settings, error, prediction.figures[0])
     figures = torch.stack((found, cold_first, warm_first))
     return _Candidates(image, cold.video, cold_error, prediction.start.video, error, figures)
 
 
-def _first_sigma(settings: SolverSettings, where_wrong: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
-    """Return the first σ after a start of this error, (), for a warm one with ρ; from ȳ the settings' own.
-
-    ``where_wrong`` as of `InitialErrorMap`.
-    """
-    if settings.linear_start:
-        first = sigma_per_error(ratio) * where_wrong.sqrt()
-    else:
-        first = settings.sigma_first * ratio.pow(_WARM_POWER)
+def _first_sigma(settings: SolverSettings, error: InitialErrorMap, ratio: torch.Tensor) -> torch.Tensor:
+    """Return the first σ after a start of this error, (); for a warm start with ρ."""
+    first = sigma_per_error(ratio) * error.where_wrong.sqrt()
     # An error that overflowed says no more than that it is large.
     return first.nan_to_num(nan=settings.sigma_first).clamp(LEAST_FIRST_SIGMA).clamp_max(settings.sigma_first)

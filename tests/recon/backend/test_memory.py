@@ -80,7 +80,7 @@ def test_solve_takes_the_planned_memory(
     settings = SolverSettings(
         iterations=6,
         relaxation=1.5,
-        lambda_rule=LambdaRule.RESIDUAL,
+        lambda_rule=LambdaRule.ADAPTIVE,
         along_time=along_time,
         linear_start=from_linear,
         correlated=4 if from_linear else 0,

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import cold_start, gap
-from sci_stream.recon.algorithms.lambda_rules import ResidualRule
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.backend.cuda_graph import CudaGraphStep, Graphs, Replay
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -115,11 +114,10 @@ def _scene(speed: float) -> tuple[torch.Tensor, torch.Tensor]:
 def _solved(speed: float, *, along_time: bool) -> float:
     phi, truth = _scene(speed)
     y, r_inv = forward(phi, truth), inverse_gram(gram_diag(phi))
-    rule = ResidualRule(y, phi, r_inv)
-    sigmas = AnytimeSchedule(SigmaSchedule(50 / 255, 10 / 255), Budget(12), rule=rule)
+    sigmas = AnytimeSchedule(SigmaSchedule(50 / 255, 10 / 255), Budget(12))
     priors = cycled_denoisers(lite(), 8, CPU, along_time=along_time)
     start = cold_start(y, phi, r_inv)
-    iterates = gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, relaxation=1.5, observe=rule.observe)
+    iterates = gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, relaxation=1.5)
     return psnr(list(iterates)[-1], truth)
 
 
