@@ -20,7 +20,7 @@ import traceback
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from sci_stream.errors import SciStreamError
 from sci_stream.nodes.acquire.spool.spool import Spool
 from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream.nodes.sink.ledger_file import LedgerFile
+from sci_stream.recon.denoisers.variants import variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
 from sci_stream.security.keys import make_key_pair, read_allowed, read_key_pair
 from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
@@ -55,6 +56,11 @@ from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export
 from sci_stream.tools.replay.many import read_manifest
+from sci_stream.training.checkpoint import checkpoint_path, save_checkpoint
+from sci_stream.training.export import export_weights
+from sci_stream.training.images import load_images
+from sci_stream.training.learner import Learner, initial_weights
+from sci_stream.training.settings import TrainingSettings
 from tests.e2e.kit import small_rig
 from tests.series_fixtures import Series, make_series
 
@@ -213,6 +219,51 @@ def make_checkpoint(path: Path) -> None:
     torch.save({"model.0.weight": torch.ones(8, 5, 3, 3), "model.2.weight": torch.ones(4, 8, 3, 3)}, path)
 
 
+def make_photographs(path: Path) -> None:
+    """Write a picture."""
+    done, encoded = cv2.imencode(path.suffix, np.arange(24 * 32 * 3, dtype=np.uint8).reshape(24, 32, 3))
+    assert done
+    path.write_bytes(encoded.tobytes())
+
+
+def read_photographs(path: Path) -> bytes:
+    """Read a folder that holds this picture alone."""
+    folder = path.with_name(f"photographs-{path.name}")
+    folder.mkdir()
+    (folder / path.name).symlink_to(path)
+    return b"".join(image.tobytes() for image in load_images(folder, memory_bytes=1 << 24).images)
+
+
+def make_training(path: Path) -> None:
+    """Write the checkpoint of a training that has not taken a step."""
+    settings = TrainingSettings()
+    learner = Learner(initial_weights(variant_shape(settings.variant), 0), torch.device("cpu"), settings.ema_decay)
+    run = path.with_name(f"trained-{path.name}")
+    save_checkpoint(
+        run,
+        {
+            "settings": asdict(settings),
+            "data_id": "0123456789abcdef",
+            "n_images": 4,
+            "clips": [],
+            "steps": 10,
+            "elapsed_s": 1.5,
+            "sessions": [{"device": "CPU", "torch": "2.13.0", "steps": 0, "minutes": 0.1}],
+            "begun_with": "",
+            "learner": learner.state(),
+        },
+    )
+    checkpoint_path(run).replace(path)
+
+
+def export_training(path: Path) -> None:
+    """Export the network of this checkpoint."""
+    run = path.with_name(f"run-{path.name}")
+    run.mkdir()
+    checkpoint_path(run).symlink_to(path)
+    export_weights(run, run / "out.safetensors", data=["made by the test"], licence="none")
+
+
 def make_matconvnet(path: Path) -> None:
     """Write a network that MATLAB could have written."""
     with h5py.File(path, "w") as file:
@@ -280,6 +331,8 @@ READERS = {
     "video": Reader(".mp4", make_video, lambda path: VideoScene(str(path), (16, 24), 1.0).render(2.5)),
     "weights": Reader(".safetensors", make_weights, read_weights),
     "checkpoint": Reader(".pth", make_checkpoint, read_weights),
+    "photograph": Reader(".png", make_photographs, read_photographs),
+    "training": Reader(".pt", make_training, export_training),
     "MatConvNet network": Reader(".mat", make_matconvnet, read_matconvnet),
     "key": Reader("", make_key_pair, read_key_pair),
     "allowed keys": Reader("", lambda path: path.write_text(f"{'a' * 40} lab\n"), read_allowed),
@@ -490,6 +543,35 @@ def _crafted_arrays(folder: Path) -> Iterator[tuple[str, Path, str]]:
     repeated = folder / "repeated.pth"
     torch.save({"model.0.weight": torch.ones(1).expand(1 << 16, 5 << 8, 3, 3)}, repeated)
     yield "checkpoint of one number, repeated", repeated, "checkpoint"
+    yield from _crafted_trainings(folder)
+
+
+def _crafted_trainings(folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield checkpoints of trainings whose values are of other kinds, or declare more than they hold."""
+    valid = folder / "valid.pt"
+    make_training(valid)
+    nested: list[object] = []
+    nested.append(nested)
+    laughs: list[object] = [torch.ones(1)]
+    for _ in range(64):
+        laughs = [laughs, laughs]
+    changes: dict[str, dict[str, object]] = {
+        "settings in a list": {"settings": [1]},
+        "settings of unknown names": {"settings": {"variant": "ffdnet-lite", "colour": 1}},
+        "settings of odd values": {"settings": {"variant": 7, "batch": "many"}},
+        "sessions of numbers": {"sessions": [1, 2]},
+        "a session in words": {"sessions": [{"device": "CPU", "torch": "2", "steps": 1, "minutes": "two"}]},
+        "a time in words": {"elapsed_s": "long"},
+        "a learner without tensors": {"learner": {"parameters": "none", "gives_noise": True}},
+        "a learner that holds itself": {"learner": {"parameters": nested}},
+        "tensors of one number, repeated": {"learner": {"parameters": [torch.ones(1).expand(1 << 40)]}},
+        "lists of the same lists": {"learner": {"parameters": laughs}},
+    }
+    for number, (name, change) in enumerate(changes.items()):
+        content = torch.load(valid, weights_only=True)
+        path = folder / f"training-{number}.pt"
+        torch.save({**content, **change}, path)
+        yield f"training with {name}", path, "training"
 
 
 def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -519,6 +601,7 @@ def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
     struct.pack_into(">I", raw, 29, zlib.crc32(bytes(raw[12:29])))
     png.write_bytes(raw)
     yield "PNG of 900 megapixels", png, "TIFF"
+    yield "photograph of 900 megapixels", png, "photograph"
     mat = folder / "bomb.mat"
     packed = zlib.compress(struct.pack("<II", 14, 1 << 30) + bytes(1 << 24), 9)
     mat.write_bytes(b"x" * 124 + struct.pack("<H", 0x0100) + b"IM" + struct.pack("<II", 15, len(packed)) + packed)

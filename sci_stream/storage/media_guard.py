@@ -40,7 +40,7 @@ def require_image(path: Path) -> None:
     size = require_regular(path, "an image")
     with reading(path, "an image"):
         declared = _declared_bytes(path)
-        require_memory(declared, path)
+        require_memory(max(size, declared), path)
         require_ratio(declared, size, path)
 
 

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, NotRequired, TypedDict, cast
+from types import UnionType
+from typing import BinaryIO, TypedDict, cast
 
 import torch
 
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.model import JsonObject
+from sci_stream.recon.denoisers.weights import read_pickled
 from sci_stream.training.learner import LearnerState
 
 # The `format` entry of checkpoints; the number increases with every incompatible change.
 FORMAT = "sci_stream.training.2"
 
-_REQUIRED = {"format", "settings", "data_id", "steps", "elapsed_s", "sessions", "begun_with", "learner"}
+_KINDS: dict[str, type | UnionType] = {
+    "format": str,
+    "settings": dict,
+    "data_id": str,
+    "n_images": int,
+    "clips": list,
+    "steps": int | None,
+    "elapsed_s": int | float,
+    "sessions": list,
+    "begun_with": str,
+    "learner": dict,
+}
+_SESSION_KINDS = {"device": str, "torch": str, "steps": int, "minutes": int | float}
 
 
 class SessionRecord(TypedDict):
@@ -33,13 +47,13 @@ class Checkpoint(TypedDict):
     """Content of a checkpoint.
 
     ``settings`` are those of `TrainingSettings`; ``steps`` is None while undecided; ``clips`` are the names of the
-    clips to learn from, missing in checkpoints from before there were any.
+    clips to learn from, none in checkpoints from before there were any.
     """
 
     settings: JsonObject
     data_id: str
     n_images: int
-    clips: NotRequired[list[str]]
+    clips: list[str]
     steps: int | None
     elapsed_s: float
     sessions: list[SessionRecord]
@@ -74,22 +88,28 @@ def load_checkpoint(run: Path) -> Checkpoint:
     path = checkpoint_path(run)
     if not path.is_file():
         raise FileFormatError(f"There is no training run in {run}", expected=str(path), got="no such file")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged input makes the unpickler raise anything: IndexError, TypeError, …
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise FileFormatError(
-            f"The training checkpoint {path} cannot be read",
-            got=reason[0],
-            hint="It is damaged or from another program: start a new run in another folder.",
-        ) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT or not content.keys() >= _REQUIRED:
+    hint = "It is damaged or from another program: start a new run in another folder."
+    content = read_pickled(path, "a training checkpoint", hint=hint)
+    if isinstance(content, dict):
+        content.setdefault("clips", [])
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not content.keys() >= _KINDS.keys():
         raise FileFormatError(
             f"{path} is not a training checkpoint of this version",
-            expected=f"format {FORMAT!r} with {', '.join(sorted(_REQUIRED))}",
+            expected=f"format {FORMAT!r} with {', '.join(sorted(_KINDS))}",
             got=repr(content.get("format")) if isinstance(content, dict) else type(content).__name__,
         )
+    wrong = _of_other_kinds(content, _KINDS)
+    if not wrong and any(_of_other_kinds(session, _SESSION_KINDS) for session in content["sessions"]):
+        wrong = ["sessions"]
+    if wrong:
+        raise FileFormatError(f"{path} has values of other kinds than a checkpoint", got=", ".join(wrong), hint=hint)
     return cast(Checkpoint, content)
+
+
+def _of_other_kinds(values: object, kinds: Mapping[str, type | UnionType]) -> list[str]:
+    if not isinstance(values, dict):
+        return [type(values).__name__]
+    return sorted(name for name, kind in kinds.items() if not isinstance(values.get(name), kind))
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

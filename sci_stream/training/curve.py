@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import SMALL_BYTES, read_small
 from sci_stream.training.checkpoint import write_atomically
 
 
@@ -35,11 +36,16 @@ def read_curve(run: Path) -> list[CurvePoint]:
     """
     path = curve_path(run)
     points: list[CurvePoint] = []
-    for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), start=1):
+    if not path.exists():
+        return points
+    content = read_small(path, "a training curve", SMALL_BYTES)
+    for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
         try:
             point = json.loads(line)
-            int(point["step"]), dict(point["psnr_db"])
-        except (ValueError, TypeError, KeyError) as error:
+            numbers = [*map(point.get, ("step", "minutes", "learning_rate", "loss")), *point["psnr_db"].values()]
+            if not all(isinstance(number, int | float) for number in numbers):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FileFormatError(
                 f"Line {number} of {path} is not a point of a curve", expected="step, psnr_db, …", got=line[:80]
             ) from error

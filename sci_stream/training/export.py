@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from sci_stream.errors import ConfigError, FileFormatError, WeightsError
+from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.file_guard import reading
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.training.card import ModelCard
@@ -98,7 +99,7 @@ def export_weights(
         data=data,
         n_images=saved["n_images"],
         clip_data=clip_data,
-        clips=saved.get("clips", []),
+        clips=saved["clips"],
         settings=settings,
         sessions=saved["sessions"],
         begun_with=saved["begun_with"],
@@ -114,13 +115,11 @@ def export_weights(
 
 def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights:
     """Return the averaged weights of a checkpoint."""
-    try:
+    with reading(checkpoint_path(run), "a training of this project"):
         settings = TrainingSettings(**saved["settings"])
         start = initial_weights(variant_shape(settings.variant), settings.seed)
         learner = Learner(start, torch.device("cpu"), settings.ema_decay)
         learner.restore(saved["learner"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FileFormatError(f"{checkpoint_path(run)} contains no network of this project", got=error) from error
     weights = learner.weights()
     if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):
         raise WeightsError(f"The training in {run} diverged", got="NaN or infinity", hint="Lower the learning rate.")

@@ -12,7 +12,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.file_guard import reading
+from sci_stream.storage.media_guard import require_image
 
 _LOG = logging.getLogger(__name__)
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"})
@@ -121,11 +123,13 @@ def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = N
     cropped, left = 0, memory_bytes
     for number, path in enumerate(paths):
         name = path.relative_to(folder).as_posix()
-        image = read_image(path)
-        if image is None:
-            _LOG.warning("Skipping %s: not readable as an image", path)
+        try:
+            image = read_image(path)
+        except FileFormatError as error:
+            _LOG.warning("Skipping a photograph: %s", error)
             unreadable.append(name)
-        elif min(image.shape[:2]) < least_px:
+            continue
+        if min(image.shape[:2]) < least_px:
             _LOG.warning("Skipping %s: %d×%d pixels, fewer than %d", path, *image.shape[:2], least_px)
             too_small.append(name)
         else:
@@ -144,14 +148,20 @@ def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = N
     return ImageSet(tuple(images), tuple(names), tuple(unreadable), tuple(too_small), cropped)
 
 
-def read_image(path: Path) -> Image | None:
-    """Decode an image to (H, W, 3) in red, green, blue; None if it cannot be read."""
-    try:
-        coded = np.frombuffer(path.read_bytes(), np.uint8)
-        decoded = cv2.imdecode(coded, cv2.IMREAD_COLOR) if coded.size else None
-    except (OSError, cv2.error):
-        return None
-    return None if decoded is None else np.ascontiguousarray(decoded[..., ::-1], dtype=np.uint8)
+def read_image(path: Path) -> Image:
+    """Decode an image to (H, W, 3) in red, green, blue.
+
+    Raises
+    ------
+    FileFormatError
+        If it is damaged, no image, or too large.
+    """
+    require_image(path)
+    with reading(path, "an image"):
+        decoded = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+    if decoded is None:
+        raise FileFormatError(f"{path} cannot be read as an image", expected="an undamaged image")
+    return np.ascontiguousarray(decoded[..., ::-1], dtype=np.uint8)
 
 
 def _cut(image: Image, share_bytes: int, least_px: int) -> Image:

@@ -162,8 +162,8 @@ class Learner:
 
         Raises
         ------
-        KeyError, ValueError, TypeError, RuntimeError
-            If the state is invalid or of another network.
+        ValueError
+            If the state is of another network. An invalid one makes torch raise anything.
         """
         if state["gives_noise"] != self._gives_noise:
             raise ValueError("one network predicts the image, the other the noise")

@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.errors import ConfigError
+from sci_stream.file_guard import reading
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
@@ -184,10 +185,9 @@ class _Session:
                 got={name: mine.get(name) for name in differing} or f"images {self._data.id}",
                 hint="Use the same ones, or start a new run in another folder.",
             )
-        try:
-            self._start_learner(initial_weights(variant_shape(self._settings.variant), 0), saved["learner"])
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise FileFormatError(f"{checkpoint_path(self._run)} contains another network", got=error) from error
+        start = initial_weights(variant_shape(self._settings.variant), 0)
+        with reading(checkpoint_path(self._run), f"a training of {self._settings.variant}"):
+            self._start_learner(start, saved["learner"])
         step = self.learner.step
         if self._until.steps is not None and self._until.steps <= step:
             raise ConfigError(f"The run in {self._run} has {step} steps", expected="more", got=self._until.steps)

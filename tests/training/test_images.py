@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import struct
+import zlib
 from pathlib import Path
 
 import cv2
@@ -39,7 +41,19 @@ def test_unreadable_image_is_skipped_logged_and_counted(
         images = load_images(photographs)
     assert images.unreadable == ("broken.png",)
     assert len(images.images) == 5
-    assert "broken.png: not readable" in caplog.text
+    assert "broken.png cannot be read as an image" in caplog.text
+
+
+def test_image_that_declares_more_than_it_stores_is_skipped(
+    photographs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = bytearray((photographs / "0.png").read_bytes())
+    struct.pack_into(">II", head, 16, 30_000, 30_000)
+    struct.pack_into(">I", head, 29, zlib.crc32(bytes(head[12:29])))
+    (photographs / "bomb.png").write_bytes(head)
+    with caplog.at_level(logging.WARNING):
+        assert load_images(photographs).unreadable == ("bomb.png",)
+    assert "bomb.png declares more than it stores" in caplog.text
 
 
 def test_small_image_is_skipped(photographs: Path, caplog: pytest.LogCaptureFixture) -> None:

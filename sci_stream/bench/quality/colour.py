@@ -25,6 +25,7 @@ from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
+from sci_stream.training.images import read_image
 
 _RIM_PX = 4
 _PATCH_PX = 32
@@ -118,12 +119,16 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
     megapixels = 0.0
     images = 0
     for path in files:
-        picture = cv2.imread(str(path), cv2.IMREAD_COLOR)
-        if picture is None or min(picture.shape[:2]) <= 2 * _RIM_PX + 8:
+        try:
+            picture = read_image(path)
+        except FileFormatError as error:
+            progress(f"skipped: {error}")
+            continue
+        if min(picture.shape[:2]) <= 2 * _RIM_PX + 8:
             progress(f"skipped: {path.name}")
             continue
         height, width = (n // 2 * 2 for n in picture.shape[:2])
-        rgb = picture[:height, :width, ::-1].astype(np.uint16) * 257
+        rgb = picture[:height, :width].astype(np.uint16) * 257
         images += 1
         megapixels += len(BayerPhase) * height * width / 1e6
         for phase in BayerPhase:

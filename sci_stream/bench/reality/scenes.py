@@ -18,10 +18,11 @@ import numpy as np
 
 from sci_stream.bench.datasets import unit_scale
 from sci_stream.bench.reality.optics import F32
-from sci_stream.errors import SciStreamError
+from sci_stream.errors import FileFormatError, SciStreamError
 from sci_stream.model import Array, BayerPhase
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.storage.published_data import read_published
+from sci_stream.training.images import read_image
 
 DATA_VARIABLE = "SCI_STREAM_DATA"
 BAYER = BayerPhase.RGGB
@@ -162,9 +163,10 @@ def _photograph(pattern: str) -> Film:
 
     def film(take: Take) -> F32:
         path = _found(pattern)
-        picture = cv2.imread(str(path), cv2.IMREAD_COLOR)
-        if picture is None:
-            raise SceneUnavailableError(f"{path} is not an image that can be decoded")
+        try:
+            picture = read_image(path)[..., ::-1]
+        except FileFormatError as error:
+            raise SceneUnavailableError(str(error)) from error
         wide = _square(picture, min(2 * take.size, *picture.shape[:2]))
         count = take.snapshots * take.n_frames
         return np.stack([_sensed(_view(wide, take.size, k), take.colour) for k in range(count)])

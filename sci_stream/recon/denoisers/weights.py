@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from sci_stream.errors import WeightsError
+from sci_stream.errors import FileFormatError, InputError, WeightsError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 
 LAYOUT = "sci_stream.ffdnet.1"
@@ -99,7 +99,7 @@ def load_ffdnet(path: Path) -> FfdnetWeights:
         tensors, metadata = _read_safetensors(path)
         with reading(path, "weights", error=WeightsError):
             return check_weights(_from_own(tensors, metadata, path), path)
-    tensors = _read_pickled(path)
+    tensors = _read_tensors(path)
     read = _from_ipol if any(_IPOL_KEY.fullmatch(key) for key in tensors) else _from_kair
     with reading(path, "weights", error=WeightsError):  # tensors of odd kinds: sparse, quantized, without data
         return check_weights(read(tensors, path), path)
@@ -145,19 +145,54 @@ def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, st
         return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no dict
 
 
-def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
-    _require_plausible_zip(path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler raises anything on invalid data: IndexError, TypeError, …
-        # The first line of torch's message has the cause.
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise WeightsError(
-            f"Weights file {path} cannot be read",
-            expected=_EXPECTED,
-            got=reason[0],
-            hint="Only plain tensor checkpoints are read: a file that needs code to load is refused.",
-        ) from error
+def read_pickled(
+    path: Path,
+    what: str,
+    *,
+    error: type[InputError] = FileFormatError,
+    device: torch.device | str = "cpu",
+    hint: str | None = None,
+) -> object:
+    """Read a pickled checkpoint without running code from it, or filling the memory with what it declares.
+
+    Raises
+    ------
+    FileFormatError
+        Or ``error``: if it is missing, damaged, too large or needs code to be read. ``what`` names its kind.
+    """
+    require_regular(path, what, error=error)
+    if zipfile.is_zipfile(path):
+        with reading(path, what, error=error, hint=hint), zipfile.ZipFile(path) as archive:
+            declared = sum(member.file_size for member in archive.infolist())
+        _require_plausible(declared, path, error)
+    with reading(path, what, error=error, hint=hint):
+        content: object = torch.load(path, map_location=device, weights_only=True)
+        # Tensors may repeat few stored numbers (strides of 0), which are written out once they are used.
+        declared = sum(tensor.numel() * max(4, tensor.element_size()) for tensor in _tensors_in(content))
+    _require_plausible(declared, path, error)
+    return content
+
+
+def _tensors_in(content: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers, each container once: a pickle can hold one many times, or in itself."""
+    seen, waiting = set[int](), [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += value.values() if isinstance(value, Mapping) else value
+
+
+def _require_plausible(declared_bytes: int, path: Path, error: type[InputError]) -> None:
+    require_memory(declared_bytes, path, error=error)
+    require_ratio(declared_bytes, path.stat().st_size, path, error=error)
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    hint = "Only plain tensor checkpoints are read: a file that needs code to load is refused."
+    content = read_pickled(path, "weights", error=WeightsError, hint=hint)
     # Training scripts commonly wrap the tensors.
     for wrapper in ("state_dict", "params", "model_state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
@@ -169,25 +204,7 @@ def _read_pickled(path: Path) -> dict[str, torch.Tensor]:
     unknown = [key for key, value in content.items() if not isinstance(value, torch.Tensor)]
     if unknown:
         raise _unknown_layout(path, [str(key) for key in unknown])
-    tensors = {str(key): value for key, value in content.items()}
-    _require_plausible_sizes(tensors, path)
-    return tensors
-
-
-def _require_plausible_zip(path: Path) -> None:
-    if not zipfile.is_zipfile(path):
-        return
-    with reading(path, "weights", error=WeightsError), zipfile.ZipFile(path) as archive:
-        declared = sum(member.file_size for member in archive.infolist())
-    require_memory(declared, path, error=WeightsError)
-    require_ratio(declared, path.stat().st_size, path, error=WeightsError)
-
-
-def _require_plausible_sizes(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Refuse tensors that repeat few stored numbers (strides of 0) and would be written out in full."""
-    declared = sum(tensor.numel() * 4 for tensor in tensors.values())
-    require_memory(declared, path, error=WeightsError)
-    require_ratio(declared, path.stat().st_size, path, error=WeightsError)
+    return {str(key): value for key, value in content.items()}
 
 
 def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], path: Path) -> FfdnetWeights:

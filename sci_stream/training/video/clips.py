@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.optional import require_optional
+from sci_stream.storage.media_guard import require_video
 from sci_stream.training.images import split_indices
 
 _LOG = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ def read_clip(path: Path, most_bytes: int) -> Clip | None:
     av = require_optional("av", "video", f"Reading {path.name}")
     frames: list[npt.NDArray[np.uint8]] = []
     try:
+        require_video(path)
         with av.open(str(path)) as container:
             for frame in container.decode(video=0):
                 frames.append(frame.to_ndarray(format="gray"))
@@ -135,5 +137,6 @@ def read_clip(path: Path, most_bytes: int) -> Clip | None:
                 if len(frames) >= _MOST_FRAMES or (full and len(frames) >= LEAST_FRAMES):
                     break
         return np.stack(frames)
-    except (OSError, ValueError, IndexError, av.FFmpegError):  # IndexError: no video stream; ValueError: no frame
+    except (FileFormatError, OSError, ValueError, IndexError, av.FFmpegError):
+        # IndexError: no video stream; ValueError: no frame, or frames of several sizes.
         return None

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sci_stream.errors import StorageError
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.file_guard import reading
+from sci_stream.recon.denoisers.weights import read_pickled
 from sci_stream.training.checkpoint import write_atomically
 from sci_stream.training.data import Samples
 from sci_stream.training.video.entries import PoolEntry
@@ -125,10 +127,11 @@ class EntryPool:
         if not path.is_file():
             return None
         try:
-            content = torch.load(path, map_location=self._device, weights_only=True)
-            return [PoolEntry(inputs, truth, float(weight)) for inputs, truth, weight in content]
-        except Exception as error:  # damaged input makes the unpickler raise anything: IndexError, TypeError, …
-            _LOG.warning("Cannot read %s (%s): it is made again", path, type(error).__name__)
+            content = read_pickled(path, "entries of a pool", device=self._device)
+            with reading(path, "entries of a pool"):
+                return [PoolEntry(inputs, truth, float(weight)) for inputs, truth, weight in content]  # type: ignore[attr-defined]  # or the guard says so
+        except FileFormatError as error:
+            _LOG.warning("Cannot read %s (%s): it is made again", path, error.got)
             _remove([path])
             return None
 

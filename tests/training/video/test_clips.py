@@ -63,3 +63,14 @@ def test_id_distinguishes_sets(clips: Path) -> None:
     found = load_clips(clips, least_px=32, memory_bytes=PLENTY)
     assert found.id == load_clips(clips, least_px=32, memory_bytes=PLENTY).id
     assert len({found.id, *(part.id for part in found.split(2))}) == 3
+
+
+def test_playlist_named_as_a_clip_opens_no_other_file(clips: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.mkv"
+    write_clip(elsewhere, 9)
+    (clips / "list.mp4").write_text(f"ffconcat version 1.0\nfile '{elsewhere.name}'\n")
+    elsewhere.rename(clips / elsewhere.name)
+    playlist = clips / "hls.mov"
+    playlist.write_text(f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{elsewhere.name}\n#EXT-X-ENDLIST\n")
+    found = load_clips(clips, least_px=32, memory_bytes=PLENTY)
+    assert set(found.unreadable) == {"list.mp4", "hls.mov"}
