@@ -1,6 +1,19 @@
-"""``python -m sci_stream`` is ``sci-stream``."""
+"""The program ``sci-stream``, also ``python -m sci_stream``."""
 
-from sci_stream.cli import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; the demo speaks before its libraries load, which takes seconds on a busy machine."""
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if command == "demo" and "--help" not in sys.argv:
+        print("measuring this machine …", file=sys.stderr, flush=True)
+    from sci_stream.cli import main as run_command_line  # noqa: PLC0415 - see above
+
+    run_command_line()
+
 
 if __name__ == "__main__":
     main()

@@ -29,8 +29,6 @@ def demo(
     window: Window = False,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
-    # Before anything is imported: loading the libraries takes longer than a person waits without a word.
-    say("measuring this machine …")
     from sci_stream.nodes.launcher.demo import demo_rig
 
     rig_path, why = demo_rig(
