@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 
@@ -17,6 +18,9 @@ UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv")
 EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name not in UNTESTED}
 LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})
 NEEDED = [needed for line in LINES if (needed := Requirement(line)).name != PROJECT["name"]]
+ALL = [
+    *map(Requirement, sorted({*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())}))
+]
 
 
 def pins(name: str) -> dict[str, Version]:
@@ -35,7 +39,7 @@ def test_lowest_tested_version_is_the_stated_bound(needed: Requirement) -> None:
     assert str(tested).startswith(bound.version) or tested == Version(bound.version)
 
 
-@pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
+@pytest.mark.parametrize("needed", ALL, ids=lambda needed: needed.name)
 def test_installed_version_is_pinned_and_in_range(needed: Requirement) -> None:
     assert needed.specifier.contains(pins("constraints.txt")[needed.name])
 
