@@ -79,5 +79,7 @@ def accumulate_and_project(
     weighted = weight is not None
     # Never read without a weight, but the kernel needs a valid pointer.
     pointers = (v, phi, y, y_acc, r_inv, weight if weight is not None else r_inv, x, y_acc_next)
-    _kernel[grid](*pointers, float(relaxation), n_pixels, n_frames, weighted, _BLOCK)
+    # Triton launches on the current device, wherever the tensors are.
+    with torch.cuda.device_of(v):  # type: ignore[no-untyped-call]
+        _kernel[grid](*pointers, float(relaxation), n_pixels, n_frames, weighted, _BLOCK)
     return x, y_acc_next

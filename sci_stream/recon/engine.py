@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -184,6 +184,15 @@ class Engine:
             return
         with within_memory(self.calibration, self.device):
             self._masks.correct(correction)
+
+    def change_settings(self, settings: SolverSettings) -> None:
+        """Solve with other numbers of iterations from the next snapshot on; all else must be as it was.
+
+        Whole solves are recorded again when the next one is due.
+        """
+        if self._graphs is not None and settings.iterations != self.settings.iterations:
+            self._graphs.drop(self._whole_key)
+        self.settings = settings
 
     def reduce_memory(self) -> bool:
         """Release memory that the next solve can do without, and use smaller batches.
@@ -398,12 +407,16 @@ class Engine:
             and all(len(levels) == 1 for levels in forms)
         )
 
+    @property
+    def _whole_key(self) -> Hashable:
+        return "whole", self._masks.linear
+
     def _solve_at_once(self, snapshot: Snapshot, upload: _Upload) -> Estimate:
         """Solve by one replay: the device decides on the start and the levels of σ, and the host waits for nothing."""
         self._between()
         past, reason = self._initializer.past(snapshot)
         planes, video, finite, facts = self._call(
-            ("whole", self._masks.linear), self._solved, upload.y, upload.saturated, past, self._initializer.sound(past)
+            self._whole_key, self._solved, upload.y, upload.saturated, past, self._initializer.sound(past)
         )
         reasons = (reason,) if past is None else REASONS
         iterations, fraction = self.settings.iterations, upload.saturated_fraction

@@ -101,13 +101,26 @@ def _windows(y: torch.Tensor, opened: torch.Tensor, valid: torch.Tensor) -> tupl
 
 def _projected(columns: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return the least squares coefficients of columns, (3, n, windows), for values, (n, windows); (3, 1, windows)."""
-    normal = torch.einsum("inw,jnw->wij", columns, columns)
+    normal = torch.einsum("inw,jnw->ijw", columns, columns)
     # A ridge far below what single precision resolves, for windows that no mask opens.
-    ridge = 1e-6 * normal.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(_TINY)
-    normal = normal + ridge.view(-1, 1, 1) * torch.eye(3, dtype=normal.dtype, device=normal.device)
-    right = torch.einsum("inw,nw->wi", columns, values)
-    solution: torch.Tensor = torch.linalg.solve_ex(normal, right).result
-    return solution.T.unsqueeze(1)
+    ridge = 1e-6 * normal.diagonal().mean(-1).clamp_min(_TINY)
+    return _solve_3x3(normal, torch.einsum("inw,nw->iw", columns, values), ridge).unsqueeze(1)
+
+
+def _solve_3x3(normal: torch.Tensor, right: torch.Tensor, ridge: torch.Tensor) -> torch.Tensor:
+    """Solve (normal + ridge·1) x = right, (3, 3, N), (3, N) and (N,), for positive definite matrices; return (3, N).
+
+    By elimination, element by element: libraries of linear algebra cannot be recorded on a GPU.
+    """
+    (aa, ab, ac), (_, bb, bc), (_, _, cc) = normal.unbind()
+    aa, bb, cc = aa + ridge, bb + ridge, cc + ridge
+    f, g, h = right
+    to_b, to_c = ab / aa, ac / aa
+    bb, bc, cc, g, h = bb - to_b * ab, bc - to_b * ac, cc - to_c * ac, g - to_b * f, h - to_c * f
+    to_c = bc / bb
+    z = (h - to_c * g) / (cc - to_c * bc)
+    y = (g - bc * z) / bb
+    return torch.stack(((f - ab * y - ac * z) / aa, y, z))
 
 
 def _lower_envelope(

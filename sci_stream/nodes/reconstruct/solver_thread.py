@@ -269,7 +269,7 @@ class SolverThread:
             if denoiser.name == self._denoiser.name:
                 self._controller = BudgetController(settings, self._controller.iteration_s)
                 for engine in self._engines.values():
-                    engine.settings = settings  # only the number of iterations changes: the engines stay valid
+                    engine.change_settings(settings)  # only the number of iterations differs
             else:
                 made = [self._make_engine(engine.calibration, denoiser, settings) for engine in self._engines.values()]
                 self._denoiser, self._settings = denoiser, settings

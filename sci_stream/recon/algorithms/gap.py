@@ -217,6 +217,8 @@ def iterate(
         if observe is not None:
             assert state.x is not None
             observe(state.x, state.v)
+            # A whole video, which nothing needs during the next iteration.
+            state = state._replace(x=None)
         yield state.v
 
 

@@ -11,6 +11,7 @@ capture that fails all the same can leave torch's allocator in a state in which 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -42,15 +43,21 @@ class UnrecordableError(RuntimeError):
     """The work waits for the device or takes data from the host, which a graph cannot hold."""
 
 
-# Operations that make the host wait for a value on the device, or that bring values from the host to the device.
+# Operations that make the host wait for a value on the device, or that bring values from the host to the device. In
+# inference mode torch passes many on before it takes them apart: `item` as well as `_local_scalar_dense`.
 _WAITS = {
-    "aten._local_scalar_dense.default": "a value is read back (item, float, bool, tolist)",
-    "aten.nonzero.default": "the size of the result depends on values (nonzero)",
-    "aten.masked_select.default": "the size of the result depends on values (masked_select)",
-    "aten.equal.default": "tensors are compared by the host",
-    "aten.is_nonzero.default": "a value is read back",
-    "aten.lift_fresh.default": "a tensor is made of numbers of the host",
+    **dict.fromkeys(("item", "_local_scalar_dense", "is_nonzero"), "a value is read back (item, float, bool, tolist)"),
+    **dict.fromkeys(("equal", "allclose"), "tensors are compared by the host"),
+    **dict.fromkeys(
+        ("nonzero", "masked_select", "bincount", "histc", "_unique2", "unique_dim", "unique_consecutive"),
+        "the size of the result, or of its steps, depends on values",
+    ),
+    "lift_fresh": "a tensor is made of numbers of the host",
 }
+# Of linear algebra all but these: its libraries check their results on the host, or cannot be captured (cuSOLVER).
+_LINEAR_ALGEBRA = re.compile(r"(_?linalg_(?!vector_norm|vecdot|matrix_norm|cross)\w+|cholesky\w*|inverse|lu_solve|svd)")
+# Copies, which also wait for a single number of the other device; elsewhere one is an argument of the kernel.
+_COPIES = frozenset({"to", "_to_copy", "copy", "copy_", "type_as", "where", "cpu", "cuda", "pin_memory"})
 
 
 class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,7 +76,7 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        why = wait_of(func, given, kwargs or {})
+        why = wait_of(func, args, kwargs or {})
         if why:
             raise UnrecordableError(f"{func}: {why}")
         for tensor in given:
@@ -89,17 +96,26 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return new
 
 
-def wait_of(func: Any, tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> str:
+def wait_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return why an operation of torch makes the host wait or takes data from it; empty if it does neither."""
-    name = str(func)
+    leaves = tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
     if name in _WAITS:
         return _WAITS[name]
-    if name.startswith("aten.index") and any(tensor.dtype is torch.bool for tensor in tensors[1:]):
-        return "the size of the result depends on values (an index of booleans)"
-    devices = {tensor.device.type for tensor in tensors if tensor.ndim > 0}
-    target = kwargs.get("device")
-    if target is not None and name.startswith(("aten._to_copy", "aten.copy")):
-        devices.add(torch.device(target).type)
+    if _LINEAR_ALGEBRA.fullmatch(name):
+        return "a library of linear algebra is used"
+    by_value = (
+        (name.startswith("index") and any(tensor.dtype is torch.bool for tensor in tensors[1:]))
+        or (name == "where" and overload == "default")
+        or (name == "repeat_interleave" and overload != "self_int")
+    )
+    if by_value:
+        return "the size of the result depends on values (an index of booleans, where, repeat_interleave)"
+    copies = name in _COPIES
+    devices = {tensor.device.type for tensor in tensors if tensor.ndim > 0 or copies}
+    if copies:
+        devices |= {leaf.type for leaf in leaves if isinstance(leaf, torch.device)}
     return "data are copied between host and device" if len(devices) > 1 else ""
 
 
@@ -139,6 +155,11 @@ class Graphs:
         self.fault = self.fault or f"iterations are not recorded: {why}"
         self._held.clear()
         return held
+
+    def drop(self, key: Hashable) -> None:
+        """Release the recordings that `call` made for a key."""
+        for held in [held for held in self._held if isinstance(held, tuple) and held[0] == key]:
+            del self._held[held]
 
     def __contains__(self, key: Hashable) -> bool:
         """Return whether there is one with this key."""
@@ -381,10 +402,11 @@ def record_cuda_graph(device: torch.device) -> Recorder:
     They may: they are replayed one after the other, and what outlasts a replay lies outside.
     """
     pool = torch.cuda.graph_pool_handle()
+    # One for all recordings: libraries keep a workspace for each stream that they were called on, cuBLAS 32 MiB.
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(work: Callable[[], None]) -> Replay:
         with torch.cuda.device(device):
-            side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
                 for _ in range(3):  # libraries load, choose algorithms and allocate, none of which can be recorded

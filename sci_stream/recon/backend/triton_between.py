@@ -187,9 +187,12 @@ def between(  # noqa: PLR0917 - in the order of the data
     grid = (triton.cdiv(height * width, _BLOCK), planes)
     # Never read without them, but the kernel needs valid pointers.
     own_weight, own_relative = (r_inv if weight is None else weight), (r_inv if relative is None else relative)
-    _kernel[grid](
-        *(given, image, phi, y, y_acc, r_inv, own_weight),
-        *(before.back, before.scale, before.offset, after.forth, after.scale, after.offset, after.level),
-        *(sigma, own_relative, packed, float(relaxation), float(limit), float(most_level), height // 2, width // 2),
-        *(n_frames, padded_frames(n_frames), gives_noise, weight is not None, relative is not None, CHANNELS, _BLOCK),
-    )
+    # Triton launches on the current device, wherever the tensors are.
+    with torch.cuda.device_of(image):  # type: ignore[no-untyped-call]
+        _kernel[grid](
+            *(given, image, phi, y, y_acc, r_inv, own_weight),
+            *(before.back, before.scale, before.offset, after.forth, after.scale, after.offset, after.level),
+            *(sigma, own_relative, packed, float(relaxation), float(limit), float(most_level)),
+            *(height // 2, width // 2, n_frames, padded_frames(n_frames)),
+            *(gives_noise, weight is not None, relative is not None, CHANNELS, _BLOCK),
+        )

@@ -82,7 +82,10 @@ def convolve_taps(h: torch.Tensor, taps: torch.Tensor, bias: torch.Tensor, *, re
     out = torch.empty((count, c_out, height, width), dtype=h.dtype, device=h.device, memory_format=torch.channels_last)
     n_pixels = count * height * width
     channels = (c_in, c_out, padded_channels(c_in), padded_channels(c_out))
-    _kernel[(triton.cdiv(n_pixels, _BLOCK),)](h, taps, bias, out, n_pixels, height, width, *channels, rectify, _BLOCK)
+    grid = (triton.cdiv(n_pixels, _BLOCK),)
+    # Triton launches on the current device, wherever the tensors are.
+    with torch.cuda.device_of(h):  # type: ignore[no-untyped-call]
+        _kernel[grid](h, taps, bias, out, n_pixels, height, width, *channels, rectify, _BLOCK)
     return out
 
 

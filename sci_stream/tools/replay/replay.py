@@ -362,7 +362,7 @@ class _Run:
             engine = self._engines[prior] = Engine(self._calibration, solving.denoiser, self._device, solving.settings)
             self._controllers[prior] = BudgetController(solving.settings, engine.warm_up())
         elif engine.settings is not solving.settings:
-            engine.settings = solving.settings
+            engine.change_settings(solving.settings)
             self._controllers[prior] = BudgetController(solving.settings, self._controllers[prior].iteration_s)
         return engine
 

@@ -73,7 +73,7 @@ class Device(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        why = wait_of(func, given, kwargs or {})
+        why = wait_of(func, args, kwargs or {})
         uploads = "lift_fresh" in str(func) and given[0].ndim == 2  # an image by `Transfers.upload`: nothing waits
         if why and not uploads:
             self.waits.append(f"{func}: {why}")

@@ -217,11 +217,24 @@ def test_recorded_step_does_not_modify_the_start() -> None:
         lambda x: x.new_tensor([1.0, 2.0]),
         lambda x: x + torch.tensor([1.0]),
         lambda x: x.masked_select(x > 0.5),
+        lambda x: torch.where(x > 0.5),
+        lambda x: torch.allclose(x, x),
+        lambda x: x.unique(),
+        lambda x: x.repeat_interleave((x > 0.5).long()),
+        lambda x: x.to("meta"),
+        lambda x: torch.empty((), device="meta").copy_(x[0]),
+        lambda x: torch.linalg.solve(x.diag() + 1, x),
+        lambda x: torch.linalg.solve_ex(x.diag() + 1, x),
+        lambda x: torch.linalg.eigh(x.diag()),
     ],
 )
-def test_capture_guard_refuses_what_a_graph_cannot_hold(work: Callable[[torch.Tensor], object]) -> None:
+@pytest.mark.parametrize("inference", [False, True])
+def test_capture_guard_refuses_what_a_graph_cannot_hold(
+    inference: bool, work: Callable[[torch.Tensor], object]
+) -> None:
+    """Also in inference mode, in which engines solve and torch passes on other operations."""
     x = torch.rand(8)
-    with pytest.raises(UnrecordableError), CaptureGuard():
+    with torch.inference_mode(inference), pytest.raises(UnrecordableError), CaptureGuard():
         work(x)
     graphs = Graphs(by_hand)
 

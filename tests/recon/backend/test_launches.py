@@ -93,6 +93,26 @@ def test_whole_solve_is_one_launch_and_waits_for_nothing(
     assert Start.WARM in starts
 
 
+def test_changed_iterations_replace_the_recording_of_the_whole_solve(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    """An operator changes them in a running rig; the old recording would go on with the old number."""
+    calibration, device = make_calibration(*SHAPE), Device()
+    plain, engine = (make_engine(calibration, on, prior=TvDenoiser()) for on in (None, device))
+    engine.warm_up()
+    (snapshot,) = snapshots(calibration, expose, 1)
+    held = []
+    for iterations in (20, 6, 9, 6):
+        for each in (plain, engine):
+            each.forget()
+            each.change_settings(dataclasses.replace(each.settings, iterations=iterations))
+        video, report = engine.reconstruct(snapshot)
+        np.testing.assert_allclose(video, plain.reconstruct(snapshot)[0], atol=1e-4)
+        assert report.iterations == iterations
+        held.append(engine.recordings)
+    assert held[0] > held[1] == held[2] == held[3], "those of other numbers are let go of"
+
+
 def test_video_of_a_whole_solve_survives_the_next_replay(make_calibration: MakeCalibration, expose: Expose) -> None:
     calibration, device = make_calibration(*SHAPE), Device()
     engine = make_engine(calibration, device, prior=TvDenoiser())

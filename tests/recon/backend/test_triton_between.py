@@ -109,10 +109,52 @@ for n_frames in (8, 48):
     assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
 """
 
+# Triton launches on the current device: with tensors of another GPU it would read memory that is not there.
+_ON_ITS_DEVICE = """
+import contextlib
+import torch
+from sci_stream.optics import triton_kernels
+from sci_stream.recon.backend import triton_between, triton_convolution
+
+entered, launched = [], []
+
+@contextlib.contextmanager
+def device_of(tensor):
+    entered.append(tensor)
+    yield
+    entered.pop()
+
+class Kernel:
+    def __getitem__(self, grid):
+        return lambda *_: launched.append(bool(entered))
+
+torch.cuda.device_of = device_of
+for module in (triton_kernels, triton_between, triton_convolution):
+    module._kernel = Kernel()
+v, y = torch.rand(1, 3, 4, 6), torch.rand(1, 4, 6)
+triton_kernels.accumulate_and_project(v, y, y, v, y, relaxation=1.0)
+triton_convolution.convolve_taps(torch.rand(1, 8, 4, 6), torch.rand(9, 8, 8), torch.rand(8), rectify=True)
+same = triton_between.Transform.of(torch.eye(3), torch.ones(3), torch.zeros(3), torch.ones(3))
+triton_between.between(
+    *(torch.rand(3, 8, 2, 3), v, y, torch.rand(3, 8, 2, 3), same, same),
+    phi=v, y=y, r_inv=y, sigma=torch.tensor(0.1), relaxation=1.0, gives_noise=True,
+)
+assert launched == [True, True, True], launched
+"""
+
 
 @pytest.mark.skipif(_NO_TRITON, reason="Triton is not installed")
 @pytest.mark.parametrize(("script", "interpreted"), [(_INTERPRETED, "1"), (_IN_A_SOLVE, "1"), (_COMPILED, "0")])
 def test_kernel_between_networks_equals_torch_and_compiles_without_a_gpu(script: str, interpreted: str) -> None:
+    run_script(script, interpreted)
+
+
+@pytest.mark.skipif(_NO_TRITON, reason="Triton is not installed")
+def test_kernels_are_launched_on_the_device_of_their_tensors() -> None:
+    run_script(_ON_ITS_DEVICE, "1")
+
+
+def run_script(script: str, interpreted: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": interpreted, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=500
