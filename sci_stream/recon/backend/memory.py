@@ -93,7 +93,7 @@ def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int
     At the peak there are, as float32 videos: the masks and their temporal frequencies, the start, the last estimate,
     and of the new iteration the projected frames, the denoised ones and an intermediate; maps of a single frame, most
     of them for comparing starts; activations of a network of 64 channels for a chunk, in and out, at half resolution;
-    and a chunk of temporal frequencies, in and out.
+    and a chunk of temporal frequencies, in and out. The paper's adaptive rule holds one video more.
 
     Recorded work, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to eight videos
     more: the preceding video, both starts, and v with what the recordings share.

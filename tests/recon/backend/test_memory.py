@@ -65,12 +65,13 @@ class Tracker(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GBRG])
+@pytest.mark.parametrize("rule", [LambdaRule.MONOTONE, LambdaRule.ADAPTIVE])
 @pytest.mark.parametrize(
     ("chunk", "along_time", "from_linear"),
     [(1, False, False), (10**9, False, False), (10**9, True, False), (1, True, True)],
 )
 def test_solve_takes_the_planned_memory(
-    bayer: BayerPhase | None, chunk: int, along_time: bool, from_linear: bool
+    bayer: BayerPhase | None, rule: LambdaRule, chunk: int, along_time: bool, from_linear: bool
 ) -> None:
     phi = np.random.default_rng(0).random((12, 64, 48)).astype(np.float32)
     calibration = Calibration(phi=phi, bayer=bayer)
@@ -80,7 +81,7 @@ def test_solve_takes_the_planned_memory(
     settings = SolverSettings(
         iterations=6,
         relaxation=1.5,
-        lambda_rule=LambdaRule.ADAPTIVE,
+        lambda_rule=rule,
         along_time=along_time,
         linear_start=from_linear,
         correlated=4 if from_linear else 0,
@@ -89,7 +90,8 @@ def test_solve_takes_the_planned_memory(
         engine = Engine(calibration, denoise, torch.device("cpu"), settings, video_dtype=torch.float16)
         engine.reconstruct(snapshot)
     planned = solve_bytes(12, 64, 48, pixels_per_chunk=chunk)
-    assert 0.5 * planned < tracker.peak <= planned
+    # The adaptive rule compares each iterate with the one before it.
+    assert 0.5 * planned < tracker.peak <= planned + (4 * phi.size if rule is LambdaRule.ADAPTIVE else 0)
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GBRG])
