@@ -41,9 +41,10 @@ lock: install  ## Renew the hashed requirements of the images after a change of 
 	$(LOCK) $(EXTRAS) --extra reconstruct pyproject.toml --output-file deploy/container/requirements-cuda.txt
 	echo 'hatchling>=1.26' | $(LOCK) - --output-file deploy/container/requirements-build.txt
 
+# Strict: where the database cannot be reached, nothing is audited, and that must not pass.
 audit: install  ## Look up known vulnerabilities of every package that the images contain
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(BIN)/pip-audit --require-hashes --disable-pip --requirement deploy/container/requirements-cuda.txt
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/container/requirements-cuda.txt
 
 check: lint types imports  ## Everything that reads the code without running it
 

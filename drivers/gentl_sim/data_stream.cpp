@@ -7,6 +7,12 @@
 
 namespace sci {
 
+namespace {
+
+constexpr int64_t kOldestFirst = 0, kNewestOnly = 1;
+
+}  // namespace
+
 DataStream::DataStream(std::shared_ptr<Camera> camera, std::weak_ptr<Device> device)
     : Module("TLDataStream", "StreamPort"), device(std::move(device)), camera_(std::move(camera)) {
     add_features();
@@ -30,6 +36,18 @@ void DataStream::add_features() {
     count("StreamLostFrameCount", "Frames that found no buffer", [this] { return underrun_; });
     count("StreamInputBufferCount", "Buffers waiting for frames", [this] { return input_.size(); });
     count("StreamOutputBufferCount", "Frames waiting for the consumer", [this] { return output_.size(); });
+    const auto grabbing = [this] {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return grabbing_;
+    };
+    features_.is_locked = grabbing;
+    features_.integer("TLParamsLocked", "BufferHandlingControl", "Whether the stream runs")
+        .seen_by(Visibility::Invisible).computed([grabbing] { return int64_t{grabbing()}; });
+    features_.enumeration("StreamBufferHandlingMode", "BufferHandlingControl", "Which frames the consumer gets")
+        .entry("OldestFirst", kOldestFirst).entry("NewestOnly", kNewestOnly).locked().changed([this] {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            newest_only_ = features_.get_integer("StreamBufferHandlingMode") == kNewestOnly;
+        });
 }
 
 std::shared_ptr<Event> DataStream::make_event(int32_t type) {
@@ -209,6 +227,14 @@ void DataStream::receive(const Shot& shot) {
     buffer->shot.file.reset();
     buffer->has_data = true;
     buffer->state = Buffer::State::Delivered;
+    if (newest_only_) {
+        for (Buffer* older : output_) {
+            older->state = Buffer::State::Queued;
+            older->has_data = false;
+            input_.push_back(older);
+        }
+        output_.clear();
+    }
     output_.push_back(buffer);
     ++delivered_;
     changed_.notify_all();

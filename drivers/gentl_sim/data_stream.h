@@ -68,6 +68,7 @@ private:
     std::vector<std::unique_ptr<Buffer>> buffers_;
     std::deque<Buffer*> input_, output_;
     bool grabbing_ = false, killed_ = false, lost_ = false;
+    bool newest_only_ = false;  // frames that were not taken make room for the next
     uint64_t remaining_ = 0;  // frames until the stream stops by itself
     uint64_t started_ = 0, delivered_ = 0, underrun_ = 0;
 };

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +20,20 @@ def test_window_without_screen_error_names_the_page() -> None:
         require_screen({"DISPLAY": ""})
     require_screen({"DISPLAY": ":0"})
     require_screen({"WAYLAND_DISPLAY": "wayland-0"})
+
+
+@pytest.mark.parametrize("installed", ["QT5", "GTK3", "COCOA", "NONE"])
+def test_headless_opencv_error_names_the_other_build(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As opencv-python and opencv-python-headless 5.0.0 describe themselves.
+    own = cv2.getBuildInformation()
+    described, n = re.subn(r"(?m)^(  GUI: +)\w+", rf"\g<1>{installed}", own)
+    assert n == 1, own
+    monkeypatch.setattr(cv2, "getBuildInformation", lambda: described)
+    expected = pytest.raises(
+        EnvironmentFault, match=r"live page.*pip install --force-reinstall --no-deps opencv-python"
+    )
+    with expected if installed == "NONE" else contextlib.nullcontext():
+        require_screen({"DISPLAY": ":0"})
 
 
 def test_frames_fill_the_time_until_the_next_snapshot() -> None:

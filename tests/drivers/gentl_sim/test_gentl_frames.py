@@ -10,7 +10,7 @@ import pytest
 from sci_stream_drivers.gentl_sim.frames import Header, write_frames
 
 from sci_stream.model import BayerPhase
-from tests.drivers.gentl_sim.bench import FORMATS, Bench, encode, ramp
+from tests.drivers.gentl_sim.bench import FORMATS, PATIENCE_S, Bench, encode, ramp
 
 
 def packing_of(pixel_format: str) -> str:
@@ -47,6 +47,23 @@ def run_at_300_hz(bench: Bench, pixel_format: str, frames: int, buffers: int) ->
 
 def test_frames_at_300_hz_come_without_a_gap(bench: Bench) -> None:
     run_at_300_hz(bench, "Mono12", frames=200, buffers=200)
+
+
+@pytest.mark.parametrize("mode", ["OldestFirst", "NewestOnly"])
+def test_buffer_handling_mode_decides_which_frames_wait(bench: Bench, mode: str) -> None:
+    bench.set(Width=16, Height=16, AcquisitionFrameRate=500.0)
+    handling = bench.acquirer.data_streams[0].node_map.StreamBufferHandlingMode
+    handling.value = mode
+    bench.start(buffers=4)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while bench.stream_count("StreamStartedFrameCount") < 20:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    got, lost = bench.next(), bench.stream_count("StreamLostFrameCount")
+    assert got is not None
+    assert (got.frame_id, lost > 0) == (0, True) if mode == "OldestFirst" else (got.frame_id > 15, lost) == (True, 0)
+    with pytest.raises(Exception, match="not writable"):
+        handling.value = "OldestFirst"
 
 
 @pytest.mark.slow

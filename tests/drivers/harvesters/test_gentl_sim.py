@@ -320,6 +320,15 @@ def test_features_of_the_interface_are_set(make: MakeHarvestersCamera, caplog: p
     assert "The interface of sci_stream SciSim SIM0001: DeviceSelector = 1" in caplog.text
 
 
+def test_features_of_the_data_stream_are_set(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        camera = make(stream_features=[["StreamBufferHandlingMode", "NewestOnly"]], buffers=4)
+        started(camera)
+    assert "The data stream of sci_stream SciSim SIM0001: StreamBufferHandlingMode = NewestOnly" in caplog.text
+    time.sleep(0.3)  # with four buffers and the oldest first, frames 0 to 3 would wait
+    assert take(camera, 1)[0].frame_id > 3
+
+
 @pytest.mark.parametrize(
     ("where", "named"), [("interface_features", "The interface of"), ("stream_features", "The data stream of")]
 )
