@@ -207,19 +207,24 @@ class Graphs:
         if self.fault:
             return function(*tensors)
         key = key, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
-        recording = self._held.get(key)
-        if recording is None:
-            try:
-                self._held[key] = recording = self._record_function(function, tensors)
-            except RuntimeError as error:
-                self.give_up(str(error).partition("\n")[0])
-                return function(*tensors)
+        if key not in self._held and not self._hold(key, function, tensors):
+            return function(*tensors)
+        recording = self._held[key]
         present = [tensor for tensor in tensors if tensor is not None]
         for own, tensor in zip(recording.inputs, present, strict=True):
             own.copy_(tensor)
         recording.replay()
         outputs: _T = recording.outputs
         return outputs
+
+    def _hold(self, key: Hashable, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]) -> bool:
+        """Record a function; return whether that could be done. What failed holds no memory after the return."""
+        try:
+            self._held[key] = self._record_function(function, tensors)
+        except RuntimeError as error:
+            self.give_up(str(error).partition("\n")[0])
+            return False
+        return True
 
     def _record_function(self, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]) -> _Recording:
         own = [None if tensor is None else _own(tensor) for tensor in tensors]

@@ -113,11 +113,13 @@ def is_large_gpu(device: torch.device) -> bool:
 def prepare_libraries(device: torch.device) -> None:
     """Let cuDNN choose the fastest algorithm for each shape, and disable TF32; nothing on a CPU.
 
+    Where only deterministic algorithms are allowed, as in a training, it takes the same one in each run.
     By default torch convolves float32 on a GPU in TF32, with ten bits of mantissa as in float16.
     """
     if device.type != "cuda":
         return
-    torch.backends.cudnn.benchmark = True
+    # Not in a training: the fastest of two algorithms may be another one in the next run.
+    torch.backends.cudnn.benchmark = not torch.backends.cudnn.deterministic
     # The older of two switches: after `cudnn.conv.fp32_precision`, `cudnn.flags()`, `torch.export` and `torch.compile`
     # raise, since cuDNN's convolutions and recurrent layers then differ (torch 2.9 to 2.13).
     torch.backends.cudnn.allow_tf32 = False

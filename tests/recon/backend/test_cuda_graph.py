@@ -6,6 +6,7 @@ Without a GPU the recorder stands in for the graph: it does the recorded work ag
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -269,6 +270,22 @@ def test_recorded_function_reads_its_arguments_where_they_were_copied() -> None:
     assert len(graphs) == 2, "one for each set of shapes"
     graphs.give_up("memory ran out")
     assert graphs.call("key", halved, torch.ones(2), None)[0].tolist() == [0.5, 0.5]
+
+
+def test_recording_out_of_memory_holds_nothing_while_the_work_is_done_stepwise() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        found = x * 2
+        made.append(weakref.ref(found))
+        if len(made) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        assert made[0]() is None
+        return found
+
+    graphs = Graphs(by_hand)
+    assert graphs.call("key", doubled, torch.ones(2)).tolist() == [2.0, 2.0]
+    assert graphs.fault == "iterations are not recorded: CUDA out of memory"
 
 
 def test_failed_capture_ends_the_use_of_the_device() -> None:

@@ -74,6 +74,19 @@ def test_prepare_libraries_on_cuda_leaves_cudnn_flags_usable() -> None:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
 
 
+def test_prepare_libraries_in_a_training_keeps_algorithms_reproducible() -> None:
+    """Trainings make denoisers all the time, and resume bit for bit."""
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            prepare_libraries(torch.device("cuda"))
+            assert not torch.backends.cudnn.benchmark
+        prepare_libraries(torch.device("cuda"))
+        assert torch.backends.cudnn.benchmark
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
+
+
 @pytest.mark.parametrize(
     ("multiprocessors", "capability", "large"),
     [(132, (9, 0), True), (108, (8, 0), True), (80, (7, 0), True), (58, (8, 9), False), (128, (6, 1), False)],
