@@ -4,7 +4,11 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples tests/bench/pipeline
+# Whole rigs, and whatever else starts processes or compiles: these tests wait more than they compute.
+RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples tests/bench/pipeline \
+	tests/drivers/harvesters tests/drivers/gentl_sim tests/drivers/test_camera_contract.py tests/cli/test_cameras.py \
+	tests/storage/recording/test_crash.py tests/nodes/sink/test_killed_recorder.py tests/storage/test_hostile_files.py \
+	tests/transport/test_remote_memory.py tests/tools/test_batch.py
 
 .PHONY: lock audit demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
 
@@ -16,8 +20,8 @@ test: test-unit test-rigs  ## Every test but the long ones: about 11 minutes on 
 test-unit: install  ## Tests of single parts, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
 
-test-rigs: install  ## Tests of whole rigs with real processes and sockets, one at a time: they compete for the cores
-	$(BIN)/python -m pytest $(RIG_TESTS) $(ARGS)
+test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, three at a time
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(RIG_TESTS) $(ARGS)
 
 test-long: install  ## The long tests: about an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -31,7 +32,13 @@ def gentl_producer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             return
         if find_compiler() is None:
             pytest.skip("no C++ compiler to build the simulated GenTL camera: apt install g++")
-        yield build(BUILT, sanitize=bool(os.environ.get("SCI_GENTL_SIM_SANITIZE")))
+        BUILT.mkdir(parents=True, exist_ok=True)
+        with (BUILT / ".lock").open("w") as lock:
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # the compiler takes all of a core for seconds: once for all test processes
+            producer = build(BUILT, sanitize=bool(os.environ.get("SCI_GENTL_SIM_SANITIZE")))
+        yield producer
 
 
 @pytest.fixture

@@ -58,8 +58,8 @@ def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.Mo
         pytest.param(True, True, True, id="record"),
         pytest.param(True, True, False, id="live"),
         pytest.param(True, False, False, id="live, no video"),
-        pytest.param(False, True, False, id="live, no raw"),
-        pytest.param(False, False, False, id="rows alone"),
+        pytest.param(False, True, False, id="live, no raw", marks=pytest.mark.slow),
+        pytest.param(False, False, False, id="rows alone", marks=pytest.mark.slow),
     ],
 )
 def test_torn_flush_loses_nothing_after_redelivery(

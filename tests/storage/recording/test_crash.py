@@ -47,7 +47,7 @@ def test_all_readers_follow_a_writer_of_another_process(tmp_path: Path) -> None:
         with Recording(path) as first, Recording(path) as second:
             seen = 0
             for lap in (1, 2, 3):
-                while int(writer.stdout.readline()) < 700 * lap:
+                while int(writer.stdout.readline()) < 200 * lap:
                     pass
                 first.refresh()
                 second.refresh()
