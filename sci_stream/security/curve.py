@@ -133,9 +133,9 @@ class CurveServer:
 def present(own: KeyPair, server_key: str) -> SocketConfig:
     """Return the configuration of a socket that presents its own key and accepts only the host with this public key."""
 
-    def dress(socket: zmq.Socket[bytes]) -> None:
+    def configure(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
         socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
 
-    return dress
+    return configure

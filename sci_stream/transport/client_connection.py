@@ -84,7 +84,7 @@ class ClientConnection:
     ----------
     hello
         Identity of this node; ``node`` and ``incarnation`` form the socket identity. Replace it with `handshake`.
-    dress
+    configure
         Configures the socket for encryption.
     heartbeat_s
         Interval of heartbeats; the peer is lost after `MISSED_HEARTBEATS` of them without a message.
@@ -99,7 +99,7 @@ class ClientConnection:
         heartbeat_s: float,
         limits: Limits,
         queue: int = 8,
-        dress: SocketConfig = plain,
+        configure: SocketConfig = plain,
     ) -> None:
         self.endpoint = endpoint
         self.hello = hello
@@ -120,7 +120,7 @@ class ClientConnection:
         # Name and incarnation: a restarted node must not receive what was queued for its predecessor.
         self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))
         self.monitor = Monitor(self.socket)
-        dress(self.socket)
+        configure(self.socket)
         self.socket.connect(nearest(endpoint))
         self._reads = self._lends = False
         self._unreadable = ""

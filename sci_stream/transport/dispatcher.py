@@ -79,7 +79,7 @@ class Dispatcher:
         incarnation: str,
         heartbeat_s: float,
         limits: Limits,
-        dress: SocketConfig = plain,
+        configure: SocketConfig = plain,
         solve_timeout_s: float = math.inf,
     ) -> None:
         self._queue = queue
@@ -90,7 +90,7 @@ class Dispatcher:
         self._welcome = Welcome(node=node, incarnation=incarnation, heartbeat_s=heartbeat_s)
         self._peers: dict[bytes, _Peer] = {}
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
-        self._lent: dict[int, Sequence[bytes | memoryview]] = {}
+        self._exported: dict[int, Sequence[bytes | memoryview]] = {}
         self._current = ""
         self._series = ""
         self._said_s = float("-inf")
@@ -104,7 +104,7 @@ class Dispatcher:
             send_queue=64,
             receive_queue=256,
         )
-        dress(self.socket)
+        configure(self.socket)
         bind_near(self.socket, endpoint, "dispatch")
         self._connections = ConnectionLimit()
         self.monitor = Monitor(self.socket, self._connections)
@@ -152,7 +152,7 @@ class Dispatcher:
 
     def clear(self) -> list[int]:
         """Give up all queued and in-flight snapshots; return their sequence numbers."""
-        self._lent.clear()
+        self._exported.clear()
         return [entry.seq for entry in self._queue.clear()]
 
     def turn(self, now_s: float) -> list[Settled]:
@@ -213,7 +213,7 @@ class Dispatcher:
                 pass  # late and of an earlier series: its numbers now mean other snapshots
             case Done() if message.ok:
                 # Even from a node presumed lost: the sink has the result, so no other copy is needed.
-                self._lent.pop(message.seq, None)
+                self._exported.pop(message.seq, None)
                 return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
             case Done():
                 entry = self._queue.failed(name, message.seq)
@@ -275,7 +275,7 @@ class Dispatcher:
 
     def _given_up(self, entries: list[Entry[Snapshot]], why: str) -> list[Settled]:
         for entry in entries:
-            self._lent.pop(entry.seq, None)
+            self._exported.pop(entry.seq, None)
         return [Settled(entry.seq, why) for entry in entries]
 
     def _hand_out(self) -> list[Settled]:
@@ -292,7 +292,7 @@ class Dispatcher:
             identity, frames = name.encode(), encode(snapshot)
             if (peer := self._peers.get(identity)) is not None and peer.reads:
                 # Kept until it is settled: the node reads the memory when it solves the snapshot.
-                self._lent[entry.seq], frames = frames, export_frames(frames)
+                self._exported[entry.seq], frames = frames, export_frames(frames)
             if not self._send(identity, frames):
                 settled += self._lose(identity, "connection broken")
         return settled

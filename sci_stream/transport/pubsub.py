@@ -34,7 +34,7 @@ class TapPublisher:
     XPUB, not PUB, because it reports subscriptions: topics without subscribers are not encoded.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, dress: SocketConfig = plain) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, configure: SocketConfig = plain) -> None:
         self._socket = make_socket(
             context,
             zmq.XPUB,
@@ -43,7 +43,7 @@ class TapPublisher:
             send_queue=4,
             receive_queue=_SUBSCRIPTIONS_WAITING,
         )
-        dress(self._socket)
+        configure(self._socket)
         bind(self._socket, endpoint, "taps")
         self._topics: set[bytes] = set()
         # Otherwise only the first subscription to a topic is reported, and its later subscribers would seem silent.
@@ -91,7 +91,7 @@ class TapPublisher:
 
 
 def _newest(
-    endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool, dress: SocketConfig
+    endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool, configure: SocketConfig
 ) -> Iterator[M]:
     """Yield messages of one kind. A thread drains the socket, so that the newest is yielded, not the backlog.
 
@@ -108,7 +108,7 @@ def _newest(
         receive_queue=4,
     )
     socket.setsockopt(zmq.SUBSCRIBE, topic)
-    dress(socket)
+    configure(socket)
     socket.connect(endpoint)
     waiting: list[M] = []
     arrived = threading.Condition()
@@ -155,7 +155,7 @@ def subscribe(
     *,
     timeout_s: float | None = None,
     every: bool = False,
-    dress: SocketConfig = plain,
+    configure: SocketConfig = plain,
 ) -> Iterator[Reconstruction]:
     """Yield reconstructions from a running sink, in order of seq, the newest when the caller is slow.
 
@@ -167,7 +167,7 @@ def subscribe(
         Time out after this long without data; None waits without limit.
     every
         Keep all that arrive in the meantime, not only the newest (memory grows while the caller is slow).
-    dress
+    configure
         For an encrypted rig: ``present(read_key_pair(KEY_FILE), SINK_KEY)`` of `sci_stream.security.curve` and
         `sci_stream.security.keys`.
 
@@ -181,11 +181,11 @@ def subscribe(
     TransportError
         If nothing arrives within ``timeout_s``.
     """
-    return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every, dress=dress)
+    return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every, configure=configure)
 
 
 def subscribe_status(
-    endpoint: str, *, timeout_s: float | None = None, dress: SocketConfig = plain
+    endpoint: str, *, timeout_s: float | None = None, configure: SocketConfig = plain
 ) -> Iterator[Heartbeat]:
     """Yield the sink's status reports, the newest when the caller is slow."""
-    return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False, dress=dress)
+    return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False, configure=configure)

@@ -65,7 +65,7 @@ class ResultsServer:
         incarnation: str,
         heartbeat_s: float,
         limits: Limits,
-        dress: SocketConfig = plain,
+        configure: SocketConfig = plain,
     ) -> None:
         self._receiver = RouterReceiver("results", limits, log)
         self.wire_errors = self._receiver.wire_errors
@@ -84,7 +84,7 @@ class ResultsServer:
             send_queue=1024,
             receive_queue=8,
         )
-        dress(self.socket)
+        configure(self.socket)
         bind_near(self.socket, endpoint, "results")
         self._connections = ConnectionLimit()
         self._monitor = Monitor(self.socket, self._connections)

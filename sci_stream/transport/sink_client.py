@@ -53,9 +53,11 @@ class SinkClient:
         *,
         heartbeat_s: float,
         limits: Limits,
-        dress: SocketConfig = plain,
+        configure: SocketConfig = plain,
     ) -> None:
-        self.dealer = ClientConnection(context, endpoint, hello, heartbeat_s=heartbeat_s, limits=limits, dress=dress)
+        self.dealer = ClientConnection(
+            context, endpoint, hello, heartbeat_s=heartbeat_s, limits=limits, configure=configure
+        )
         self.outbox: Outbox[Key] = Outbox(_PATIENCE_S)
 
     def post(self, message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd, now_s: float) -> Key:

@@ -83,13 +83,13 @@ def reason_of(frames: list[bytes]) -> str | None:
     return None
 
 
-def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: SocketConfig) -> Counter[str]:
+def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, configure: SocketConfig) -> Counter[str]:
     """Send mutated messages to an address; return the number that must be refused there, by reason."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sender = make_socket(
         context, zmq.DEALER, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
     )
-    dress(sender)
+    configure(sender)
     sender.connect(endpoint)
     expected: Counter[str] = Counter()
     source = mutated(seed)
@@ -117,13 +117,13 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, dress: SocketConf
 
 
 @contextlib.contextmanager
-def pester(endpoint: str, n: int, seed: int, dress: SocketConfig) -> Iterator[None]:
+def pester(endpoint: str, n: int, seed: int, configure: SocketConfig) -> Iterator[None]:
     """Subscribe to n topics that the taps never publish, and stay connected so that no subscription is discarded."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     listener = make_socket(
         context, zmq.XSUB, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=n, receive_queue=1000
     )
-    dress(listener)
+    configure(listener)
     listener.connect(endpoint)
     draw = random.Random(seed)
     source = mutated(seed)
@@ -161,20 +161,20 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
         "health": {"enabled": True, "acquire_port": acquire, "sink_port": sink, "reconstruct_port": reconstruct},
         "preview": {"enabled": True, "port": page},
     }
-    dress = plain
+    configure = plain
     if encrypted:
         changes["security"] = security = keys(tmp_path)
         # Only a peer with an allowed key gets this far.
-        dress = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
+        configure = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
     with RunningRig(tmp_path, changes) as rig:
         wait_for(lambda: reconstructed(sink) >= 10, "every node has reached its working size")
         network = rig.rig.network
         before = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
         for port in (acquire, sink, reconstruct, page):
             knock(port, n // 10, 3)
-        refused = besiege(rig, network.results, n, 1, dress)
-        besieged = besiege(rig, network.dispatch, n, 2, dress)
-        with pester(network.taps, n, 4, dress):
+        refused = besiege(rig, network.results, n, 1, configure)
+        besieged = besiege(rig, network.dispatch, n, 2, configure)
+        with pester(network.taps, n, 4, configure):
             wait_until_counted(rig, sink, refused + Counter(subscription=n))
         refused["subscription"] = n
         if encrypted:

@@ -55,7 +55,7 @@ def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path) -> None:
     security = keys(tmp_path)
     with RunningRig(tmp_path, {"security": security}, "--snapshots", "30") as rig:
         own = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
-        for report in subscribe_status(rig.rig.network.taps, timeout_s=60.0, dress=own):
+        for report in subscribe_status(rig.rig.network.taps, timeout_s=60.0, configure=own):
             if report.status.get("ledger.reconstructed", 0) >= 2:
                 break
         with unknown_peers(rig) as (sender, listener):

@@ -36,8 +36,10 @@ class Lab:
             allow_key(self.folder / "allowed_keys", public, name)
         return read_key_pair(self.folder / name)
 
-    def dealer(self, dress: SocketConfig) -> ClientConnection:
-        return ClientConnection(self.context, self.endpoint, HELLO, heartbeat_s=0.2, limits=Limits(), dress=dress)
+    def dealer(self, configure: SocketConfig) -> ClientConnection:
+        return ClientConnection(
+            self.context, self.endpoint, HELLO, heartbeat_s=0.2, limits=Limits(), configure=configure
+        )
 
     def until(self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 15.0) -> bool:
         """Poll both sides until a condition holds; return whether it did."""
@@ -64,7 +66,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     public = make_key_pair(tmp_path / "server")
     curve = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
     server = ResultsServer(
-        context, endpoint, node="sink", incarnation="cd34", heartbeat_s=0.2, limits=Limits(), dress=curve.serve
+        context, endpoint, node="sink", incarnation="cd34", heartbeat_s=0.2, limits=Limits(), configure=curve.serve
     )
     yield Lab(tmp_path, context, endpoint, curve, server, public)
     server.close()

@@ -271,7 +271,7 @@ def test_nodes_of_one_supervisor_share_memory_both_ways(rig: Rig, borrowed: list
     assert borrowed == 2 * [LARGE.counts.nbytes]
     rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
     until(lambda: rig.settled, rig.turn)
-    assert not rig.dispatcher._lent, "it may be released"
+    assert not rig.dispatcher._exported, "it may be released"
     for errors in (rig.dispatcher.wire_errors, rig.sink.wire_errors, rig.node.wire_errors):
         assert not errors
 
@@ -325,7 +325,7 @@ def test_nodes_without_supervisor_share_no_memory(
         rig.dispatcher.offer(LARGE)
         until(lambda: rig.came, rig.turn)
         assert borrowed == []
-        assert not rig.dispatcher._lent
+        assert not rig.dispatcher._exported
     finally:
         rig.close()
         context.destroy(linger=0)

@@ -463,7 +463,7 @@ def open_ends(
         incarnation=incarnation,
         heartbeat_s=rig.network.heartbeat_s,
         limits=limits,
-        dress=security.serve,
+        configure=security.serve,
         solve_timeout_s=rig.reconstruct.solve_timeout_s,
     )
     link = SinkClient(
@@ -472,6 +472,6 @@ def open_ends(
         Hello(node="acquire", kind_of_node="acquire", incarnation=incarnation, versions=versions()),
         heartbeat_s=rig.network.heartbeat_s,
         limits=limits,
-        dress=security.reach("sink"),
+        configure=security.reach("sink"),
     )
     return Ends(dispatcher, link)

@@ -184,7 +184,7 @@ def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[
         Hello(node="acquire", kind_of_node="acquire", incarnation=new_instance_id(), versions=versions()),
         heartbeat_s=rig.network.heartbeat_s,
         limits=Limits(max_payload_bytes=rig.network.max_message_mib << 20),
-        dress=security.reach("sink"),
+        configure=security.reach("sink"),
     )
     controls = ControlHandler("acquire", dealer.send, _nothing_to_set, actions)
     poller = zmq.Poller()

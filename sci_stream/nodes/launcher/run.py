@@ -135,7 +135,7 @@ class StatusLine:
 
     def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
         self._rig = rig
-        self._dress = reach_taps(rig)
+        self._configure_socket = reach_taps(rig)
         self._console = console
         self._total = total
         self._text = "starting: nodes are loading and connecting …"
@@ -156,7 +156,7 @@ class StatusLine:
         self._live.stop()
 
     def _follow(self) -> None:
-        for report in subscribe_status(self._rig.network.taps, dress=self._dress):
+        for report in subscribe_status(self._rig.network.taps, configure=self._configure_socket):
             if self._stopped:
                 return
             self._announce(report)

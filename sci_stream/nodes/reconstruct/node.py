@@ -82,7 +82,7 @@ class ReconstructNode:
             self._hello,
             heartbeat_s=heartbeat_s,
             limits=limits,
-            dress=self._security.reach("acquire"),
+            configure=self._security.reach("acquire"),
         )
         self._link = SinkClient(
             self._context,
@@ -90,7 +90,7 @@ class ReconstructNode:
             self._hello,
             heartbeat_s=heartbeat_s,
             limits=limits,
-            dress=self._security.reach("sink"),
+            configure=self._security.reach("sink"),
         )
         self._controls = ControlHandler(self._hello.node, self._link.dealer.send, self._solver.change)
         self._doing: dict[Identity, _Doing] = {}

@@ -104,7 +104,7 @@ class SinkNode:
             incarnation=new_instance_id(),
             heartbeat_s=rig.network.heartbeat_s,
             limits=limits,
-            dress=self._security.serve,
+            configure=self._security.serve,
         )
         self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._security.serve)
         self._health = HealthReporter(rig, "sink", "sink")
