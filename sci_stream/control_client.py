@@ -15,6 +15,7 @@ from sci_stream.errors import InputError, TransportError
 from sci_stream.model import JsonObject
 from sci_stream.parameters import Parameter, Value, parameter_of
 
+# Whatever answers at the address of the page must not fill the memory.
 _MOST_BYTES = 1 << 22
 # Longer than the page waits for the nodes (10 s): its answer is more informative than a timeout here.
 _PATIENCE_S = 15.0

@@ -30,6 +30,7 @@ MOST_CHANGES: Final = 16
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 # Longest text value of a status entry on the wire.
 _MOST_TEXT = 1024
+# Sums and squares of accepted numbers must stay finite.
 _LARGEST = 1e300
 
 

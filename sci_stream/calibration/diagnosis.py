@@ -8,6 +8,7 @@ from sci_stream.model import CalibrationHealth
 _LEAST_MATCH = 0.2
 # Mean of the scene, 0–1, below which one count of an 8-bit sensor is more than half of the light.
 _DARK = 0.005
+# Noise puts few pixels so far below black; a wrong black level many.
 _MOST_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)

@@ -43,6 +43,7 @@ SEARCH_PX = 3
 # A fit costs 0.04 s on one CPU core at any sensor size, a search 0.11 s (research/shift-tracking.md); both grow with
 # the number of blocks, the error falls with its square root.
 _BLOCKS = 512
+# The search tries every whole pixel in reach: fewer blocks than for the fit are enough to find the best one.
 _SEARCH_BLOCKS = 192
 _HALO_PX = SEARCH_PX + TAPS_RADIUS + 1
 # Gauss–Newton converges in a few steps from within a pixel; long steps leave the range of the linearisation and are
@@ -50,6 +51,7 @@ _HALO_PX = SEARCH_PX + TAPS_RADIUS + 1
 _MOST_STEPS = 8
 _SETTLED = 1e-3
 _LONGEST_STEP = 0.4
+# Masks that open alike make the normal matrix singular.
 _RIDGE = 1e-5
 # Standard deviation of stray light, relative to the light itself. A black level looks nearly the same: without a limit
 # to stray light nothing would be known of it.

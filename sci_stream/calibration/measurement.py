@@ -18,6 +18,7 @@ _PEAK_PERCENTILE = 99.9
 _HOT_SD, _NOISY_TIMES, _DEAD_SHARE = 8.0, 5.0, 0.25
 # Below this, rounding to whole DN is a considerable part of the masks' values.
 _LEAST_LIGHT_DN = 8.0
+# Single hot pixels saturate in any light; more of them mean that the field itself does.
 _MOST_SATURATED = 0.001
 # Fewer frames give no usable variance of a pixel.
 _COUNT_FOR_NOISE = 4

@@ -34,6 +34,7 @@ _NEWEST, _NEWEST_AT_REST = 0.8, 0.2
 _MOVING_PX = 0.01
 _OFTEN = 4
 _CALM = 4
+# A fit that is less certain, or explains less, says nothing about the masks: darkness or a flat scene.
 _MOST_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 # Search for the masks again when their correlation falls below this fraction of its best value.

@@ -6,6 +6,7 @@ from collections import deque
 
 # Steps kept beyond the window, so that a camera of one snapshot in ten seconds still shows a rate.
 _STEPS_KEPT = 4
+# Snapshots of the same instant would divide by zero.
 _SHORTEST_S = 1e-6
 
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 PREFIX: Final = "sci_stream_"
 
+# From a network on a GPU to a large sensor on a CPU; Prometheus interpolates within a bucket.
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _ITERATIONS = (1, 2, 4, 6, 8, 12, 16, 20, 30, 40, 60, 100)
 

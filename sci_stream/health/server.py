@@ -26,11 +26,13 @@ from sci_stream.security.http_access import AccessDecision, HttpAccessControl
 
 log = logging.getLogger(__name__)
 
+# Each request has a thread: slow clients must not take all those of the process.
 _REQUESTS_AT_ONCE = 32
 # Request limit per address: Prometheus, a supervisor and `sci-stream top` together send a few per second.
 _VISITS_PER_S, _VISITS_BURST = 50.0, 200
 # Time of a client for its request and the answer together, however slowly their parts arrive.
 _PATIENCE_S = 5.0
+# Without descriptors, accept fails at once: without a pause the loop would take a core.
 _ACCEPT_AGAIN_S = 0.05
 
 

@@ -23,6 +23,7 @@ from sci_stream.parameters import Changes
 
 # The usual approximation of the sRGB curve.
 LINEAR_LIGHT_GAMMA = 2.2
+# A factor of a thousand: beyond it, 16-bit counts show nothing but noise or white.
 MOST_EV = 10.0
 MOST_GAIN = 8.0
 

@@ -14,6 +14,7 @@ _MOVING = 0.05
 # values.
 _SSIM_SIZE = 11
 _SSIM_SIGMA = 1.5
+# Wang et al. (2004): K₁ = 0.01 and K₂ = 0.03 at a range of 1.
 _SSIM_C1 = 0.01**2
 _SSIM_C2 = 0.03**2
 

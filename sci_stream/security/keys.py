@@ -17,6 +17,7 @@ from sci_stream.file_guard import read_small
 # Permission bits of group and others, as ssh checks them.
 _OTHERS = 0o077
 _WRITABLE_BY_OTHERS = 0o022
+# Both are read from paths that a rig file names: a wrong path must not fill the memory.
 _LONGEST_LIST = 1 << 20
 _LONGEST_KEY = 4096
 

@@ -36,6 +36,7 @@ LIBVER = ("v110", "v110")
 # The superblock after the HDF5 file format specification: signature, version, consistency flags, end of file.
 _SUPERBLOCK = struct.Struct("<8sB2xB16xQ")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+# Version 3 is that of files for single-writer multiple-reader access, which recordings are.
 _SUPERBLOCK_VERSION = 3
 _WRITE_FLAG, _SWMR_FLAG = 0x01, 0x04
 _MOST_MISSING_BYTES = 16 << 20

@@ -11,6 +11,7 @@ from typing import Literal
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 
+# Sizes are in the first bytes; metadata such as a thumbnail may come before them.
 _HEAD_BYTES = 1 << 16
 # Containers with their data inside. Playlists and other scripts, which FFmpeg recognises by their content whatever
 # their name, make it open other files and addresses.

@@ -24,6 +24,7 @@ _CONTAINERS: dict[str, tuple[str, dict[str, str]]] = {
     ".mp4": ("mp4", {"movflags": "frag_keyframe+empty_moov+default_base_moof", "flush_packets": "1"}),
     ".mkv": ("matroska", {"cluster_time_limit": "1000", "flush_packets": "1"}),
 }
+# Denominator of the television rates, such as 30000/1001; players reject arbitrary fractions.
 _MOST_FPS_DENOMINATOR = 1001
 
 

@@ -20,6 +20,7 @@ from sci_stream.model import CameraCapabilities
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import AdjustableCamera, Camera, Pattern, PatternCamera
 
+# Short, so that Ctrl-C is answered while the camera is silent.
 _READ_S = 0.5
 # A dark frame above this fraction of the range was not taken in the dark.
 _DARK_AT_MOST = 0.5

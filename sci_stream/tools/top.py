@@ -17,6 +17,7 @@ from sci_stream.config import Rig
 from sci_stream.errors import ConfigError, EnvironmentFault
 from sci_stream.model import JsonObject
 
+# The sink publishes its status twice a second.
 _PERIOD_S = 0.5
 _PATIENCE_S = 2.0
 # Minimum column widths, so that the table does not jump.

@@ -28,8 +28,10 @@ from sci_stream.transport.pubsub import subscribe
 
 KEYS = "space pauses · ← → by frame · C coded snapshot · + − brightness · W white balance · Q closes"
 
+# Small sensors would be a stamp on a screen.
 _SMALLEST_PX = 512
 _TICK_MS = 15
+# No faster than a screen, and no slower than motion is seen as such.
 _LEAST_DWELL_S, _MOST_DWELL_S = 1 / 60, 1 / 8
 _STOPS = 0.5
 # Key codes of the arrow keys under GTK, Qt and Cocoa.

@@ -22,6 +22,7 @@ _MOMENTUM = 0.95
 # Coefficients of an odd polynomial that maps singular values from 0.01–1 to 0.7–1.2 in five rounds.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ROUNDS = 5
+# A gradient of zeros must not divide by zero.
 _LEAST_NORM = 1e-7
 
 

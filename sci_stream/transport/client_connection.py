@@ -50,6 +50,7 @@ UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO fir
 _MESSAGES_A_TURN = 32
 # A wrong key is refused at every attempt, once a second: the log needs it once.
 _COMPLAIN_EVERY_S = 10.0
+# A key may be added to the list while the node runs: then it should not wait for the full backoff.
 _ASK_AGAIN_S = 1.0
 # A connection without received data is reopened after this; the interval grows with each attempt.
 _REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0

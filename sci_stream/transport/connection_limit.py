@@ -13,9 +13,11 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# Unknown peers cost a descriptor each until they have said who they are.
 _MOST_UNKNOWN = 64
 # Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and then said nothing.
 _PATIENCE_S = 15.0
+# Far more than a rig has nodes and viewers.
 _MOST_CONNECTIONS = 512
 # Descriptors for everything else in the process: recording, page, health server, libraries.
 _RESERVED_DESCRIPTORS = 256

@@ -33,6 +33,7 @@ from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Ping, We
 
 log = logging.getLogger(__name__)
 
+# Heartbeats and recording must get their turn while results arrive without pause.
 _MESSAGES_A_TURN = 16
 # 2⁶³ ns: Unix times in ns are 64-bit integers.
 _MOST_MS = 2**63 / 1e6

@@ -35,6 +35,7 @@ _MASKS_PER_S, _MASKS_BURST = 1.0, 8
 # New nodes, all together.
 _JOINS_PER_S, _JOINS_BURST = 20.0, MOST_PEERS
 _LINES_PER_S, _LINES_BURST = 1.0, 20
+# A peer that sends nonsense must not have an answer sent for each message.
 _ANSWERS_PER_S, _ANSWERS_BURST = 1.0, 5
 
 Answer = Callable[[Message], object]

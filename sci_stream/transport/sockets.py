@@ -28,6 +28,7 @@ ZERO_COPY_FROM_BYTES = 65536
 _LOCAL_PEER = re.compile(r"localhost:\d+:\d+:(\d+)")
 # A goodbye must leave before the process ends, but an unreachable peer must not keep it from ending.
 _LINGER_MS = 1000
+# The system's own timeout is minutes: a host that is switched on later must be found soon.
 _CONNECT_MS = 3000
 # Generous: a handshake with encryption can take seconds on a loaded host.
 _HANDSHAKE_MS = 10_000

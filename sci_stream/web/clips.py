@@ -15,7 +15,9 @@ from sci_stream.storage.video_file import MovieFile, write_gif
 from sci_stream.web import h264
 from sci_stream.web.message import JPEG, Picture
 
+# A GIF is for a message or a slide: larger ones are megabytes for each second.
 _GIF_FPS, _GIF_PX, _MOST_GIF_FRAMES = 12.5, 360, 1500
+# Players show no more: a clip of a faster camera plays slower.
 _MOST_FPS = 240.0
 _QUALITY = 90
 

@@ -22,6 +22,7 @@ _REQUEST_S = 10.0
 _UNREAD_MS = 30_000
 # A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it has.
 _BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
+# Each fragment of a message costs memory until its end, which may never come.
 _MOST_FRAGMENTS = 256
 
 

@@ -12,7 +12,9 @@ from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, Reconstruction
 
+# As many as the page can show as numbers; whole pictures are downloaded as files.
 _MOST_VALUES = 64 * 64
+# Half precision, in which video is recorded, has no more than four significant digits.
 _DIGITS = 5
 _QUALITY = 90
 

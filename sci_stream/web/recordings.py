@@ -12,6 +12,7 @@ from sci_stream.storage.recording import Recording
 from sci_stream.storage.recording.segments import DAMAGE
 
 _SUFFIXES = (".h5", ".mp4", ".mkv")
+# The list opens each file: a folder of years would take minutes.
 _MOST_RECORDINGS = 200
 
 

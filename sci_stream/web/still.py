@@ -14,6 +14,7 @@ from sci_stream.imaging.rendering import encode_png, render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import JsonObject, Reconstruction
 
+# A person saves a snapshot a few times: so many come from a program that would fill the disk.
 _MOST_OF_A_NAME = 1000
 
 

@@ -22,9 +22,12 @@ _SETTLED = 2000
 _MOST_GROWTH = 0.05
 # Permitted growth of the median latency: machines with other work vary by this much.
 _MOST_DELAY = 1.5
+# A latency of a few milliseconds may grow by more than half without meaning anything.
 _LEAST_DELAY_MS = 5.0
+# A rate that machines keep up with: the probe measures the cost of a snapshot, not of a backlog.
 _EASY_HZ = 50.0
 _PROBED = 250
+# Other work on the machine must not turn the soak into an overload.
 _SPARE_FRACTION = 1 / 3
 # Permitted growth of open handles: a reconnecting page or tap holds two for a moment.
 _MOST_HANDLES = 2

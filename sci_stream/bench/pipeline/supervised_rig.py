@@ -26,6 +26,7 @@ from sci_stream.transport.pubsub import subscribe_status
 RigTables = Mapping[str, Mapping[str, Any]]
 """Tables of a rig file by name, with their keys and values."""
 
+# Enough to hold what preceded a failure; a soak of a day must not fill the memory.
 _LINES = 2000
 # -P: a folder of the working directory with the name of a dependency must not be imported.
 _PROGRAM = (sys.executable, "-P", "-m", "sci_stream")

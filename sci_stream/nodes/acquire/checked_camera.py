@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 _COUNTS = (np.uint8, np.uint16, np.float32)
 _LARGEST = 2**63 - 1
+# A driver may return anything: what an error quotes of it stays one line.
 _SHOWN = 80
 # Time within which each call must return: what drivers need at most, and more.
 _LIMITS_S = {"open": 300.0, "calibration": 120.0, "start": 60.0, "stop": 30.0, "close": 30.0, "set": 60.0}

@@ -40,7 +40,9 @@ from sci_stream.wire.payload import sealed
 
 log = logging.getLogger(__name__)
 
+# Bounds the delay of what no socket announces: timeouts, and frames of the camera thread.
 _POLL_MS = 20
+# Time servers correct smaller steps all the time; they matter to no figure.
 _NOTEWORTHY_STEP_S = 1.0
 # Time that a call of the driver may take beyond what it was given, once the camera is to stop.
 _STOP_GRACE_S = 15.0

@@ -18,6 +18,7 @@ from sci_stream.ports import AdjustableCamera, Camera
 
 log = logging.getLogger(__name__)
 
+# The file is read back from a folder on disk: a damaged one must not fill the memory.
 _MOST_MEMORY_BYTES = 1 << 20
 
 # Time for the driver to release the camera at the end.

@@ -11,6 +11,7 @@ from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.sink_client import SinkClient
 
+# With longer periods, silence does not tell a slow camera from one that has stopped.
 _SLOW_CAMERA_NS = 10 * 10**9
 
 

@@ -10,8 +10,11 @@ import numpy as np
 from sci_stream.model import Array, CameraFrame
 
 _PERIODS_KEPT = 32
+# Fewer periods give no median to compare with; more than are kept would lag behind a changed rate.
 _PERIODS_NEEDED = 8
+# Noise makes two frames differ in nearly every pixel: a sample finds a repeated one as surely as the whole frame.
 _SAMPLES = 4096
+# Jitter stays within these limits; a missed trigger doubles the period.
 _SHORT, _LONG = 0.6, 1.5
 _REGULAR = 0.1
 

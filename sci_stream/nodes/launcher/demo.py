@@ -20,6 +20,7 @@ from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import default_settings
 
+# Largest first: the demo shows the largest video that the device computes in time.
 _SIZES_PX = (512, 384, 256)
 _N_FRAMES = 8
 # Target time of a reconstruction: the longest interval between two updates.
@@ -31,10 +32,12 @@ _PATIENT_S = 2.0
 _NETWORK_ITERATIONS = (12, 8, 6, 4)
 # Camera rate as a share of the device's speed, since all nodes share the machine.
 _RATE_MARGIN = 0.7
+# Faster, the eye sees no difference and the recording grows.
 _RATE_MOST_HZ = 30.0
 # Minimum camera rate: on slower devices the budget reduces the iterations.
 _RATE_LEAST_HZ = 0.5
 _SCENE = "fast"
+# A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
 _IN_WORDS = {
     "tv": "total variation (TV)",

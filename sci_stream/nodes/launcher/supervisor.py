@@ -34,6 +34,7 @@ from sci_stream.transport.local_sockets import FOLDER_VARIABLE
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
+# A killed node is back at once; one that fails at its start must not take the cores by restarting.
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MOST_S = 5.0
 # Crashes in a row after which a node is given up, each within _SETTLED_S of its start: by its own fault, or killed from
@@ -42,6 +43,7 @@ _BACKOFF_MOST_S = 5.0
 _CRASHES_AT_MOST = 10
 _KILLS_AT_MOST = 100
 _SETTLED_S = 60.0
+# Beyond the drain a node has only to close its files.
 _GRACE_S = 10.0
 EXIT_NODE_FAILED = 5
 

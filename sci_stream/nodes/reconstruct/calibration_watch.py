@@ -14,6 +14,7 @@ from sci_stream.recon.engine import Engine
 
 log = logging.getLogger(__name__)
 
+# Dead pixels and dark corners are normal; more means that masks and sensor do not fit together.
 _MOST_UNMEASURED = 0.01
 
 

@@ -17,6 +17,7 @@ from sci_stream.nodes.runtime.systemd import SystemdNotifier
 
 log = logging.getLogger(__name__)
 
+# Reports are cheap, not free: the node's loop turns far more often.
 _PERIOD_S = 0.2
 
 

@@ -24,6 +24,7 @@ FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
 """``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
 
 _FORMATS = ("people", "json")
+# A fault that repeats with every snapshot must not fill the log, whose first lines explain it.
 _LINES_PER_S, _LINES_BURST = 1.0, 30
 # Time for the reader of a full pipe; once it was too short, nothing waits until the reader is back.
 _READER_MS = 200

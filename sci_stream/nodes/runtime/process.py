@@ -27,6 +27,7 @@ SPOOL_VARIABLE = "SCI_STREAM_SPOOL"
 """Set by a supervisor for acquire node and sink: a folder for what survives a crash of them, until the run ends."""
 
 EXIT_AT_ONCE = 130
+# After a signal, sleep continues for the rest of its time (PEP 475): look this often.
 _STEP_S = 0.02
 
 NEXT_SERIES = signal.SIGUSR1

@@ -18,6 +18,7 @@ from sci_stream.storage.recording.segments import free_bytes, segment_path
 from sci_stream.storage.video_file import MovieFile
 
 _LOG = logging.getLogger(__name__)
+# Encoding must not take the cores from receiving and recording.
 _NICENESS = 10
 
 

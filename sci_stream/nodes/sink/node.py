@@ -45,6 +45,7 @@ from sci_stream.wire import (
 log = logging.getLogger(__name__)
 
 _POLL_MS = 20
+# Twice a second is what a person can follow on the page and in `sci-stream top`.
 _STATUS_S = 0.5
 # Messages that arrive before what they belong to is known: their senders resend those that do not fit.
 # More messages than the nodes of a rig have in flight; beyond that the senders' retransmission takes over.
@@ -52,6 +53,7 @@ _EARLY_AT_MOST = 256
 _EARLY_BYTES = 64 << 20
 # A sender that announces ever new calibrations must not fill the memory.
 _CALIBRATIONS_KEPT, _CALIBRATION_BYTES = 4, 512 << 20
+# Time for the last acknowledgements: without them the peers would resend until they time out.
 _GOODBYE_S = 2.0
 
 

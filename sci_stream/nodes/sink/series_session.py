@@ -34,6 +34,7 @@ from sci_stream.wire import Acceptable, Accepted, Dropped, SeriesEnd
 
 log = logging.getLogger(__name__)
 
+# A result that a lost node still owes must not stop the live video.
 _REORDER_PATIENCE_S = 2.0
 # The ledger document of a recording has a fixed size; the journal has every change.
 _CHANGES_IN_FILE = 48

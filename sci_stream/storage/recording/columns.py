@@ -18,6 +18,7 @@ from sci_stream.storage.recording.layout import GROWTH_ROWS
 # A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
 # them costs reading its block again.
 BLOCK_ROWS = 512
+# Late results fall into recent blocks; older ones are read again from the file.
 _BLOCKS_KEPT = 8
 
 

@@ -19,6 +19,7 @@ from sci_stream.model import JsonObject
 from sci_stream.storage.recording.segments import first_segment
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
 
+# A hundred thousand paths; a recording named by mistake must not be read as a list.
 _MOST_MANIFEST_BYTES = 16 << 20
 
 

@@ -32,6 +32,7 @@ from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, Solving,
 
 log = logging.getLogger(__name__)
 
+# A killed replay loses at most this; flushing each snapshot would cost more than solving small ones.
 _FLUSH_S = 1.0
 
 # Snapshots solved, but not written, before the first one of a partial replay: a warm-started result depends on its
