@@ -73,7 +73,7 @@ def test_masks_in_place_are_not_corrected() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # 400 reconstructions
 @pytest.mark.parametrize("scene", ["fast", "slow"])
-def test_drift_of_half_a_pixel_over_200_snapshots_costs_less_than_half_a_decibel(scene: str) -> None:
+def test_slow_drift_costs_less_than_half_a_decibel(scene: str) -> None:
     still, _ = run(small(scene=scene), 200, correct=False, every=20)
     drifting, looks = run(small(scene=scene, mask_drift_px_per_snapshot=(0.0025, 0.0)), 200, correct=True, every=20)
     assert np.mean(still) - np.mean(drifting) < 0.5

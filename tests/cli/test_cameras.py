@@ -78,7 +78,7 @@ def test_cameras_json_has_producers_interfaces_and_cameras(cameras: Cameras, pro
     assert [camera["serial"] for camera in interface["cameras"]] == ["0", "1", "2"]
 
 
-def test_cameras_without_producer_lists_other_drivers_and_names_where_to_set_one(cameras: Cameras) -> None:
+def test_cameras_without_producer_says_where_to_set_one(cameras: Cameras) -> None:
     pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
     done = cameras(COLUMNS="400")
     assert done.returncode == 0, done.stderr

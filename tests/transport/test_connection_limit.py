@@ -169,7 +169,7 @@ def test_connection_limit_leaves_a_reused_descriptor_alone() -> None:
             os.close(number)
 
 
-def test_descriptor_limit_is_raised_and_leaves_descriptors_for_the_recorder() -> None:
+def test_descriptor_limit_leaves_some_for_the_recorder() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))

@@ -397,7 +397,7 @@ def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch)
             each.close()
 
 
-def test_keep_alive_connection_that_trickles_its_second_request_is_ended(preview: WebPreview, monkeypatch) -> None:
+def test_trickled_keep_alive_request_is_ended(preview: WebPreview, monkeypatch) -> None:
     monkeypatch.setattr(connections, "_REQUEST_S", 0.3)
     port = urlsplit(preview.start()).port
     with socket.create_connection(("127.0.0.1", port)) as connection:

@@ -27,7 +27,7 @@ def test_equal_seeds_give_equal_snapshots(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PERTURBATIONS if name not in {"none", "noise"}])
-def test_perturbation_leaves_assumed_masks_alone_and_exact_ones_explain_counts(name: str) -> None:
+def test_perturbation_changes_exact_masks_alone(name: str) -> None:
     optics = RIG.optics(32)
     series = film(RIG, optics, scene(), parse_perturbation(name))
     np.testing.assert_allclose(series.assumed.phi, optics.masks(), atol=1e-6)

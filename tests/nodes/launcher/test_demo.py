@@ -58,9 +58,7 @@ def test_choice_is_explained(machine) -> None:
     assert "the learned prior ffdnet-lite would take 8.0 s for 4 iterations" in plan.why
 
 
-def test_demo_rig_keeps_its_ports_bounds_its_recording_and_is_found_by_name(
-    machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_rig_is_bounded_and_found_by_name(machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(0.001)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)

@@ -69,7 +69,7 @@ def test_late_callback_is_called_at_once() -> None:
     assert called == [True]
 
 
-def test_restart_process_runs_the_same_command_line_again_with_more_variables() -> None:
+def test_restart_process_keeps_arguments_and_adds_variables() -> None:
     text = (
         "import os, sys\n"
         "from sci_stream.nodes.runtime.process import restart_process\n"

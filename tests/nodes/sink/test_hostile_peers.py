@@ -110,7 +110,7 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         yield made
 
 
-def test_sink_stopped_before_the_series_ends_leaves_its_ledger_to_the_next(tmp_path: Path, series: Series) -> None:
+def test_stopped_sink_leaves_its_ledger_to_the_next(tmp_path: Path, series: Series) -> None:
     # As after a kill of supervisor and acquire node: what was acknowledged is in no spool any more.
     changes = {"record": {"enabled": False}, "policy": {"spool": str(tmp_path / "spool")}}
     with contextlib.closing(Sink(tmp_path, changes)) as stopped:
@@ -280,9 +280,7 @@ def test_early_reconstructions_of_unknown_series_take_bounded_memory(
     assert_intact(sink, series, tmp_path)
 
 
-def test_token_of_the_page_is_neither_on_taps_nor_in_health_nor_in_the_log(
-    tmp_path: Path, series: Series, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_page_token_is_in_no_output(tmp_path: Path, series: Series, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     page, health = free_ports(2)
     changes: dict[str, dict[str, object]] = {

@@ -274,7 +274,7 @@ def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_pat
         assert recording.raw_seqs == [0, 1]
 
 
-def test_closing_without_a_ledger_leaves_the_recording_readable_but_not_clean(tmp_path: Path, series) -> None:
+def test_recording_closed_without_ledger_is_readable_not_clean(tmp_path: Path, series) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
     recorder.series_started(series.info, series.calibration)
     recorder.raw(series.snapshot(0))
@@ -363,7 +363,7 @@ def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
             assert recording.raw_seqs
 
 
-def test_recorder_without_file_descriptors_continues_segment_and_retries(tmp_path: Path, series, monkeypatch) -> None:
+def test_recorder_without_descriptors_continues_and_retries(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(series_recording, "_RETRY_SEGMENT_S", 0.0)
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1))
     recorder.series_started(series.info, series.calibration)

@@ -272,7 +272,7 @@ def test_recorded_function_reads_its_arguments_where_they_were_copied() -> None:
     assert graphs.call("key", halved, torch.ones(2), None)[0].tolist() == [0.5, 0.5]
 
 
-def test_recording_out_of_memory_holds_nothing_while_the_work_is_done_stepwise() -> None:
+def test_recording_out_of_memory_falls_back_to_steps() -> None:
     made: list[weakref.ref[torch.Tensor]] = []
 
     def doubled(x: torch.Tensor) -> torch.Tensor:

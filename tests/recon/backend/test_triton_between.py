@@ -145,7 +145,7 @@ assert launched == [True, True, True], launched
 
 @pytest.mark.skipif(_NO_TRITON, reason="Triton is not installed")
 @pytest.mark.parametrize(("script", "interpreted"), [(_INTERPRETED, "1"), (_IN_A_SOLVE, "1"), (_COMPILED, "0")])
-def test_kernel_between_networks_equals_torch_and_compiles_without_a_gpu(script: str, interpreted: str) -> None:
+def test_kernel_between_networks_equals_torch(script: str, interpreted: str) -> None:
     run_script(script, interpreted)
 
 

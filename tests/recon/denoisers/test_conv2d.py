@@ -70,7 +70,7 @@ class _FillsWithNan(TorchDispatchMode):
         return out
 
 
-def test_agrees_with_plain_fills_freed_memory_with_nan_before_each_trial() -> None:
+def test_trial_fills_freed_memory_with_nan() -> None:
     """A kernel that computes 0·output must meet NaN in the trial, not in the first snapshot that leaves one behind."""
     h, kernel, bias = _layer(8, 8)
     poisoned: list[bool] = []

@@ -40,7 +40,7 @@ def layers(*channels: int) -> Layers:
     return Layers(kernels, [0.1 * torch.randn(out, generator=generator) for _, out in pairs])
 
 
-def test_fastest_stack_agrees_with_the_layers_and_gives_reasons_for_the_rest() -> None:
+def test_fastest_stack_agrees_and_rejected_ones_have_reasons() -> None:
     found = layers(8, 16, 8)
     stack, trials = fastest_stack(found, TRIED_AT_START)
     features = trial_features(found)
