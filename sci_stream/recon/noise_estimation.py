@@ -3,24 +3,34 @@ r"""Estimate the noise of a snapshot from the snapshot alone, as a variance a + 
 A measurement differs from Φx by the noise of the sensor, by quantisation, and by masks that have shifted or blurred
 since they were calibrated. All of these have the same effect where the scene is smooth and still: a window in which the
 scene is a plane x = c₀ + c₁Δrow + c₂Δcolumn is measured as (c₀ + c₁Δrow + c₂Δcolumn)·Σφ, and the residual of a least
-squares fit of that is noise. Texture and motion also contribute, so the smoothest windows decide: in each class of
-brightness a low quantile of the residual variance, corrected for the χ² distribution that it has for noise alone.
+squares fit of that is noise. Texture and motion are in the residual as well. But they are seen through the masks, and
+noise is not: texture that stays leaves a variance proportional to (Σφ)² in y, texture that changes from frame to frame
+one proportional to Σφ², and both vary from pixel to pixel as the masks do. So the squared residuals of all windows are
+explained together by
 
-Read noise and quantisation do not depend on brightness; errors of the masks do, which is how b separates them. An
+    E r_p² = (a + b ȳ_w) A_p + s_w² T_p
+
+with one a and one b ≥ 0 for all windows, and one s_w² ≥ 0 for each. A is 1, and T the sum of (Σφ)² and Σφ², each
+divided by its mean over the image; both less what the fit of the plane takes away. The estimate is that of maximum
+likelihood, by Fisher's scoring: each step is a regression with the weights 1/(E r_p²)², so that windows without texture
+decide wherever there are some.
+
+Read noise and quantisation do not depend on brightness; errors of the masks do, which is how b separates them. The shot
+noise behind binary masks varies with Σφ as changing texture does, and is found at half of its standard deviation. An
 error that leaves Σφ as it is, such as a phase error of a pattern that moves, is invisible to windows of still scene and
 falsifies only what moves. So where something moves, the part b·y counts `MOVING_MISMATCH` times.
 
 References
 ----------
-Estimation of signal-dependent noise from the smoothest blocks of an image: X. Liu, M. Tanaka, M. Okutomi, "Practical
-signal-dependent noise parameter estimation from a single noisy image", IEEE Trans. Image Process. 23 (2014). The model
-a + b·y: A. Foi et al., "Practical Poissonian-Gaussian noise modeling and fitting for single-image raw-data", IEEE
-Trans. Image Process. 17 (2008).
+The model a + b·y: A. Foi et al., "Practical Poissonian-Gaussian noise modeling and fitting for single-image raw-data",
+IEEE Trans. Image Process. 17 (2008). Components of variance by Fisher's scoring: D. A. Harville, "Maximum likelihood
+approaches to variance component estimation and to related problems", J. Am. Stat. Assoc. 72 (1977).
 Figures: research/real-light.md.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -28,16 +38,15 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 
 _WINDOW_PX = 5
 _STRIDE_PX = 3
-_CLASSES = 8
-# Per class. With fewer windows the smoothest one is likely to contain texture.
-_FEWEST_WINDOWS = 30
+# Of larger images so many windows are used, evenly spread: more would not make the estimate better.
+_MOST_WINDOWS = 4096
+# With fewer, chance decides how much of their residual is texture.
+_FEWEST_WINDOWS = 240
 
-# Of the windows of a class. With 0.2, texture and motion all over the image are taken for noise: up to 3 dB are lost on
-# noise-free clips. With 0.02, noise of 1 % is found 3 to 50 % too high in eleven clips, most where all is textured
-# (research/real-light.md).
-_QUANTILE = 0.02
-# The same quantile of χ²/n with n = 22 degrees of freedom, of 25 pixels less three coefficients.
-_CHI2_QUANTILE = 0.474
+_SCORING_STEPS = 8
+# In windows of noise alone, half of the s_w² are above 0 by chance and explain a part of the noise. The inverse of what
+# is left: 1.25 to 1.4 behind published, shifting and measured masks with B = 8 and 14.
+_TAKEN_FOR_TEXTURE = 1.3
 
 MOVING_MISMATCH = 8.0
 """Variance of mask errors where something moves, in units of that where nothing does. Tuned on the real capture, whose
@@ -74,77 +83,80 @@ def estimate_noise(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> N
     than about 50 × 50 pixels, or with an invalid pixel in each window.
     """
     rows, columns = ((size - _WINDOW_PX) // _STRIDE_PX + 1 for size in y.shape[-2:])
-    if len(y) * max(rows, 0) * max(columns, 0) < _CLASSES * _FEWEST_WINDOWS:
+    if len(y) * max(rows, 0) * max(columns, 0) < _FEWEST_WINDOWS:
         return NoiseEstimate(torch.zeros_like(y), y.new_zeros(()))
-    brightness, variance = _windows(y, phi.sum(1), (r_inv > 0).to(y.dtype))
-    mean, floor, known = _lower_envelope(brightness, variance)
-    offset, slope = _line(mean, floor, known)
+    offset, slope = (_TAKEN_FOR_TEXTURE * part for part in _variance_components(_windows(y, phi, r_inv)))
     return NoiseEstimate(y.clamp_min(0.0).mul(slope).add_(offset), slope)
 
 
-def _windows(y: torch.Tensor, opened: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean of y and the residual variance of a plane, (windows,) both; infinite where pixels are invalid."""
+class _Windows(NamedTuple):
+    """Mean of y, (windows,), ≥ 0; and r², A and T, (25, windows); all 0 where a pixel is invalid."""
+
+    brightness: torch.Tensor
+    squared: torch.Tensor
+    of_noise: torch.Tensor
+    of_texture: torch.Tensor
+
+
+def _windows(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> _Windows:
     size = _WINDOW_PX
+    stride = max(_STRIDE_PX, math.ceil((y.numel() / _MOST_WINDOWS) ** 0.5))
     at = torch.arange(size, dtype=y.dtype, device=y.device) - size // 2
     down, right = (grid.reshape(-1, 1) for grid in torch.meshgrid(at, at, indexing="ij"))
 
     def cut(image: torch.Tensor) -> torch.Tensor:
-        return F.unfold(image.unsqueeze(1), size, stride=_STRIDE_PX).transpose(0, 1).flatten(1)
+        return F.unfold(image.unsqueeze(1), size, stride=stride).transpose(0, 1).flatten(1)
 
-    values, light, valid = cut(y), cut(opened), cut(valid)
-    columns = torch.stack((light, light * down, light * right))
-    left = values - (_projected(columns, values) * columns).sum(0)
-    variance = left.square().sum(0) / (size * size - 3)
-    whole = valid.amin(0) > 0
-    return torch.where(whole, values.mean(0), torch.inf), torch.where(whole, variance, torch.inf)
-
-
-def _projected(columns: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return the least squares coefficients of columns, (3, n, windows), for values, (n, windows); (3, 1, windows)."""
-    normal = torch.einsum("inw,jnw->ijw", columns, columns)
-    # A ridge far below what single precision resolves, for windows that no mask opens.
-    ridge = 1e-6 * normal.diagonal().mean(-1).clamp_min(_TINY)
-    return _solve_3x3(normal, torch.einsum("inw,nw->iw", columns, values), ridge).unsqueeze(1)
+    opened, exposure = phi.sum(1), phi.square().sum(1)
+    values, light, whole = cut(y), cut(opened), cut(r_inv).amin(0) > 0
+    still, changing = (part / part.mean().clamp_min(_TINY) for part in (opened.square(), exposure))
+    coded = cut(still + changing)
+    basis = _orthonormal(light, light * down, light * right)
+    squared = (values - sum(q * (q * values).sum(0) for q in basis)).square()
+    # h, the diagonal of the projection H onto planes: (1 − H)² has the diagonal 1 − h, and ΣH² = h along each row.
+    fitted = torch.stack(basis).square().sum(0)
+    of_texture = coded * (1 - 2 * fitted) + coded.mean(0) * fitted
+    brightness = values.mean(0).clamp_min(0.0) * whole
+    return _Windows(brightness, *(part * whole for part in (squared, 1 - fitted, of_texture.clamp_min(0.0))))
 
 
-def _solve_3x3(normal: torch.Tensor, right: torch.Tensor, ridge: torch.Tensor) -> torch.Tensor:
-    """Solve (normal + ridge·1) x = right, (3, 3, N), (3, N) and (N,), for positive definite matrices; return (3, N).
-
-    By elimination, element by element: libraries of linear algebra cannot be recorded on a GPU.
-    """
-    (aa, ab, ac), (_, bb, bc), (_, _, cc) = normal.unbind()
-    aa, bb, cc = aa + ridge, bb + ridge, cc + ridge
-    f, g, h = right
-    to_b, to_c = ab / aa, ac / aa
-    bb, bc, cc, g, h = bb - to_b * ab, bc - to_b * ac, cc - to_c * ac, g - to_b * f, h - to_c * f
-    to_c = bc / bb
-    z = (h - to_c * g) / (cc - to_c * bc)
-    y = (g - bc * z) / bb
-    return torch.stack(((f - ab * y - ac * z) / aa, y, z))
+def _orthonormal(*columns: torch.Tensor) -> list[torch.Tensor]:
+    """Orthonormalise columns, (n, windows) each, by Gram and Schmidt: a GPU cannot record libraries' solvers."""
+    basis: list[torch.Tensor] = []
+    for column in columns:
+        for q in basis:
+            column = column - q * (q * column).sum(0)  # noqa: PLW2901 - the column's remainder
+        # Where no mask opens, columns are 0, and stay so.
+        basis.append(column / column.square().sum(0).sqrt().clamp_min(_TINY))
+    return basis
 
 
-def _lower_envelope(
-    brightness: torch.Tensor, variance: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return mean brightness, noise variance, and 1 where both are known, by class of brightness, (classes,)."""
-    each = len(brightness) // _CLASSES
-    order = brightness.argsort()
-    classes = order[: each * _CLASSES].view(_CLASSES, each)
-    variance = variance[classes].sort(dim=1).values
-    floor = variance[:, int(_QUANTILE * variance.shape[1])] / _CHI2_QUANTILE
-    mean = brightness[classes].mean(1)
-    known = mean.isfinite() & floor.isfinite()
-    return torch.where(known, mean, 0.0), torch.where(known, floor, 0.0), known.to(mean.dtype)
+def _variance_components(windows: _Windows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the maximum likelihood estimates of a and b, (), as the module describes."""
+    brightness, squared, noisy, textured = windows
+    # As if a window's residual were all noise: that of the tenth with the smallest is where to begin.
+    level = torch.where(brightness > 0, squared.sum(0) / noisy.sum(0).clamp_min(_TINY), 0.0)
+    noise = level.sort().values[len(level) // 10].expand_as(level)
+    texture = (squared.sum(0) - noise * noisy.sum(0)).clamp_min(0.0) / textured.sum(0).clamp_min(_TINY)
+    offset = slope = level.new_zeros(())
+    for _ in range(_SCORING_STEPS):
+        weight = (noise * noisy + texture * textured + _TINY).reciprocal().square()
+        nn, nt, tt = ((weight * product).sum(0) for product in (noisy * noisy, noisy * textured, textured * textured))
+        rn, rt = ((weight * squared * part).sum(0) for part in (noisy, textured))
+        # s_w² is eliminated from the normal equations of the windows that have any.
+        share = torch.where(texture > 0, nt / tt.clamp_min(_TINY), 0.0)
+        offset, slope = _line(brightness, nn - share * nt, rn - share * rt)
+        noise = slope * brightness + offset
+        texture = ((rt - noise * nt) / tt.clamp_min(_TINY)).clamp_min(0.0)
+    return offset, slope
 
 
-def _line(mean: torch.Tensor, floor: torch.Tensor, known: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit floor = a + b·mean with a, b ≥ 0 by least squares of relative errors; return a and b, ()."""
-    weight = known / (floor + 0.1 * floor.mean() + _TINY).square()
+def _line(x: torch.Tensor, weight: torch.Tensor, weighted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fit n² = a + b·x with a, b ≥ 0 by least squares, given each n² times its weight; return a and b, ()."""
     total = weight.sum().clamp_min(_TINY)
-    x, v = (weight * mean).sum() / total, (weight * floor).sum() / total
-    spread = (weight * (mean - x).square()).sum().clamp_min(_TINY)
-    slope = ((weight * (mean - x) * (floor - v)).sum() / spread).clamp_min(0.0)
-    offset = v - slope * x
-    # A line that would be negative in the dark goes through zero instead.
-    slope = torch.where(offset < 0, v / x.clamp_min(_TINY), slope)
-    return offset.clamp_min(0.0), slope
+    mean, value = (weight * x).sum() / total, weighted.sum() / total
+    spread = (weight * (x - mean).square()).sum().clamp_min(_TINY)
+    slope = ((x - mean) * weighted).sum() / spread
+    through_zero = (x * weighted).sum() / (weight * x.square()).sum().clamp_min(_TINY)
+    slope = torch.where(slope * mean > value, through_zero, slope).clamp_min(0.0)
+    return (value - slope * mean).clamp_min(0.0), slope
