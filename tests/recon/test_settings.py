@@ -30,7 +30,9 @@ def test_every_prior_follows_the_schedule() -> None:
 
 def test_denoisers_of_single_frames_are_applied_along_time_by_default() -> None:
     along_time = {name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time}
-    assert along_time == {"ffdnet", "ffdnet-lite", "tv"}  # wnnm and vbm4d see the whole video, identity does nothing
+    finished_by_frames = {"video", "video-lite"}
+    # wnnm and vbm4d see the whole video, identity does nothing
+    assert along_time == {"ffdnet", "ffdnet-lite", "tv", *finished_by_frames}
 
 
 def test_switch_sigma_follows_share_of_levels() -> None:

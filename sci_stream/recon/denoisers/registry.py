@@ -30,7 +30,7 @@ from sci_stream.recon.denoisers.nonlocal_priors.wnnm import wnnm_denoiser
 from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_of
-from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
+from sci_stream.recon.denoisers.video_ffdnet import FinishedVideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
 
 Weights = Path | FfdnetWeights | None
@@ -67,21 +67,28 @@ def _make_vbm4d(_device: torch.device, _weights: Weights, _precision: Precision)
     return block_matching_denoiser()
 
 
+# The networks that finish a solve with a video network, of the same work.
+_FINISHED_BY = {"video": "ffdnet", "video-lite": "ffdnet-lite"}
+
+
 def _network(name: str) -> Callable[[torch.device, Weights, Precision], Denoiser]:
     """Return the factory of a network: of any weights that see neighbouring frames, or not, as the named variant."""
 
     def make(device: torch.device, weights: Weights, precision: Precision) -> Denoiser:
         network = _loaded(weights or shipped_weights(name))
-        kind = VideoFfdnetDenoiser if network.sees_neighbours else FfdnetDenoiser
         if network.sees_neighbours != (VARIANTS[name].inputs == VIDEO_INPUTS):
             raise WeightsError(
                 f"These weights are not for the denoiser {name!r}",
                 expected=f"{VARIANTS[name].inputs} input channels",
                 got=network.kernels[0].shape[1],
-                hint="Weights with 25 input channels see neighbouring frames: use 'video-lite'. Those with 5 do not: "
-                "use 'ffdnet'.",
+                hint="Weights with 25 input channels see neighbouring frames: use 'video-lite' or 'video'. Those with "
+                "5 do not: use 'ffdnet'.",
             )
-        return kind(network, device, precision, name=name)
+        if not network.sees_neighbours:
+            return FfdnetDenoiser(network, device, precision, name=name)
+        finish = _FINISHED_BY[name]
+        frames = FfdnetDenoiser(_loaded(shipped_weights(finish)), device, precision, name=finish)
+        return FinishedVideoFfdnetDenoiser(network, device, precision, name=name, frame_prior=frames)
 
     return make
 
@@ -100,7 +107,7 @@ class DenoiserSpec:
     ``min_iterations`` the least for a recognisable picture; ``relaxation`` is GAP's α; ``lambda_rule`` is the rule for
     σ; ``along_time``: whether to denoise along time as well; ``linear_start``: whether to use the LMMSE start, which
     costs about an iteration of a small network; ``offline``: a running rig does not offer it, because it takes minutes
-    per snapshot, or because it makes more false texture than the default on real captures.
+    per snapshot, or because its weights do not ship.
     """
 
     make: Callable[[torch.device, Weights, Precision], Denoiser]
@@ -163,10 +170,23 @@ DENOISERS: dict[str, DenoiserSpec] = {
         sigma_first=30 / 255,
         sigma_still=50 / 255,
         sigma_last=10 / 255,
-        # With weights trained on exact masks: Traffic and Crash 25.73 and 27.26 dB after 12, 25.77 and 27.13 after 20.
         iterations={"cpu": 12},
         min_iterations=4,
         relaxation=1.5,
+        along_time=True,
+        linear_start=True,
+    ),
+    # Those of `ffdnet`: no weights to tune with yet.
+    "video": DenoiserSpec(
+        make=_network("video"),
+        takes_weights=True,
+        sigma_first=30 / 255,
+        sigma_still=50 / 255,
+        sigma_last=10 / 255,
+        iterations={"cpu": 20, "cuda": 40},
+        min_iterations=4,
+        relaxation=1.5,
+        along_time=True,
         linear_start=True,
         offline=True,
     ),

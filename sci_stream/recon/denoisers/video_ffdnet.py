@@ -20,7 +20,8 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from sci_stream.recon.algorithms.noise_level import sigma_map
 from sci_stream.recon.backend.memory import plan_chunks
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, frame_input, network_sigma, padded_to_even
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, VIDEO_INPUTS
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
 from sci_stream.recon.initialization.optical_flow import NEIGHBOURS, neighbour_velocities, neighbour_windows
 
 # Frames on each side whose mean is an input: where nothing moves, it is better than the four neighbours.
@@ -31,6 +32,7 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
     """Grey FFDNet with aligned neighbouring frames, on whole videos; see `FfdnetDenoiser` for the parameters.
 
     A batch of frames that do not belong together is denoised as videos of one frame each.
+    `FinishedVideoFfdnetDenoiser` leaves the end of a solve to a frame prior.
 
     References
     ----------
@@ -60,6 +62,35 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
         own = frame_input(frames, sigma)
         nothing = own.new_zeros(len(own), VIDEO_INPUTS - FRAME_INPUTS, *own.shape[-2:])
         return torch.cat((own[:, :SUBPIXELS], nothing, own[:, SUBPIXELS:]), 1)
+
+
+class FinishedVideoFfdnetDenoiser(VideoFfdnetDenoiser):
+    """A `VideoFfdnetDenoiser` whose solves a frame prior finishes; see `sci_stream.ports.FinishedByFrames`.
+
+    Parameters
+    ----------
+    weights, device, precision, name
+        As for `FfdnetDenoiser`.
+    frame_prior
+        The denoiser of frames.
+    """
+
+    def __init__(
+        self,
+        weights: FfdnetWeights,
+        device: torch.device,
+        precision: Precision,
+        *,
+        name: str,
+        frame_prior: FfdnetDenoiser,
+    ) -> None:
+        super().__init__(weights, device, precision, name=name)
+        self.frame_prior = frame_prior
+
+    def reduce_memory(self) -> bool:
+        """Reduce the memory of both; see `sci_stream.ports.MemoryReducible`."""
+        reduced = super().reduce_memory()
+        return self.frame_prior.reduce_memory() or reduced
 
 
 def network_input(video: torch.Tensor, sigma: torch.Tensor, flow: torch.Tensor, frames: slice) -> torch.Tensor:

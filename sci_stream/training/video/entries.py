@@ -30,8 +30,10 @@ _SOLVED_FRAMES = (4, 6, 8, 8, 8, 8, 10, 14, 20)
 _ITERATIONS = (4, 8, 8, 12, 12, 12, 16, 20)
 # Iterations of a solve whose inputs are kept, besides the last, whose result is what counts.
 _KEPT = 5
-# Solves with masks that are not quite those that the solver knows.
-_DISTURBED_SHARE = 0.6
+# Solves with masks that are not quite those that the solver knows, and with noise of the sensor.
+_DISTURBED_SHARE, _SENSOR_SHARE = 0.6, 0.6
+# Read noise in units of the largest value, electrons that this value stands for, and bits of the converter.
+_READ_NOISE, _ELECTRONS, _BITS = (0.001, 0.02), (1e3, 5e4), (8, 8, 10, 12)
 # Added to the mean squared error: weights grow up to 50 dB and not without bound.
 _LEAST_MSE = 1e-5
 
@@ -82,18 +84,26 @@ class CodedVideo:
 
 
 def draw_noisy(scenes: Scenes, rng: np.random.Generator, size: int, sigma_most: float) -> NoisyVideo:
-    """Draw a video with Gaussian noise, at times of different levels over the frame or correlated in time."""
+    """Draw a video with Gaussian noise, at times of different levels over the frame, or correlated in space or time.
+
+    Errors of masks and noise of the sensor are alike in all frames where nothing moves: only σ distinguishes them from
+    texture.
+    """
     n_frames = int(rng.choice(_NOISY_FRAMES))
     truth = scenes.draw(rng, n_frames, size)
     noise = rng.standard_normal(truth.shape, np.float32)
     relative = None
     sigma = rng.uniform(0, sigma_most)
+    if rng.random() < 0.3:
+        smooth_px = rng.uniform(0.3, 1.0)
+        noise = np.stack([cv2.GaussianBlur(frame, (0, 0), smooth_px) for frame in noise])
+        noise /= noise.std()
     if rng.random() < 0.5:
         coarse = rng.random((6, 6), np.float32)
         relative = cv2.resize(coarse, (size, size), interpolation=cv2.INTER_CUBIC).clip(0.05, 1).astype(np.float32)
         noise *= relative
-    if rng.random() < 0.3:
-        share = rng.uniform(0, 0.6)
+    if rng.random() < 0.4:
+        share = rng.uniform(0, 1)
         common = noise.mean(0, keepdims=True) * n_frames**0.5
         noise = np.asarray((1 - share) * noise + share * common, dtype=np.float32)
     return NoisyVideo(truth, truth + np.float32(sigma) * noise, sigma, relative)
@@ -111,13 +121,20 @@ def draw_coded(scenes: Scenes, rng: np.random.Generator, size: int) -> CodedVide
     counts, kept = [], []
     for truth in truths:
         y = (true_masks * truth).sum(0)
-        if rng.random() < 0.4:
-            level = math.exp(rng.uniform(math.log(0.003), math.log(0.03))) * float(y.max())
-            y = y + np.float32(level) * rng.standard_normal(y.shape, np.float32)
-        counts.append(y.astype(np.float32))
+        counts.append(_sensed(rng, y) if rng.random() < _SENSOR_SHARE else y)
         some = rng.choice(iterations, min(iterations, _KEPT), replace=False)
         kept.append(frozenset({*some.tolist(), iterations - 1}))
     return CodedVideo(masks, counts, truths, iterations, kept)
+
+
+def _sensed(rng: np.random.Generator, y: Video) -> Video:
+    """Return what a sensor makes of the light y: read noise, shot noise and whole numbers."""
+    brightest = float(y.max()) + 1e-6
+    read, electrons = (math.exp(rng.uniform(*np.log(limits))) for limits in (_READ_NOISE, _ELECTRONS))
+    variance = read**2 + y / (brightest * electrons)
+    light = y / brightest + np.sqrt(variance) * rng.standard_normal(y.shape, np.float32)
+    steps = 2 ** int(rng.choice(_BITS)) - 1
+    return np.asarray(np.rint(light * steps) * (brightest / steps), dtype=np.float32)
 
 
 def noisy_entry(drawn: NoisyVideo, denoiser: VideoDenoiser, device: torch.device) -> PoolEntry:

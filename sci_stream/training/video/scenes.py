@@ -23,6 +23,9 @@ Grey = npt.NDArray[np.uint8]
 _CLIP_SHARE = 0.55
 # Long side to which photographs are reduced, so that a window shows as much as one of a clip does.
 _PHOTOGRAPH_PX = 900
+# Of the layers of moving photographs: out of focus, as smooth things are that show false texture best; and how much, in
+# pixels.
+_SOFT_SHARE, _SOFT_PX = 0.25, (1.5, 10.0)
 # Standard deviation below which a window shows next to nothing; most such windows are drawn again.
 _FLAT = 4
 _MOST_DRAWS = 10
@@ -78,11 +81,14 @@ class Scenes:
             affine = np.column_stack((linear, middle - linear @ (size / 2, size / 2)))
             flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
             frames.append(cv2.warpAffine(image, affine, (size, size), flags=flags, borderMode=cv2.BORDER_REFLECT_101))
+        if rng.random() < _SOFT_SHARE:
+            soft_px = math.exp(rng.uniform(*np.log(_SOFT_PX)))
+            frames = [cv2.GaussianBlur(frame, (0, 0), soft_px) for frame in frames]
         return np.stack(frames).astype(np.float32)
 
 
 def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
-    """Draw masks of one kind: binary, one binary pattern that moves, or grey; some of them blurred."""
+    """Draw masks of one kind: binary, one binary pattern that moves, or grey; some blurred, some of low contrast."""
     kind = rng.random()
     if kind < 0.5:
         masks = (rng.random((n_frames, size, size)) < rng.uniform(0.3, 0.6)).astype(np.float32)
@@ -95,18 +101,23 @@ def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
     if rng.random() < 0.4:
         sigma_px = rng.uniform(0.3, 0.8)
         masks = np.stack([cv2.GaussianBlur(mask, (0, 0), sigma_px) for mask in masks])
+    if rng.random() < 0.3:
+        darkest = np.float32(rng.uniform(0, 0.4))
+        masks = darkest + (1 - darkest) * masks
     return np.ascontiguousarray(masks.clip(0, 1), dtype=np.float32)
 
 
 def disturb_masks(rng: np.random.Generator, masks: Video) -> Video:
-    """Return masks with errors such as a calibration has: of position, sharpness and brightness, at least one of them.
+    """Return masks with errors such as a calibration has: of position, sharpness, brightness and of single pixels.
+
+    At least one of them.
 
     A network that never saw them turns them into texture (research/video-prior.md).
     """
     n_frames, height, width = masks.shape
-    errors = rng.random(5) < 0.4
-    errors[rng.integers(5)] = True
-    together, each, blurred, gains, smooth = errors
+    errors = rng.random(6) < 0.4
+    errors[rng.integers(6)] = True
+    together, each, blurred, gains, smooth, grain = errors
     if together:
         angle, length = rng.uniform(0, 2 * math.pi), rng.uniform(0.05, 0.35)
         masks = np.stack([_moved(mask, length * math.cos(angle), length * math.sin(angle)) for mask in masks])
@@ -121,6 +132,9 @@ def disturb_masks(rng: np.random.Generator, masks: Video) -> Video:
     if smooth:
         coarse = 0.05 * rng.standard_normal((n_frames, 6, 6), np.float32)
         masks = masks * (1 + np.stack([cv2.resize(e, (width, height), interpolation=cv2.INTER_CUBIC) for e in coarse]))
+    if grain:  # of all masks alike, as the sensor's own pattern is, or of each
+        spread = math.exp(rng.uniform(math.log(0.01), math.log(0.1)))
+        masks = masks * (1 + spread * rng.standard_normal((rng.choice((1, n_frames)), height, width), np.float32))
     return np.asarray(masks.clip(0), dtype=np.float32)
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from sci_stream.ports import MemoryReducible, RecordableDenoiser, VideoDenoiser
+from sci_stream.model import BayerPhase, Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import FinishedByFrames, MemoryReducible, RecordableDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
-from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers, ending_on_frames
 from sci_stream.recon.denoisers.variants import NetworkShape
-from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser, network_input
+from sci_stream.recon.denoisers.video_ffdnet import (
+    FinishedVideoFfdnetDenoiser,
+    VideoFfdnetDenoiser,
+    network_input,
+)
 from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS
+from sci_stream.recon.engine import Budget, Engine, default_settings
 from sci_stream.recon.initialization.optical_flow import NEIGHBOURS, neighbour_velocities
 from sci_stream.training.learner import initial_weights
 
@@ -41,6 +52,9 @@ def moving_pattern(rows_per_frame: float, columns_per_frame: float, n_frames: in
 def test_video_ffdnet_satisfies_the_ports() -> None:
     for port in (VideoDenoiser, RecordableDenoiser, MemoryReducible):
         assert isinstance(make(), port)
+        assert isinstance(finished(), port)
+    assert isinstance(finished(), FinishedByFrames)
+    assert not isinstance(make(), FinishedByFrames)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +127,61 @@ def test_network_input_some_frames_are_those_of_all() -> None:
         torch.testing.assert_close(some, seen(x)[frames])
 
 
-def test_cycled_denoisers_with_a_video_network_only_denoise_whole_videos() -> None:
+def test_cycled_denoisers_with_a_video_network_alone_denoise_whole_videos() -> None:
     (only,) = cycled_denoisers(make(), 8, CPU, along_time=True)
     assert isinstance(only, WholeVideoDenoiser)
+
+
+def finished() -> FinishedVideoFfdnetDenoiser:
+    frames = FfdnetDenoiser(initial_weights(NetworkShape(layers=3, channels=8), seed=0), CPU, name="frames")
+    return FinishedVideoFfdnetDenoiser(WEIGHTS, CPU, Precision.FLOAT32, name="video", frame_prior=frames)
+
+
+def turns(iterations: int, n_frames: int = 8) -> str:
+    """Return the priors of a solve: V for a video, F for frames, the length of a group for its temporal frequencies."""
+    priors = cycled_denoisers(finished(), n_frames, CPU, along_time=True)
+    letters = {prior: str(2**k) for k, prior in enumerate(priors[1::2], start=1)} | dict.fromkeys(priors[2::2], "F")
+    letters |= {priors[0]: "V", priors[-1]: "F"}
+    return "".join(letters[prior] for prior in ending_on_frames(priors, iterations))
+
+
+@pytest.mark.parametrize(
+    ("iterations", "expected"),
+    [(1, "V"), (2, "VV"), (4, "VFVF"), (8, "VFVFVV8F"), (12, "VFVFVFVV4F8F"), (20, "VFVFVFVFVFVFVV2F4F8F")],
+)
+def test_turns_frames_finish_what_a_video_network_began(iterations: int, expected: str) -> None:
+    assert turns(iterations) == expected
+
+
+def test_turns_single_frame_has_no_temporal_frequencies() -> None:
+    assert turns(6, n_frames=1) == "VFVVFF"
+
+
+@pytest.mark.parametrize("bayer", [None, BayerPhase.RGGB])
+@pytest.mark.parametrize(("n_frames", "height", "width"), [(1, 33, 30), (2, 17, 23), (50, 20, 18)])
+def test_reconstruct_any_number_of_frames_and_size_is_closer_than_the_still_image(
+    n_frames: int, height: int, width: int, bayer: BayerPhase | None
+) -> None:
+    if bayer is not None:  # a mosaic has even numbers of rows and columns
+        height, width = 2 * height, 2 * width
+    truth = moving_pattern(0.2, 0.3, n_frames, max(height, width))[:, :height, :width].numpy()
+    masks = np.random.default_rng(0).integers(0, 2, truth.shape).astype(np.float32)
+    masks[0] = 1  # so that every pixel is measured
+    calibration = Calibration(phi=masks, bayer=bayer)
+    snapshot = Snapshot(
+        id=SnapshotId("test", 0, 0),
+        counts=(masks * truth).sum(0),
+        calibration_hash=calibration.hash,
+        n_frames=n_frames,
+        host_time_ns=0,
+        truth=truth,
+    )
+    engine = Engine(calibration, make_denoiser("video-lite", CPU), CPU, default_settings(CPU, "video-lite"))
+    video, report = engine.reconstruct(snapshot, Budget(6))
+    assert video.shape == truth.shape
+    still = snapshot.counts / masks.sum(0)
+    assert report.psnr_db is not None
+    assert np.square(video - truth).mean() < np.square(still - truth).mean() + 1e-4
 
 
 def test_reduce_memory_ends_at_one_frame() -> None:
@@ -124,3 +190,9 @@ def test_reduce_memory_ends_at_one_frame() -> None:
     while denoiser.reduce_memory():
         pass
     torch.testing.assert_close(denoiser.denoise_video(x, 0.1), before)
+
+
+def test_reduce_memory_of_a_finished_video_network_includes_its_frame_prior() -> None:
+    denoiser, x = finished(), video(4, 32, 32)
+    denoiser.frame_prior(x, 0.1)  # the video network has had no frames that it could take fewer of
+    assert denoiser.reduce_memory()
