@@ -361,10 +361,10 @@ def _denoisers(
     from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
     from sci_stream.recon.denoisers.registry import make_denoiser
     from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_shape
-    from sci_stream.recon.denoisers.weights import load_ffdnet
+    from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, load_ffdnet
     from sci_stream.training.learner import initial_weights
 
-    if name not in VARIANTS:
+    if name not in VARIANTS or VARIANTS[name].inputs == VIDEO_INPUTS:
         return None, lambda _pixels: make_denoiser(name, device, weights)
     if weights is not None:
         network = read_weights(weights)

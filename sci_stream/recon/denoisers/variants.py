@@ -54,6 +54,16 @@ VARIANTS: dict[str, NetworkShape] = {
 """The published network, and a small one for CPUs and small GPUs; both with neighbouring frames as well."""
 
 
+# The command that trains a variant. Minutes for the video networks are estimated from their operations on a data-centre
+# GPU (research/video-prior.md); on a CPU `video` takes days.
+_TRAINED_BY = {
+    "ffdnet": "`sci-stream train PHOTOS RUN --variant ffdnet --minutes 60`",
+    "ffdnet-lite": "`sci-stream train PHOTOS RUN --variant ffdnet-lite --minutes 60`",
+    "video": "`sci-stream train PHOTOS RUN --variant video --clips CLIPS --minutes 36` on a data-centre GPU",
+    "video-lite": "`sci-stream train PHOTOS RUN --variant video-lite --clips CLIPS --minutes 90`",
+}
+
+
 def variant_shape(name: str) -> NetworkShape:
     """Look a variant up.
 
@@ -91,6 +101,6 @@ def shipped_weights(name: str) -> Path:
             f"This installation has no weights for {name!r}",
             expected=str(path),
             got="no such file",
-            hint="Set the path of a checkpoint, or train one with `sci-stream train`.",
+            hint=f"Set the path of a checkpoint, or train one: {_TRAINED_BY[name]}, then `sci-stream weights export`.",
         )
     return path

@@ -127,7 +127,7 @@ def test_network_input_some_frames_are_those_of_all() -> None:
         torch.testing.assert_close(some, seen(x)[frames])
 
 
-def test_cycled_denoisers_with_a_video_network_alone_denoise_whole_videos() -> None:
+def test_cycled_denoisers_of_a_video_network_alone_are_one() -> None:
     (only,) = cycled_denoisers(make(), 8, CPU, along_time=True)
     assert isinstance(only, WholeVideoDenoiser)
 
@@ -159,7 +159,7 @@ def test_turns_single_frame_has_no_temporal_frequencies() -> None:
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.RGGB])
 @pytest.mark.parametrize(("n_frames", "height", "width"), [(1, 33, 30), (2, 17, 23), (50, 20, 18)])
-def test_reconstruct_any_number_of_frames_and_size_is_closer_than_the_still_image(
+def test_reconstruct_any_b_and_size_beats_the_still_image(
     n_frames: int, height: int, width: int, bayer: BayerPhase | None
 ) -> None:
     if bayer is not None:  # a mosaic has even numbers of rows and columns
@@ -192,7 +192,7 @@ def test_reduce_memory_ends_at_one_frame() -> None:
     torch.testing.assert_close(denoiser.denoise_video(x, 0.1), before)
 
 
-def test_reduce_memory_of_a_finished_video_network_includes_its_frame_prior() -> None:
+def test_reduce_memory_includes_the_frame_prior() -> None:
     denoiser, x = finished(), video(4, 32, 32)
     denoiser.frame_prior(x, 0.1)  # the video network has had no frames that it could take fewer of
     assert denoiser.reduce_memory()

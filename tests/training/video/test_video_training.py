@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.errors import ConfigError
+from sci_stream import reconstruct
+from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.variants import VARIANTS
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
@@ -24,7 +25,7 @@ from sci_stream.training.learner import initial_weights
 from sci_stream.training.settings import TrainingSettings, Until
 from sci_stream.training.train import TrainingResult, train
 from sci_stream.training.video.data import n_sources
-from sci_stream.training.video.entries import PoolEntry, draw_coded, draw_noisy, noisy_entry, solve_entries
+from sci_stream.training.video.entries import PoolEntry, _sensed, draw_coded, draw_noisy, noisy_entry, solve_entries
 from sci_stream.training.video.pool import EntryPool
 from sci_stream.training.video.scenes import Scenes
 from tests.training.pictures import CPU, picture
@@ -137,6 +138,35 @@ def test_number_of_sources_follows_the_step(small_video: TrainingSettings) -> No
     assert counts[:7] == [1, 2, 2, 2, 2, 3, 3]  # one at first, then one every four steps
     assert counts[7] == 4  # the first step with solves
     assert counts[21:23] == [4, 5]
+
+
+def test_run_without_noise_steps_begins_with_a_full_pool(small_video: TrainingSettings) -> None:
+    assert n_sources(dataclasses.replace(small_video, noise_steps=0, pool=400), -1) == 100
+
+
+def test_drawn_measurements_are_whole_numbers_of_a_sensor(scenes: Scenes) -> None:
+    y = np.linspace(0, 5, 64 * 64, dtype=np.float32).reshape(64, 64)
+    sensed = [_sensed(np.random.default_rng(seed), y) for seed in range(20)]
+    assert {len(np.unique(each)) < 300 for each in sensed} == {True, False}  # 8 bits, and more
+    for each in sensed:
+        assert abs(float((each - y).mean())) < 0.02
+        assert 1e-3 < float((each - y).std()) < 0.3
+
+
+def test_trained_video_network_reconstructs(go: Train, tmp_path: Path, small_video: TrainingSettings) -> None:
+    go(tmp_path / "run", dataclasses.replace(small_video, variant="video", pool=4, noise_steps=2), steps=4)
+    path = tmp_path / "video.safetensors"
+    export_weights(tmp_path / "run", path, licence="Apache-2.0", data=["Pictures"], clip_data=["Clips"])
+    masks = np.random.default_rng(0).integers(0, 2, (4, 16, 16)).astype(np.float32)
+    y = (masks * 0.5).sum(0)
+    found = reconstruct(y, masks, denoiser="video", weights=path, iterations=4, device="cpu")
+    assert found.video.shape == (4, 16, 16)
+    assert np.isfinite(found.video).all()
+
+
+def test_missing_video_weights_name_the_training_command() -> None:
+    with pytest.raises(WeightsError, match=r"no weights for 'video'.*--variant video --clips CLIPS --minutes 36.*GPU"):
+        make_denoiser("video", CPU)
 
 
 def test_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small_video: TrainingSettings) -> None:
