@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from sci_stream.recon.algorithms.noise_level import local_sigma
+from sci_stream.recon.denoisers.nonlocal_priors import block_matching, wnnm
 from sci_stream.recon.denoisers.nonlocal_priors.block_matching import threshold_4d
 from sci_stream.recon.denoisers.nonlocal_priors.patch_groups import Search, filter_groups
 from sci_stream.recon.denoisers.nonlocal_priors.wnnm import shrink_singular_values
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.metrics import psnr
+from tests.recon.backend.test_memory import Tracker
 
 CPU = torch.device("cpu")
 NAMES = ("wnnm", "vbm4d")
@@ -88,6 +90,17 @@ def test_unchanged_groups_return_the_video(per_frame: bool) -> None:
     for at_once in (2**10, 2**22):
         found = filter_groups(video, torch.tensor(0.3), search, untouched, at_once=at_once)
         torch.testing.assert_close(found, video)
+
+
+@pytest.mark.parametrize("search", [wnnm.SEARCH, block_matching.SEARCH])
+def test_memory_beyond_the_video_does_not_grow_with_its_size(search: Search) -> None:
+    """Video, padded video, sums and weights are held, and temporary arrays of a bounded number of elements."""
+    at_once = 2**15
+    for shape in ((3, 24, 24), (3, 48, 48), (3, 48, 96)):
+        video = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        with torch.inference_mode(), Tracker() as tracker:
+            filter_groups(video, torch.tensor(0.1), search, untouched, at_once=at_once)
+        assert tracker.peak < 6 * 4 * video.numel() + 40 * at_once
 
 
 def test_groups_consist_of_the_most_similar_patches() -> None:
