@@ -469,9 +469,14 @@ class Engine:
     ) -> Estimate:
         measurement = self.prepare(upload)
         start = self.initialize(snapshot, measurement, budget)
-        estimate, iterations = self.solve(measurement, start, budget, began_s, watch)
-        result = self._result(estimate, measurement, start.still, measurement.y.new_zeros(()))
-        return Estimate(*result, (start.reason,), iterations, upload.saturated_fraction)
+        still, reason = start.still, start.reason
+        iterates, sigmas = self.solve(measurement, start, budget, began_s)
+        del start  # a whole video, which only the first iteration needs
+        for estimate in iterates:
+            if watch is not None:  # recorded iterations overwrite their estimates
+                watch(self._masks.merged(estimate if self._graphs is None else estimate.clone()))
+        result = self._result(estimate, measurement, still, measurement.y.new_zeros(()))
+        return Estimate(*result, (reason,), sigmas.taken, upload.saturated_fraction)
 
     def prepare(self, upload: _Upload) -> Measurement:
         """Find the valid pixels of a snapshot and its noise."""
@@ -518,9 +523,8 @@ class Engine:
         start: InitialState,
         budget: Budget,
         began_s: float,
-        watch: Watch | None = None,
-    ) -> tuple[torch.Tensor, int]:
-        """Iterate from the start until the budget is spent; return the last iterate and the number of iterations.
+    ) -> tuple[Iterator[torch.Tensor], AnytimeSchedule]:
+        """Return the iterates from the start until the budget is spent, and their schedule, which counts them.
 
         ``began_s`` is the clock when the solve began.
         """
@@ -549,10 +553,7 @@ class Engine:
             relative=relative,
             observe=observe,
         )
-        for estimate in iterates:
-            if watch is not None:  # recorded iterations overwrite their estimates
-                watch(self._masks.merged(estimate if self._graphs is None else estimate.clone()))
-        return estimate, sigmas.taken
+        return iterates, sigmas
 
     def _correlated(self, error: InitialErrorMap | None) -> CorrelatedResidual | None:
         """Return the data step of the first iterations; from ȳ they project, as in the paper."""

@@ -90,8 +90,8 @@ def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[
 def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int) -> int:
     """Return the peak memory of a solve, bytes.
 
-    At the peak there are, as float32 videos: the masks and their temporal frequencies, the start, the last estimate,
-    and of the new iteration the projected frames, the denoised ones and an intermediate; maps of a single frame, most
+    At the peak there are, as float32 videos: the masks and their temporal frequencies, the last estimate, and of the
+    new iteration the projected frames, the denoised ones and an intermediate; maps of a single frame, most
     of them for comparing starts; activations of a network of 64 channels for a chunk, in and out, at half resolution;
     and a chunk of temporal frequencies, in and out. The paper's adaptive rule holds one video more.
 
@@ -99,7 +99,7 @@ def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int
     more: the preceding video, both starts, and v with what the recordings share.
     """
     frame = height * width
-    videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
+    videos = 25 * n_frames * frame  # six in float32 and one byte a pixel for the check that all is finite
     maps = 4 * 38 * frame
     network = 168 * max(frame, min(pixels_per_chunk, n_frames * frame))
     return videos + maps + network

@@ -163,6 +163,7 @@ class LeaveOneOutError:
 
     def refined(self, video: torch.Tensor) -> InitialGuess:
         """Return the LMMSE estimate around a guess, (P, B, H, W)."""
+        _ = self._moving.expected  # before the solution, a video: when it is first computed, it takes two
         solution = self._moving.solve(self._residual(video), self._measured)
         return InitialGuess(solution.frames().add_(video), self._squared_error(self._moving, solution.dual))
 
