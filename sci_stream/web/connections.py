@@ -38,8 +38,10 @@ class PageConnection(H11Protocol):
         _limit_unread(transport)
         self._since_s = self.loop.time()
         self._deadline = self.loop.call_later(_REQUEST_S, transport.abort)
-        if len(self.connections) > MOST_CONNECTIONS:
-            waiting = [other for other in self.connections if isinstance(other, PageConnection) and other.waits]
+        # Aborted connections remain in the set until the next turn of the loop, and many are accepted in one turn.
+        present = [other for other in self.connections if not other.transport.is_closing()]
+        if len(present) > MOST_CONNECTIONS:
+            waiting = [other for other in present if isinstance(other, PageConnection) and other.waits]
             min(waiting, key=lambda other: other._since_s, default=self).transport.abort()
 
     @property

@@ -266,6 +266,7 @@ def test_zoomed_pixel_values_are_the_recorded_ones(browser: Any, tmp_path: Path)
         rig.wait_for_count("reconstructed", 1)
         viewer = Viewer(browser, rig)
         viewer.until_live()
+        viewer.until("/^[0-9]/.test(document.querySelector('#frame').textContent)", "a frame is on the screen")
         page = viewer.page
         page.keyboard.press("Space")
         seq, frame = int(viewer.text("seq").removeprefix("#").replace(",", "")), int(viewer.text("frame")[0]) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import time
@@ -395,6 +396,21 @@ def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch)
         assert is_closed(late[0])
         for each in [*slow, *late]:
             each.close()
+
+
+def test_connections_that_arrive_together_are_ended_together(preview: WebPreview, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(connections, "_REQUEST_S", 10 * WAIT_S)
+    port = urlsplit(preview.start()).port
+    assert preview._loop is not None
+    together = threading.Event()
+    preview._loop.call_soon_threadsafe(together.wait, WAIT_S)
+    with contextlib.ExitStack() as opened:
+        silent = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(25)]
+        together.set()
+        deadline_s = time.monotonic() + WAIT_S
+        while len(select.select(silent, [], [], 0.01)[0]) < 20:  # readable: the other side has closed it
+            assert time.monotonic() < deadline_s
 
 
 def test_trickled_keep_alive_request_is_ended(preview: WebPreview, monkeypatch) -> None:
