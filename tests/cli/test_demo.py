@@ -24,7 +24,7 @@ def test_demo_speaks_before_it_loads_libraries() -> None:
     assert FIRST_WORDS not in after
 
 
-def test_other_commands_and_help_of_the_demo_do_not_speak_of_measuring() -> None:
+def test_other_commands_do_not_speak_of_measuring() -> None:
     assert FIRST_WORDS not in _imports_and_output("demo", "--help")
     assert FIRST_WORDS not in _imports_and_output("config")
 
