@@ -203,7 +203,7 @@ def test_rig_survives_mutated_messages(tmp_path: Path, encrypted: bool, n: int) 
 
 def counted(port: int) -> dict[str, float]:
     """Return a node's refused messages by reason, from its metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         text = response.read().decode()
     pattern = r'^sci_stream_wire_errors_total\{reason="(\w+)"\} (\S+)$'
     return {reason: float(count) for reason, count in re.findall(pattern, text, re.MULTILINE)}
@@ -265,7 +265,7 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
 def reconstructed(port: int) -> float:
     """Return the number of snapshots that the sink has of this series; 0 while it does not answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
             text = response.read().decode()
     except OSError:
         return 0.0

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 import sci_stream
 from sci_stream.web.message import split_message
 from sci_stream.wire import Hello, Welcome, decode, encode
-from tests.e2e.kit import RunningRig, assert_accounted_for
+from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for
 from tests.hostile_messages import hostile_messages
 
 LIVE = {"preview": {"enabled": True}, "camera": {"options": {"snapshot_rate_hz": 10.0}}}
@@ -33,7 +33,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
 
 
 def get(rig: RunningRig, path: str) -> tuple[int, str, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", rig.rig.preview.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", rig.rig.preview.port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -45,7 +45,7 @@ def get(rig: RunningRig, path: str) -> tuple[int, str, bytes]:
 def test_subscribe_yields_video(live: RunningRig) -> None:
     endpoint = live.rig.network.taps
     videos = []
-    for reconstruction in sci_stream.subscribe(endpoint, timeout_s=30.0):
+    for reconstruction in sci_stream.subscribe(endpoint, timeout_s=PATIENCE_S):
         videos.append((reconstruction.id.seq, reconstruction.video))
         if len(videos) == 3:
             break
@@ -80,10 +80,10 @@ def test_status_describes_rig(live: RunningRig) -> None:
 
 
 def test_websocket_delivers_pictures_with_metadata(live: RunningRig) -> None:
-    with connect(f"ws://127.0.0.1:{live.rig.preview.port}/live", open_timeout=20) as socket:
+    with connect(f"ws://127.0.0.1:{live.rig.preview.port}/live", open_timeout=PATIENCE_S) as socket:
         seqs = []
         while len(seqs) < 3:
-            message = socket.recv(timeout=30)
+            message = socket.recv(timeout=PATIENCE_S)
             if isinstance(message, str):
                 assert json.loads(message)["type"] == "status"
                 continue
@@ -172,5 +172,5 @@ class UnknownPeer:
             pass
 
     def receive(self) -> list[bytes]:
-        assert self._socket.poll(30_000), "no answer"
+        assert self._socket.poll(PATIENCE_S * 1000), "no answer"
         return self._socket.recv_multipart()

@@ -121,7 +121,7 @@ def open_viewer(browser: Any, rig: RunningRig) -> Iterator[Callable[..., Viewer]
 
 
 def status(rig: RunningRig) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=PATIENCE_S) as answer:
         report: dict[str, Any] = json.loads(answer.read())
     return report
 

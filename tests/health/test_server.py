@@ -33,7 +33,7 @@ class Node:
     server: HealthServer
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(self.server.url + path, headers=headers, timeout=10)
+        return httpx.get(self.server.url + path, headers=headers, timeout=60)
 
 
 @pytest.fixture
