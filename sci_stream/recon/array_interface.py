@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ Progress = Callable[[int, int], None]
 # Mean brightness, 99.5th percentile, up to which floating-point measurements are taken to be on the scale of the masks:
 # 1 for a white scene, and room for noise.
 _MOST_NORMALISED = 1.25
+# Residual from which a user is warned: the real capture 4fan14 has 0.06, eight unrelated frames have 0.25.
+_MOST_RESIDUAL = 0.1
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,6 +267,7 @@ class ArraySolver:
         self._denoiser, settings = _prior(denoiser, weights, self.device)
         self.settings = _adjusted(settings, iterations, sigmas, exact=noise == 0)
         self._engine: Engine | None = None
+        self._warned = False
 
     @property
     def calibration(self) -> Calibration:
@@ -351,7 +356,18 @@ class ArraySolver:
             truth=truth,
         )
         video, report = self._engine.reconstruct(snapshot, watch=lambda _video: count())
+        self._warn_if_unexplained(report)
         return video.astype(np.float32, copy=False), report
+
+    def _warn_if_unexplained(self, report: SolveReport) -> None:
+        if self._warned or self._noise is not None or report.residual < _MOST_RESIDUAL:
+            return
+        self._warned = True
+        _LOG.warning(
+            "the video explains y only to within %.0f %%: check that the masks belong to y and lie as it does. "
+            "The noise of y was estimated; if there is none, pass noise=0 (--noise 0)",
+            100 * report.residual,
+        )
 
 
 def as_series(y: Array) -> Array:

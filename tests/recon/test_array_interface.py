@@ -46,6 +46,19 @@ def test_reconstruct_single_snapshot_returns_video_near_the_truth(y, masks, x) -
     assert np.abs(result.video - x).mean() < 0.05
 
 
+def test_series_that_masks_do_not_explain_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    unrelated = np.kron(rng.random((8, 16, 16)), np.ones((8, 8)))
+    masks = rng.integers(0, 2, unrelated.shape)
+    y = (masks * unrelated).sum(0)
+    sci_stream.reconstruct(np.stack([y, y]), masks, device="cpu")
+    (warning,) = [record.getMessage() for record in caplog.records if "explains y only" in record.getMessage()]
+    assert "noise=0" in warning
+    caplog.clear()
+    sci_stream.reconstruct(y, masks, device="cpu", noise=0)
+    assert not caplog.records
+
+
 def test_reconstruct_normalised_measurement_keeps_its_scale(y, masks) -> None:
     assert solve(y, masks).white == 1.0
     assert solve(y * 0.4, masks).white == 1.0  # a dark scene stays dark
