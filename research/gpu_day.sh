@@ -150,10 +150,12 @@ for name in $pieces; do
     piece "$name" >"$out/$name.log" 2>&1 &
     process=$!
     # Ends the piece with all that it started.
-    ( sleep $(($(limit "$name") * slowly)); pkill -INT -P $process; sleep 10; pkill -KILL -P $process ) >/dev/null 2>&1 &
+    ( sleep $(($(limit "$name") * slowly)) && { pkill -INT -P $process; sleep 10; pkill -KILL -P $process; } ) >/dev/null 2>&1 &
     guard=$!
     wait $process
     status=$?
+    # First its sleep, which would outlive it and hold what the caller waits for.
+    pkill -P $guard
     kill $guard 2>/dev/null
     seconds=$(($(date +%s) - began))
     echo "$name $status $seconds" >>"$out/pieces.txt"

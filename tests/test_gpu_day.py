@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +38,31 @@ def test_script_is_valid_and_explains_itself() -> None:
     wrong = subprocess.run(["sh", str(SCRIPT), "--nonsense"], check=False, capture_output=True, text=True)
     assert wrong.returncode == 2
     assert "unknown option --nonsense" in wrong.stderr
+
+
+def test_nothing_of_a_piece_outlives_the_script(tmp_path: Path) -> None:
+    """A process that slept on would keep the machine of whoever waits for the end of all processes."""
+    command = ["sh", str(SCRIPT), "--rehearse", "--out", str(tmp_path), "absent", "unknown"]
+    script = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert script.wait(60) == 1
+    for _ in range(100):
+        if not pids_of_group(script.pid):
+            break
+        time.sleep(0.05)
+    left = pids_of_group(script.pid)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def pids_of_group(group: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(pgrp) == group and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def test_pieces_take_less_than_nine_minutes_each_and_forty_together(tmp_path: Path) -> None:
