@@ -23,13 +23,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sci_stream.control_client import control
-    from sci_stream.recon.array_interface import Reconstructed, reconstruct, reconstruct_stream
+    from sci_stream.recon.array_interface import (
+        MaskMismatchWarning,
+        Reconstructed,
+        reconstruct,
+        reconstruct_stream,
+    )
     from sci_stream.storage.measurement_file import load_measurement
     from sci_stream.storage.recording.series import open_recording as open
     from sci_stream.tools.replay.replay import replay_recording as replay
     from sci_stream.transport.pubsub import subscribe
 
 __all__ = [
+    "MaskMismatchWarning",
     "Reconstructed",
     "__version__",
     "control",
@@ -46,6 +52,7 @@ __version__ = "0.1.0"
 
 # Where each name is. Imported on demand: most of this package is used by processes that must not load torch for it.
 _PLACES = {
+    "MaskMismatchWarning": ("sci_stream.recon.array_interface", "MaskMismatchWarning"),
     "Reconstructed": ("sci_stream.recon.array_interface", "Reconstructed"),
     "control": ("sci_stream.control_client", "control"),
     "load_measurement": ("sci_stream.storage.measurement_file", "load_measurement"),

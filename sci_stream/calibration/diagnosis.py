@@ -1,11 +1,20 @@
-"""Describe faults of a calibration for the log and the live page."""
+"""Describe faults of a calibration for the log and the live page; withhold videos that would be false."""
 
 from __future__ import annotations
 
-from sci_stream.model import CalibrationHealth
+import dataclasses
+from typing import Any
 
-# The right masks give a match near 1; other masks, or too little light, near 0.
-_LEAST_MATCH = 0.2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.calibration.mask_order import SHUFFLED
+from sci_stream.model import CalibrationHealth, Snapshot, SolveReport
+from sci_stream.optics.calibration import Calibration
+
+WITHHELD = "mismatch"
+"""In place of the reason for the start, in reports of snapshots whose video is withheld."""
+
 # Mean of the scene, 0–1, below which one count of an 8-bit sensor is more than half of the light.
 _DARK = 0.005
 # Noise puts few pixels so far below black; a wrong black level many.
@@ -25,12 +34,17 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             f"the masks have moved by {shift:.2f} px ({health.shift_x_px:+.2f}, {health.shift_y_px:+.2f}) since the "
             f"calibration: {what}"
         )
-    if health.match is not None and health.match < _LEAST_MATCH:
+    if health.match == 0:
         found["mask_match"] = (
-            f"the masks explain {health.match:.0%} of the variation that they should, so the video is unreliable: "
+            "the masks explain nothing of the snapshots, which are shown in place of a video: "
             f"{_reason_for_mismatch(health)}"
         )
-    if health.order not in ("forward", "unknown"):
+    if health.order == SHUFFLED:
+        found["mask_order"] = (
+            "what moves fits the masks better in another order, so that snapshots are shown in place of a video: show "
+            "the patterns in the calibrated order, or calibrate again"
+        )
+    elif health.order not in ("forward", "unknown"):
         found["mask_order"] = (
             f"the masks are shown in {health.order} order, beginning with mask {health.first_mask}, not in the "
             "calibrated one: the frames of each snapshot are in the wrong order"
@@ -49,6 +63,24 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: another black level"
         )
     return found
+
+
+def is_withheld(health: CalibrationHealth) -> bool:
+    """Return whether a video would be made up: the masks are others, or in another order, or there is no light."""
+    return health.match == 0 or health.order == SHUFFLED
+
+
+def withhold(
+    video: npt.NDArray[np.floating[Any]], report: SolveReport, snapshot: Snapshot, calibration: Calibration
+) -> tuple[npt.NDArray[np.floating[Any]], SolveReport]:
+    """Return the snapshot itself, as frames that are all the same, in place of a video, and its report.
+
+    It is as bright as a video would be in the mean.
+    """
+    open_to_light = calibration.phi.sum(0)
+    y = np.nan_to_num(calibration.measurement(snapshot.counts), posinf=0.0, neginf=0.0)
+    frame = (y / max(float(open_to_light.mean()), 1e-6)).astype(video.dtype)
+    return np.broadcast_to(frame, video.shape).copy(), dataclasses.replace(report, start_reason=WITHHELD, psnr_db=None)
 
 
 def _reason_for_mismatch(health: CalibrationHealth) -> str:

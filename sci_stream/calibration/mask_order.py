@@ -9,13 +9,15 @@ reverse order they are 2B − 1 steps apart. If the exposure began with another 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.model import Array
 
-UNKNOWN, FORWARD, REVERSED, ROTATED = "unknown", "forward", "reversed", "rotated"
+UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = "unknown", "forward", "reversed", "rotated", "shuffled"
 
 # Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
@@ -38,6 +40,12 @@ def thumbnails(video: Array) -> npt.NDArray[np.float32]:
         return np.asarray(np.mean(video, (1, 2), np.float32, keepdims=True), np.float32)
     cells = np.asarray(video[:, :height, :width], np.float32).reshape(B, H // _CELL_PX, _CELL_PX, W // _CELL_PX, -1)
     return np.asarray(cells.mean((2, 4)), np.float32)
+
+
+def is_cycle(order: Sequence[int]) -> bool:
+    """Return whether an order runs forward or backward from any mask."""
+    steps = {(b - a) % len(order) for a, b in pairwise(order)}
+    return len(steps) == 1 and steps <= {1, len(order) - 1}
 
 
 class MaskOrderDetector:

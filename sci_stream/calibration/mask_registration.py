@@ -56,6 +56,15 @@ _RIDGE = 1e-5
 # Standard deviation of stray light, relative to the light itself. A black level looks nearly the same: without a limit
 # to stray light nothing would be known of it.
 _STRAY = 0.03
+# Share of the blocks that fit masks better than masks of another place: 0.80 to 1 with the right ones, 0.45 to 0.64
+# with masks of another camera (six rigs, seven scenes of the tuning half of `bench reality`, all perturbations).
+_FITTING_BLOCKS = 0.72
+# On fewer blocks nothing is concluded.
+_LEAST_BLOCKS = 16
+# Match of masks that explain little of a fine texture, but more than those of another place.
+_LEAST_MATCH = 0.01
+# Masks that repeat across the sensor, as a grid does, cannot be compared with themselves at another place.
+_REPETITIVE = 0.5
 _TINY = 1e-12
 _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
@@ -72,8 +81,9 @@ class MaskFit:
         Standard deviation of (x, y), the larger one, from the scatter of the fit; systematic errors of up to a few
         hundredths of a pixel come on top.
     match
-        Mask correlation, 0–1: the fraction of the blocks' variance around a plane that the masks explain. Near 1 with
-        the right masks; near 0 with others, or without light.
+        Mask correlation, 0–1: the fraction of the blocks' variance that the masks explain and those of another place do
+        not. Near 1 with the right masks, less where the scene is finely textured; exactly 0 if they explain no more
+        than those of another place: masks of another camera, or no light.
     contrast
         Modulation by the masks relative to the calibrated one: 1 if right, less with stray light or haze.
     """
@@ -127,6 +137,8 @@ class MaskFitter:
         wide = calibration.phi[:, top[:, None, None] + side[None, :, None], left[:, None, None] + side[None, None, :]]
         self._calibrated = torch.from_numpy(np.ascontiguousarray(wide.swapaxes(0, 1))).to(device)
         self._phi, self._black = self._calibrated, 0.0
+        # Each block's masks at another place: a third of the sensor away.
+        self._repetitive = _correlation(self._calibrated, self._elsewhere(self._calibrated)) > _REPETITIVE
         good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._good = good
         self._space, self._time = (part.to(device) for part in _basis(calibration.n_frames))
@@ -167,7 +179,7 @@ class MaskFitter:
         return MaskFit(
             displacement=displacement,
             shift_sd_px=float(variance.clamp_min(0).max().sqrt()),
-            match=self._match(seen, measured, holds),
+            match=self._match(seen, displacement, measured, holds),
             contrast=1.0 / max(1.0 + stray, 0.1),
         )
 
@@ -189,6 +201,23 @@ class MaskFitter:
         ]
         best = min(range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px))))
         return candidates[best]
+
+    def blocks(
+        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, most: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return y, (N, p), and the masks, (N, B, p), of at most so many blocks, and the functions of a plane, (3, p).
+
+        Parameters
+        ----------
+        y, valid
+            As for `fit`.
+        at
+            Displacement of the masks.
+        """
+        measured, holds = self._take(y, valid)
+        some = slice(None, None, -(-len(measured) // most))
+        masks = self._displaced(self._phi, at)[some] * holds[some].unsqueeze(1)
+        return measured[some], masks, self._space
 
     def learn(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: MaskCorrection) -> Evidence:
         """Return what a snapshot says of the errors of each mask and the black level, see `MaskErrorEstimator`.
@@ -295,12 +324,45 @@ class MaskFitter:
         columns.append(model.mean(-1, keepdim=True) * holds)
         return torch.stack(columns, -1)
 
-    def _match(self, seen: _Blocks, measured: torch.Tensor, holds: torch.Tensor) -> float:
-        """Return the fraction of the variance around a plane that the masks explain."""
-        plane = self._space.T.expand(len(measured), -1, -1) * holds.unsqueeze(-1)
-        without = _fit_blocks(plane, measured, holds).variance
+    def _match(self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor) -> float:
+        """Return the fraction of the variance that the masks explain and those of another place do not.
+
+        Blocks count by their light: what is dark shows no masks.
+        """
+        if self._repetitive:
+            plane = self._space.T.expand(len(measured), -1, -1) * holds.unsqueeze(-1)
+            without = _fit_blocks(plane, measured, holds).variance
+        else:
+            without = self._see(self._elsewhere(self._phi), at, measured, holds).variance
         noise = _TINY + 1e-8 * float(measured.square().mean())
-        return float((1.0 - (seen.variance + noise) / (without + noise)).median().clamp(0.0, 1.0))
+        left = (seen.variance + noise) / (without + noise)
+        weight = measured.mean(-1).square()
+        weight = weight.clamp_max(weight.quantile(0.9)) + _TINY
+        blocks = float(weight.sum().square() / weight.square().sum())
+        fits = left < 1
+        fitting = max(float(weight[fits].sum() / weight.sum()), float(fits.float().mean()))
+        if len(left) >= _LEAST_BLOCKS and fitting < _FITTING_BLOCKS - 0.5 / math.sqrt(blocks):
+            return 0.0
+        return float((1.0 - _median(left, weight)).clamp(_LEAST_MATCH, 1.0))
+
+    @staticmethod
+    def _elsewhere(phi: torch.Tensor) -> torch.Tensor:
+        """Return the masks of a third of the sensor further on for each block."""
+        return phi.roll(len(phi) // 3, 0)
+
+
+def _correlation(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the mean correlation of images, (…, h, w) both."""
+    a, b = (images - images.mean((-2, -1), keepdim=True) for images in (a, b))
+    norms = a.square().sum((-2, -1)) * b.square().sum((-2, -1))
+    return float(((a * b).sum((-2, -1)) / (norms.sqrt() + _TINY)).mean())
+
+
+def _median(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the median of values that count by weights, (N,) both."""
+    order = values.argsort()
+    share = weights[order].cumsum(0) / weights.sum()
+    return values[order[int((share < 0.5).sum().clamp_max(len(values) - 1))]]
 
 
 def _evidence(information: F64, scores: F64, common: int, at: MaskCorrection) -> Evidence:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.mask_errors import MaskErrorEstimator
-from sci_stream.calibration.mask_order import MaskOrderDetector, thumbnails
+from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
+from sci_stream.calibration.mask_sequence import ShuffleDetector
 from sci_stream.model import Array, CalibrationHealth, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
@@ -39,6 +40,8 @@ _MOST_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
+# Blocks in which another order of the masks is looked for, and how rarely once the given one is confirmed.
+_ORDER_BLOCKS, _ORDER_EVERY = 128, 8
 # The mask order is recognised after four pairs (research/shift-tracking.md); static ones among the first do not count.
 _FIRST_PAIRS = 9
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale, exceed read noise.
@@ -66,6 +69,8 @@ class CalibrationMonitor:
         self._correct = correct
         self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self._order = MaskOrderDetector(calibration.n_frames)
+        self._shuffle = ShuffleDetector(calibration.n_frames) if calibration.n_frames > 2 else None
+        self._until_shuffle = 0
         self._displacement: Displacement | None = None
         self._best_match = 0.0
         self._seen = 0
@@ -104,19 +109,23 @@ class CalibrationMonitor:
         valid = np.isfinite(y)
         if self._calibration.saturation_dn is not None:
             valid &= snapshot.counts < self._calibration.saturation_dn
+        if snapshot.counts.max() == snapshot.counts.min() > self._calibration.dark.max():
+            valid[:] = False  # the same everywhere behind any masks: saturated
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
         fit = self._fit(y, valid) if self._fitter is not None else None
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MOST_SD_PX
         if fit is not None and trusted:
             self._follow(fit)
+            self._watch_sequence(y, valid)
             if self._correct:
                 self._learn(y, valid, fit.shift_sd_px)
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
         self._until_look = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
-        if trusted and self.errors is not None and self.errors.snapshots < _LEARNED:
+        learning = trusted and self.errors is not None and self.errors.snapshots < _LEARNED
+        order, first_mask = self._order_found()
+        if learning or order == SHUFFLED or (fit is not None and fit.match == 0.0):
             self._until_look = 0
-        order, first_mask = self._order.order
         return CalibrationHealth(
             shift_x_px=shift[0],
             shift_y_px=shift[1],
@@ -171,6 +180,31 @@ class CalibrationMonitor:
         self.correction = MaskCorrection(displacement, *own).rounded()
         if self.correction.own != used.own:
             self._fitter.correct(self.correction)
+
+    def _watch_sequence(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> None:
+        """Look for another order of the masks in a snapshot whose displacement was followed."""
+        assert self._fitter is not None
+        assert self._displacement is not None
+        self._until_shuffle -= 1
+        if self._shuffle is None or self._until_shuffle > 0:
+            return
+        self._shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
+        self._until_shuffle = _ORDER_EVERY if self._shuffle.confirmed else 0
+
+    @property
+    def better_order(self) -> tuple[int, ...] | None:
+        """An order of the masks that explains snapshots better than the given one, see `ShuffleDetector`."""
+        return None if self._shuffle is None else self._shuffle.order
+
+    def _order_found(self) -> tuple[str, int]:
+        """Return the order of the masks and the first one.
+
+        Only the video shows where a cycle begins and which way it runs; of shuffled masks it shows neither.
+        """
+        order, seen = self.better_order, self._order.order
+        if order is None or (seen[0] != UNKNOWN and is_cycle(order)):
+            return seen
+        return SHUFFLED, order[0]
 
     def _watch_order(self, snapshot: Snapshot, video: Array) -> None:
         """Compare each assessed snapshot, and the first few of a run, with its predecessor."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import JsonObject
 
 if TYPE_CHECKING:
@@ -140,7 +141,12 @@ def _health(health: MaskSummary) -> str:
         texts.append(f"{health.corrected} reconstructed with corrected masks")
     if health.last_jitter_px or health.last_gain_error:
         texts.append(f"errors of single masks {health.last_jitter_px:.3f} px and {health.last_gain_error:.1%} at last")
-    return ", ".join([*texts, "order " + ", ".join(health.orders)])
+    texts.append("order " + ", ".join(health.orders))
+    if health.withheld:
+        other_order = SHUFFLED in health.orders
+        why = "fit better in another order" if other_order else "explain nothing"
+        texts.append(f"{health.withheld} snapshots stored in place of a video, since the masks {why}")
+    return ", ".join(texts)
 
 
 def _chunk(name: str, report: ChunkSummary) -> str:

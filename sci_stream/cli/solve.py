@@ -45,6 +45,9 @@ def solve(
     last: Annotated[int | None, typer.Option(min=0, help="Last snapshot.")] = None,
     fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")] = 25.0,
     gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 1.0,
+    check_masks: Annotated[
+        bool, typer.Option(help="Show the snapshot in place of a video if the masks do not fit it.")
+    ] = True,
     force: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     device: Device = "auto",
@@ -71,11 +74,14 @@ def solve(
         last=last,
         fps=fps,
         gamma=gamma,
+        check_masks=check_masks,
         replace=force,
     )
     data = load_measurement(measurement, mask, truth)
     with progress_bar("solve") as report:
         done = solve_file(data, out, options, report)
+    for fault in done.faults:
+        say(f"warning: {fault}")
     if as_json:
         typer.echo(json.dumps(done.to_json(), indent=2))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
+from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.errors import CalibrationError, InputError
 from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId, SolveReport
 from sci_stream.optics.calibration import Calibration
@@ -35,7 +38,13 @@ Progress = Callable[[int, int], None]
 _MOST_NORMALISED = 1.25
 # Residual from which a user is warned: the real capture 4fan14 has 0.06, eight unrelated frames have 0.25.
 _MOST_RESIDUAL = 0.1
+# Snapshots between checks of the masks once they are known to fit; a check costs a twentieth of a solve.
+_CHECK_EVERY = 4
 _LOG = logging.getLogger(__name__)
+
+
+class MaskMismatchWarning(UserWarning):
+    """The masks do not belong to the measurement, or are in another order: no video is made up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,12 +62,15 @@ class Reconstructed:
         Mean PSNR over all frames, dB, peak 1.0; None without truth.
     white
         Value of y that became 1.0 in the video: what a white frame adds through an open mask.
+    faults
+        What is wrong with the masks, a sentence each, if the snapshots show it.
     """
 
     video: Any
     reports: tuple[SolveReport, ...]
     psnr_db: float | None
     white: float
+    faults: tuple[str, ...] = ()
 
     @property
     def report(self) -> SolveReport:
@@ -79,6 +91,7 @@ def reconstruct(
     truth: AnyArray | None = None,
     white: float | None = None,
     bayer: BayerPhase | str | None = None,
+    check_masks: bool = True,
     progress: Progress = lambda _done, _total: None,
 ) -> Reconstructed:
     r"""Recover the B frames behind each coded snapshot, y = Σ_b masks_b ⊙ x_b + noise.
@@ -117,6 +130,9 @@ def reconstruct(
     bayer
         Phase of the colour filters (``"RGGB"``, …) if the sensor has them: y, masks and video are mosaics. Each colour
         is reconstructed separately; `sci_stream.imaging.rendering.render` makes pictures of the video.
+    check_masks
+        Return the snapshot itself as every frame, with a `MaskMismatchWarning`, if the masks explain nothing of it or
+        are in another order. False to reconstruct in any case, as for scenes of white noise.
     progress
         Called after each iteration with the number of iterations done and the total.
 
@@ -148,6 +164,7 @@ def reconstruct(
         noise=noise,
         white=white,
         bayer=bayer,
+        check_masks=check_masks,
     )
     solver.require_fit(snapshots)
     frames = None if truth is None else solver.truth(truth, len(series))
@@ -165,10 +182,19 @@ def reconstruct(
         video, report = solver.solve(seq, counts, None if frames is None else frames[seq], count)
         videos.append(video)
         reports.append(report)
+    if "mask_order" in solver.faults:  # takes several snapshots to see
+        for seq, counts in enumerate(series):
+            videos[seq], reports[seq] = solver.withheld(seq, counts, videos[seq], reports[seq])
+    _warn(solver.faults)
     video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
     scores = [report.psnr_db for report in reports if report.psnr_db is not None]
     mean_psnr = float(np.mean(scores)) if scores else None
-    return Reconstructed(_like(video, y), tuple(reports), mean_psnr, solver.white)
+    return Reconstructed(_like(video, y), tuple(reports), mean_psnr, solver.white, tuple(solver.faults.values()))
+
+
+def _warn(faults: dict[str, str]) -> None:
+    for text in faults.values():
+        warnings.warn(text, MaskMismatchWarning, stacklevel=3)
 
 
 def reconstruct_stream(
@@ -183,6 +209,7 @@ def reconstruct_stream(
     noise: float | None = None,
     white: float | None = None,
     bayer: BayerPhase | str | None = None,
+    check_masks: bool = True,
 ) -> Iterator[Reconstructed]:
     """Yield the reconstruction of each snapshot as it arrives, warm-started from the one before it.
 
@@ -190,7 +217,7 @@ def reconstruct_stream(
     ----------
     snapshots
         Snapshots (H, W) in the order of recording; any iterable, also one without end.
-    masks, iterations, denoiser, weights, sigmas, device, noise, white, bayer
+    masks, iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks
         As for `reconstruct`. Without ``white``, the first snapshot determines the scale of all.
 
     Raises
@@ -213,6 +240,7 @@ def reconstruct_stream(
         noise=noise,
         white=white,
         bayer=bayer,
+        check_masks=check_masks,
     )
     return _stream(solver, snapshots)
 
@@ -225,8 +253,10 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
         solver.require_fit(counts)
         if seq == 0:
             solver.scale(counts[np.newaxis], None)
+        known = set(solver.faults)
         video, report = solver.solve(seq, counts, None, lambda: None)
-        yield Reconstructed(_like(video, snapshot), (report,), None, solver.white)
+        _warn({name: text for name, text in solver.faults.items() if name not in known})
+        yield Reconstructed(_like(video, snapshot), (report,), None, solver.white, tuple(solver.faults.values()))
 
 
 class ArraySolver:
@@ -248,6 +278,7 @@ class ArraySolver:
         noise: float | None = None,
         white: float | None = None,
         bayer: BayerPhase | str | None = None,
+        check_masks: bool = True,
     ) -> None:
         self._given = masks if isinstance(masks, Calibration) else None
         if self._given is not None and (white is not None or bayer is not None):
@@ -268,6 +299,11 @@ class ArraySolver:
         self.settings = _adjusted(settings, iterations, sigmas, exact=noise == 0)
         self._engine: Engine | None = None
         self._warned = False
+        self._checks = check_masks
+        self._monitor: CalibrationMonitor | None = None
+        self._withholds = False
+        self.faults: dict[str, str] = {}
+        """What was found to be wrong with the masks: sentences by name."""
 
     @property
     def calibration(self) -> Calibration:
@@ -325,6 +361,8 @@ class ArraySolver:
                 phi=self._phi, full_scale_dn=self.white, read_noise_dn=self._noise, bayer=self._bayer
             )
         self._engine = Engine(calibration, self._denoiser, self.device, self.settings)
+        if self._checks:
+            self._monitor = CalibrationMonitor(calibration, self.device, every=_CHECK_EVERY, correct=False)
 
     def _found_white(self, y: Array, truth: Array | None) -> float:
         if truth is not None:
@@ -345,8 +383,26 @@ class ArraySolver:
     ) -> tuple[npt.NDArray[np.float32], SolveReport]:
         """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration."""
         assert self._engine is not None
+        snapshot = self.snapshot(seq, y, truth)
+        video, report = self._engine.reconstruct(snapshot, watch=lambda _video: count())
+        health = None if self._monitor is None else self._monitor.look(snapshot, video)
+        if health is not None:
+            found = findings(health, warn_shift_px=np.inf)
+            self.faults |= {name: found[name] for name in ("mask_match", "mask_order") if name in found}
+            self._withholds = is_withheld(health)
+        if self._withholds:
+            return self.withheld(seq, y, video, report)
+        self._warn_if_unexplained(report)
+        return video.astype(np.float32, copy=False), report
+
+    def withheld(self, seq: int, y: Array, video: Array, report: SolveReport) -> tuple[Array, SolveReport]:
+        """Return snapshot ``seq`` itself in place of its video."""
+        return withhold(video.astype(np.float32, copy=False), report, self.snapshot(seq, y), self.calibration)
+
+    def snapshot(self, seq: int, y: Array, truth: Array | None = None) -> Snapshot:
+        """Return arrays as the engine takes them."""
         calibration = self.calibration
-        snapshot = Snapshot(
+        return Snapshot(
             id=SnapshotId("arrays", 0, seq),
             counts=np.asarray(y, np.float32) if y.dtype not in (np.uint8, np.uint16) else y,
             calibration_hash=calibration.hash,
@@ -355,9 +411,6 @@ class ArraySolver:
             bayer=calibration.bayer,
             truth=truth,
         )
-        video, report = self._engine.reconstruct(snapshot, watch=lambda _video: count())
-        self._warn_if_unexplained(report)
-        return video.astype(np.float32, copy=False), report
 
     def _warn_if_unexplained(self, report: SolveReport) -> None:
         if self._warned or self._noise is not None or report.residual < _MOST_RESIDUAL:

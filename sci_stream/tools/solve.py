@@ -36,7 +36,8 @@ class SolveOptions:
     """Options; those of the solver are as for `sci_stream.reconstruct`.
 
     ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``fps`` of a film; ``gamma`` of pictures: 1 shows
-    the values as they are, 2.2 suits linear light; ``replace`` an existing file.
+    the values as they are, 2.2 suits linear light; ``check_masks`` to show the snapshot where they do not fit;
+    ``replace`` an existing file.
     """
 
     iterations: int | None = None
@@ -50,12 +51,13 @@ class SolveOptions:
     last: int | None = None
     fps: float = 25.0
     gamma: float = 1.0
+    check_masks: bool = True
     replace: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class SolvedFile:
-    """Result: ``reports`` of each snapshot, PSNR and the scale as of `sci_stream.Reconstructed`."""
+    """Result: ``reports`` of each snapshot; PSNR, scale and ``faults`` as of `sci_stream.Reconstructed`."""
 
     out: Path | None
     denoiser: str
@@ -63,6 +65,7 @@ class SolvedFile:
     n_frames: int
     white: float
     reports: list[SolveReport] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
     @property
     def psnr_db(self) -> float | None:
@@ -80,6 +83,7 @@ class SolvedFile:
             "denoiser": self.denoiser,
             "device": self.device,
             "psnr_db": _finite(self.psnr_db),
+            "faults": self.faults,
             "solves": [
                 {
                     "iterations": report.iterations,
@@ -146,6 +150,7 @@ def solve_file(
         noise=options.noise,
         white=options.white,
         bayer=options.bayer,
+        check_masks=options.check_masks,
     )
     solver.require_fit(y[0])
     truth = None if measurements.truth is None else solver.truth(measurements.truth, count)
@@ -167,6 +172,7 @@ def solve_file(
             video, report = solver.solve(seq, snapshot, true, count_iteration)
             done.reports.append(report)
             yield video
+        done.faults.extend(solver.faults.values())
 
     job = _SolveJob(videos(), last - options.first + 1, calibration, options, y[options.first], done)
     if write is None:

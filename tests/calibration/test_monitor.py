@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
 from sci_stream.calibration.monitor import CalibrationMonitor, relative_gain
-from sci_stream.model import CalibrationHealth
+from sci_stream.model import CalibrationHealth, Snapshot, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
@@ -207,3 +208,61 @@ def test_small_sensors_get_a_reduced_report() -> None:
     assert health is not None
     assert health.match is None
     assert health.shift_px is None
+
+
+def assessed(calibration: Calibration, snapshot: Snapshot) -> CalibrationHealth:
+    monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
+    health = monitor.look(snapshot, np.zeros((calibration.n_frames, *calibration.shape), np.float32))
+    assert health is not None
+    return health
+
+
+@pytest.mark.parametrize("bayer", ["none", "RGGB"])
+def test_masks_of_another_camera_match_nothing(bayer: str) -> None:
+    rig = small(bayer=bayer)
+    snapshot, phi = rig.snapshot(), rig.calibration.phi
+    right = assessed(rig.calibration, snapshot)
+    assert right.match is not None
+    assert right.match > 0.3
+    assert not is_withheld(right)
+    others = phi[:, ::-1].copy(), phi[:, :, ::-1].copy(), np.random.default_rng(9).random(phi.shape, np.float32)
+    for other in others:
+        health = assessed(replace(rig.calibration, phi=other), snapshot)
+        assert health.match == 0.0
+        assert is_withheld(health)
+
+
+@pytest.mark.parametrize("level", ["black", "saturated"])
+def test_no_light_and_too_much_of_it_match_nothing(level: str) -> None:
+    rig = small()
+    counts = np.full((128, 128), 64 if level == "black" else 4095, np.uint16)
+    health = assessed(rig.calibration, replace(rig.snapshot(), counts=counts))
+    assert health.match == 0.0
+    words = "hardly any light" if level == "black" else "all are saturated"
+    assert words in findings(health, 0.1)["mask_match"]
+
+
+def test_few_bright_places_in_the_dark_match_the_right_masks() -> None:
+    """As in fluorescence: most blocks show noise alone, and masks explain none of it."""
+    rig = small()
+    phi, dark = rig.calibration.phi, rig.calibration.dark
+    scene = np.zeros((8, 128, 128), np.float32)
+    scene[:, 50:85, 50:85] = 0.6
+    noise = 3 * np.random.default_rng(0).standard_normal((128, 128))
+    counts = np.asarray(dark + rig.calibration.full_scale_dn * (phi * scene).sum(0) + noise, np.float32)
+    health = assessed(rig.calibration, replace(rig.snapshot(), counts=counts))
+    assert health.match is not None
+    assert health.match > 0.3
+
+
+def test_withheld_video_is_the_snapshot_in_every_frame() -> None:
+    rig = small()
+    snapshot = rig.snapshot()
+    video = np.zeros((8, 128, 128), np.float16)
+    report = SolveReport(12, Start.COLD, "first", False, 1, 0.0, 0.0, psnr_db=30.0)
+    shown, said = withhold(video, report, snapshot, rig.calibration)
+    y = rig.calibration.measurement(snapshot.counts)
+    assert shown.dtype == np.float16
+    assert shown[0] == pytest.approx(y / rig.calibration.phi.sum(0).mean(), abs=2e-3)
+    assert (shown == shown[0]).all()
+    assert (said.start_reason, said.psnr_db) == ("mismatch", None)

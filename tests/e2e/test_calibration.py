@@ -115,6 +115,26 @@ def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
     assert max(one.most_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
 
 
+def test_run_with_masks_of_another_camera_warns_and_shows_snapshots(tmp_path: Path) -> None:
+    phi = np.random.default_rng(0).random((4, 128, 128), dtype=np.float32)
+    save_calibration(tmp_path / "other.h5", Calibration(phi, full_scale_dn=500.0))
+    options = {"width_px": 128, "height_px": 128, "bayer": "none", "loop_snapshots": 0}
+    changes = {"camera": {"options": options}, "calibration": {"file": "other.h5"}}
+    with RunningRig(tmp_path, changes, "--snapshots", "4") as rig:
+        summary = rig.finish()
+        (recorded,) = rig.segments()
+    assert summary["calibration"]["match"] == 0
+    assert "the masks explain nothing of the snapshots" in rig.output
+    with open_recording(recorded) as live:
+        assert set(live.table["start_reason"].tolist()) == {b"mismatch"}
+        assert all((video == video[0]).all() for video in live.video)
+    again = replay(recorded, ReplayPlan()).path
+    found = compare_recordings(recorded, again)
+    assert max(one.most_difference for one in found.snapshots) == 0, "replay withholds them, too"
+    shown = sci_stream("inspect", recorded, cwd=tmp_path)
+    assert "the masks explain nothing" in shown.output
+
+
 def test_calibration_of_other_camera_is_rejected(tmp_path: Path) -> None:
     phi = np.random.default_rng(0).random((4, 64, 64), dtype=np.float32)
     save_calibration(tmp_path / "other.h5", Calibration(phi, camera_serial="DMD-17"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import sci_stream
 from sci_stream.errors import ConfigError, InputError
 from sci_stream.model import BayerPhase, Start
 from sci_stream.optics.calibration import Calibration
+from tests.calibration.moved_masks import Rig
 
 B, H, W = 4, 32, 40
 
@@ -269,3 +271,48 @@ def test_import_of_the_package_loads_neither_torch_nor_zmq() -> None:
     assert {"reconstruct", "open"} <= set(dir(sci_stream))
     with pytest.raises(AttributeError, match="nothing"):
         _ = sci_stream.nothing
+
+
+@pytest.fixture
+def filmed() -> tuple[np.ndarray, np.ndarray]:
+    """Return five snapshots of the simulated camera, normalised, and its masks."""
+    camera = Rig(width_px=96, height_px=96, mask="random", scene="fast")
+    return np.stack(
+        [camera.calibration.measurement(camera.snapshot().counts) for _ in range(5)]
+    ), camera.calibration.phi
+
+
+def test_other_masks_give_a_warning_and_the_snapshot_in_place_of_a_video(filmed) -> None:
+    y, masks = filmed
+    other = masks[:, ::-1]
+    with pytest.warns(sci_stream.MaskMismatchWarning, match="explain nothing"):
+        result = solve(y[0], other, white=1.0)
+    assert (result.video == result.video[0]).all()
+    assert result.report.start_reason == "mismatch"
+    assert "explain nothing" in result.faults[0]
+    unchecked = solve(y[0], other, white=1.0, check_masks=False)
+    assert not (unchecked.video == unchecked.video[0]).all()
+
+
+def test_shuffled_masks_give_a_warning_after_a_few_snapshots(filmed) -> None:
+    y, masks = filmed
+    shuffled = masks[np.random.default_rng(5).permutation(len(masks))]
+    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
+        result = solve(y, shuffled, white=1.0)
+    assert {report.start_reason for report in result.reports} == {"mismatch"}, "those before it was seen, too"
+    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
+        stream = list(sci_stream.reconstruct_stream(y, shuffled, denoiser="tv", iterations=4, device="cpu", white=1.0))
+    assert stream[-1].report.start_reason == "mismatch"
+
+
+def test_right_masks_give_no_warning(filmed) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = solve(*filmed, white=1.0)
+    assert result.faults == ()
+
+
+def test_saturated_snapshot_gives_a_warning(filmed) -> None:
+    y, masks = filmed
+    with pytest.warns(sci_stream.MaskMismatchWarning, match="all are saturated"):
+        solve(np.full(y.shape[1:], 255, np.uint8), masks)

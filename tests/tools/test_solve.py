@@ -18,6 +18,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.storage.measurement_file import Measurements
 from sci_stream.tools.solve import SolveOptions, solve_file
+from tests.calibration.moved_masks import Rig
 
 N, B, H, W = 2, 4, 24, 32
 OPTIONS = SolveOptions(denoiser="tv", iterations=3, device="cpu")
@@ -154,6 +155,19 @@ def test_command_solves_arrays_with_masks_from_another_file(data, tmp_path: Path
     status, _, said = run(monkeypatch, capsys, tmp_path / "y.npy")
     assert (status, said.count("\n")) == (2, 1)
     assert "holds no masks" in said
+
+
+def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, capsys) -> None:
+    camera = Rig(width_px=96, height_px=96, mask="random")
+    np.save(tmp_path / "y.npy", camera.calibration.measurement(camera.snapshot().counts))
+    np.save(tmp_path / "masks.npy", camera.calibration.phi[:, ::-1])
+    files = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--denoiser", "tv", "--device", "cpu")
+    status, _, said = run(monkeypatch, capsys, *files, "--iterations", 2, "-o", tmp_path / "v.npy")
+    video = np.load(tmp_path / "v.npy")[0]
+    assert (status, "warning: the masks explain nothing" in said) == (0, True)
+    assert (video == video[0]).all()
+    status, out, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--json")
+    assert "explain nothing" in json.loads(out)["faults"][0]
 
 
 def test_command_solves_counts_with_a_calibration(data, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 
-from sci_stream.calibration.diagnosis import findings
+from sci_stream.calibration.diagnosis import findings, is_withheld
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, CalibrationHealth, Snapshot
@@ -69,6 +69,11 @@ class CalibrationWatch:
             self._warn(health)
         return health
 
+    @property
+    def withholds(self) -> bool:
+        """Whether the masks fit the snapshots so little that a video would be made up."""
+        return self._health is not None and is_withheld(self._health)
+
     def status(self) -> dict[str, int | float | str]:
         """Return the number of unmeasured pixels and the last calibration health, for the node's status."""
         if self._monitor is None:
@@ -102,6 +107,8 @@ class CalibrationWatch:
         for name, text in found.items():
             if name not in self._said:
                 log.warning("%s", text)
+                if name == "mask_order" and self._monitor is not None and self._monitor.better_order:
+                    log.warning("a better order of the masks, or its reverse: %s", self._monitor.better_order)
         for name in self._said - found.keys():
             log.info("calibration: resolved: %s", name)
         self._said = set(found)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import torch
 
+from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.errors import CaptureError, DeviceMemoryError, SciStreamError
@@ -385,6 +386,10 @@ class SolverThread:
         except Exception:  # the result is good without it
             log.exception("the calibration cannot be checked with snapshot %d", done.snapshot.id.seq)
             health = None
+        if watch.withholds:
+            video, report = withhold(
+                video, report, done.snapshot, self._engines[done.snapshot.calibration_hash].calibration
+            )
         report = dataclasses.replace(report, health=health, solver=self._solver_id)
         self._watch_status = watch.status()
         times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())

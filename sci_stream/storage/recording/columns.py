@@ -44,7 +44,7 @@ _HEALTH_COLUMNS = (
     _health("mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", units="pixel"),
     _health("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
     _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
-    _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated", "u1", 0),
+    _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated, 4 shuffled", "u1", 0),
     _health("masks_corrected", "1 if reconstructed with masks corrected by what snapshots showed", "u1", 0),
     _health("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
     _health("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
@@ -119,7 +119,7 @@ OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
 OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}
 START_CODES = {"cold": 1, "warm": 2}
 START_NAMES = {code: name for name, code in START_CODES.items()}
-ORDER_CODES = {"unknown": 0, "forward": 1, "reversed": 2, "rotated": 3}
+ORDER_CODES = {"unknown": 0, "forward": 1, "reversed": 2, "rotated": 3, "shuffled": 4}
 ORDER_NAMES = {code: name for name, code in ORDER_CODES.items()}
 
 Cell = bool | int | float | bytes

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -146,6 +147,7 @@ class MaskSummary:
     corrected: int
     last_jitter_px: float
     last_gain_error: float
+    withheld: int
     orders: dict[str, int]
     mask_match: Spread | None
     mask_contrast: Spread | None
@@ -371,6 +373,7 @@ def _health(rows: Any) -> MaskSummary | None:
         corrected=int(rows["masks_corrected"].sum()),
         last_jitter_px=last.jitter_px,
         last_gain_error=last.gain_error,
+        withheld=int((rows["start_reason"] == WITHHELD.encode()).sum()),
         orders=dict(orders.most_common()),
         mask_match=Spread.of(rows["mask_match"]),
         mask_contrast=Spread.of(rows["mask_contrast"]),

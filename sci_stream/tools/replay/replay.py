@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
@@ -385,6 +386,8 @@ class _Run:
         started_ns = unix_ns()
         video, report = engine.reconstruct(snapshot, budget)
         self._controller(solving).record(iterations=report.iterations, solve_ns=report.solve_ns)
+        if self._masks.withholds(seq):
+            video, report = withhold(video, report, snapshot, self._calibration)
         return Reconstruction(
             id=snapshot.id,
             video=video,

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.model import Array, JsonObject
@@ -151,14 +152,22 @@ def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayMasks:
-    """Correction of the masks for each snapshot of a recording, as text (`MaskCorrection.to_text`), by row."""
+    """Correction of the masks for each snapshot of a recording, as text (`MaskCorrection.to_text`), by row.
+
+    ``withheld`` says where the snapshot itself was recorded in place of a video.
+    """
 
     described: Array
+    withheld: npt.NDArray[np.bool_]
     first_seq: int
 
     def of(self, seq: int) -> MaskCorrection:
         """Return the correction of the masks for a snapshot."""
         return MaskCorrection.from_text(self.described[seq - self.first_seq].decode())
+
+    def withholds(self, seq: int) -> bool:
+        """Return whether the video of a snapshot is withheld."""
+        return bool(self.withheld[seq - self.first_seq])
 
 
 def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMasks:
@@ -168,9 +177,10 @@ def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMask
     """
     report = series.rows["masks_at"]
     if calibration.hash != series.info.calibration_hash:
-        return ReplayMasks(np.zeros_like(report), series.first_seq)
-    reconstructed = series.rows["outcome"] == OUTCOME_CODES["reconstructed"]
-    return ReplayMasks(report[_last(reconstructed)], series.first_seq)
+        return ReplayMasks(np.zeros_like(report), np.zeros(len(report), np.bool_), series.first_seq)
+    last = _last(series.rows["outcome"] == OUTCOME_CODES["reconstructed"])
+    withheld = series.rows["start_reason"] == WITHHELD.encode()
+    return ReplayMasks(report[last], withheld[last], series.first_seq)
 
 
 def _solving(

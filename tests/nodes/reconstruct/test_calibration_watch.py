@@ -31,10 +31,11 @@ WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward", brightness=0.
     [
         ({"shift_x_px": 0.3}, "mask_shift", r"0\.30 px \(\+0\.30, -0\.02\).*correct_shift"),
         ({"shift_x_px": 0.3, "corrected": True}, "mask_shift", "shifted in reconstruction"),
-        ({"match": 0.1}, "mask_match", "not of these masks"),
-        ({"match": 0.1, "brightness": 0.001}, "mask_match", "hardly any light"),
+        ({"match": 0.0}, "mask_match", "not of these masks"),
+        ({"match": 0.0, "brightness": 0.001}, "mask_match", "hardly any light"),
         ({"match": 0.0, "brightness": None}, "mask_match", "all are saturated"),
         ({"order": "reversed", "first_mask": 7}, "mask_order", "reversed order, beginning with mask 7"),
+        ({"order": "shuffled", "first_mask": 7}, "mask_order", "fits the masks better in another order"),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
