@@ -63,6 +63,8 @@ _FITTING_BLOCKS = 0.72
 _LEAST_BLOCKS = 16
 # Match of masks that explain little of a fine texture, but more than those of another place.
 _LEAST_MATCH = 0.01
+# Below it, the fit may have gone astray.
+_DOUBTFUL_MATCH = 0.2
 # Masks that repeat across the sensor, as a grid does, cannot be compared with themselves at another place.
 _REPETITIVE = 0.5
 _TINY = 1e-12
@@ -166,20 +168,24 @@ class MaskFitter:
             (H, W) bool, False for invalid pixels: saturated ones.
         """
         measured, holds = self._take(y, valid)
-        displacement = _within_reach(start.recentred())
+        displacement = first = _within_reach(start.recentred())
         for _ in range(_MOST_STEPS):
             seen = self._see(self._phi, displacement, measured, holds)
             step, covariance, stray = self._step(seen, displacement, measured, holds)
             displacement, change = _moved(displacement, step)
             if change < _SETTLED:
                 break
+        match = self._match(seen, displacement, measured, holds)
+        if match < _DOUBTFUL_MATCH:  # fine texture draws a fit to blurred masks, which explain less
+            before = self._match(self._see(self._phi, first, measured, holds), first, measured, holds)
+            match, displacement = (before, first) if before > match else (match, displacement)
         lever = torch.tensor([*_TAPS, *(0,) * len(_TAPS)], dtype=covariance.dtype, device=covariance.device)
         levers = torch.stack([lever, lever.roll(len(_TAPS))])
         variance = torch.einsum("li,ij,lj->l", levers, covariance, levers)
         return MaskFit(
             displacement=displacement,
             shift_sd_px=float(variance.clamp_min(0).max().sqrt()),
-            match=self._match(seen, displacement, measured, holds),
+            match=match,
             contrast=1.0 / max(1.0 + stray, 0.1),
         )
 

@@ -73,7 +73,7 @@ class ShuffleDetector:
         space
             Functions that make a plane, (3, p).
         """
-        blocks = _Blocks(measured.double().cpu(), masks.double().cpu(), space.double().cpu())
+        blocks = _MovingBlocks(measured.double().cpu(), masks.double().cpu(), space.double().cpu())
         covariances = blocks.frame_covariances().numpy()
         gains = np.zeros(len(covariances))
         for fold in range(_FOLDS):
@@ -119,7 +119,7 @@ class ShuffleDetector:
         return bool((order == self._given).all() or (order[::-1] == self._given).all())
 
 
-class _Blocks:
+class _MovingBlocks:
     """Likelihoods of blocks of one snapshot; the variance of each block is taken from itself."""
 
     def __init__(self, measured: torch.Tensor, masks: torch.Tensor, space: torch.Tensor) -> None:
