@@ -19,9 +19,9 @@ from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 # Radius of the windows in which prediction errors are averaged, twice.
 _AROUND_PX = 6
 
-# Range of σ at a pixel in units of σ. Tuned on five scenes behind binary and grey masks (research/real-light.md): a
-# lower bound of 0.5 costs 0.4 dB behind binary masks and 0.2 dB behind grey ones, since still texture is denoised away.
-_LEAST_LEVEL, _MOST_LEVEL = 0.1, 2.0
+# Lowest σ at a pixel in units of σ. Tuned on five scenes behind binary and grey masks (research/real-light.md): 0.5
+# costs 0.4 dB behind binary masks and 0.2 dB behind grey ones, since still texture is denoised away.
+_LEAST_LEVEL = 0.1
 
 # Share of the noise n²/R that counts as error of the frames: the measurement is weighted by its noise, so that less
 # than all of it gets into them. Five tuning scenes with jittered masks, mean: ½ gives 24.3 dB, 1 gives 23.9 dB, and 0
@@ -48,7 +48,7 @@ class InitialErrorMap(NamedTuple):
         ê is the root of `where_wrong`, from which σ is chosen. Where nothing is measured, 1.
         """
         ratio = torch.where(self.around.isfinite(), self.around, self.where_wrong) / self.where_wrong.clamp_min(_TINY)
-        return ratio.sqrt_().clamp_(_LEAST_LEVEL, _MOST_LEVEL)
+        return ratio.sqrt_().clamp_min_(_LEAST_LEVEL)
 
     def with_noise(
         self, noise: torch.Tensor, mismatch: torch.Tensor, r_inv: torch.Tensor
@@ -71,21 +71,22 @@ class InitialErrorMap(NamedTuple):
         return noise, self._replace(around=self.around.add(added, alpha=_ERROR_PER_NOISE))
 
 
-def start_error(mispredicted: torch.Tensor, exposure: torch.Tensor, moves: torch.Tensor) -> InitialErrorMap:
+def start_error(mispredicted: torch.Tensor, contrast: torch.Tensor, moves: torch.Tensor) -> InitialErrorMap:
     """Estimate the error of the frames from their prediction errors.
 
-    A white error of the frames with variance e² mispredicts y_p with the variance e² R_p, R = Σφ².
+    The mean of the frames is measured directly; what is wrong is their differences. Such an error of variance e²
+    mispredicts y_p with the variance e² (Σφ² − (Σφ)²/B): grey masks that hardly differ hardly show it.
 
     Parameters
     ----------
     mispredicted
         Local mean of the squares by which the start mispredicts y, (P, H, W), 0 where nothing is measured.
-    exposure
-        R of the same pixels, 0 likewise.
+    contrast
+        Σφ² − (Σφ)²/B of the same pixels, 0 likewise.
     moves
         (P, H, W), 0–1: where something moves.
     """
-    near = box_mean(exposure, _AROUND_PX)
+    near = box_mean(contrast, _AROUND_PX)
     known = near > _TINY
     around = box_mean(mispredicted, _AROUND_PX) / torch.where(known, near, 1.0)
     where_wrong = ((around * known).square().sum() / known.sum().clamp_min(1)).sqrt()

@@ -150,9 +150,10 @@ class LeaveOneOutError:
         return self._alike.masks[:, 0] * self._measured
 
     @functools.cached_property
-    def _exposure(self) -> torch.Tensor:
-        """Σφ², likewise."""
-        return torch.where(self._r_inv > 0, self._r_inv, 1.0).reciprocal().mul_(self._measured)
+    def _contrast(self) -> torch.Tensor:
+        """Σφ² − (Σφ)²/B, likewise: B times the variance of the masks over the frames."""
+        exposure = torch.where(self._r_inv > 0, self._r_inv, 1.0).reciprocal().mul_(self._measured)
+        return (exposure - self._opened.square() / self._phi.shape[1]).clamp_min_(0.0)
 
     @functools.cached_property
     def _alike_error(self) -> torch.Tensor:
@@ -189,7 +190,7 @@ class LeaveOneOutError:
         if self._noise is not None:
             # Prediction errors due to noise are not texture; of the noise of y only a part is in ȳ.
             texture = (guess.error - self._noise).clamp_min_(0.0)
-            noise = self._noise * self._exposure / self._opened.square().clamp_min(_TINY)
+            noise = self._noise * self._contrast / self._opened.square().clamp_min(_TINY)
         still = _TEXTURE**2 * texture + noise
         return InitialGuess(guess.video, still.lerp(guess.error, moves))
 
@@ -203,7 +204,7 @@ class LeaveOneOutError:
 
         ``moves``, (P, H, W), 0–1: where something moves.
         """
-        return start_error(guess.error * self._measured, self._exposure, moves)
+        return start_error(guess.error * self._measured, self._contrast, moves)
 
     def misfit(self, video: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""

@@ -31,38 +31,38 @@ def error_of(rms: float) -> InitialErrorMap:
     return InitialErrorMap(torch.full((P, H, W), rms**2), torch.tensor(rms**2), torch.ones(P, H, W))
 
 
-def test_level_follows_local_error_within_limits() -> None:
+def test_level_follows_local_error_down_to_a_limit() -> None:
     around = torch.tensor([0.0, 0.01, 0.04, 0.16, 1e3, math.inf]).square().view(1, 1, -1)
     levels = error_of(0.04)._replace(around=around, where_wrong=torch.tensor(0.04**2)).levels()
-    torch.testing.assert_close(levels.flatten(), torch.tensor([0.1, 0.25, 1.0, 2.0, 2.0, 1.0]))
+    torch.testing.assert_close(levels.flatten(), torch.tensor([0.1, 0.25, 1.0, 4.0, 25e3, 1.0]))
     assert bool(error_of(0.0).levels().isfinite().all())
 
 
 def test_unmeasured_pixels_have_infinite_error_and_level_one() -> None:
-    exposure = torch.ones(P, H, 4 * W)
-    exposure[..., W:] = 0.0
-    error = start_error(torch.full_like(exposure, 0.01) * exposure, exposure, torch.ones_like(exposure))
+    contrast = torch.ones(P, H, 4 * W)
+    contrast[..., W:] = 0.0
+    error = start_error(torch.full_like(contrast, 0.01) * contrast, contrast, torch.ones_like(contrast))
     assert bool(error.around[..., -1].isinf().all())
     assert bool((error.levels()[..., -1] == 1.0).all())
 
 
-def test_prediction_errors_are_divided_by_exposure() -> None:
-    exposure = 1.0 + 3.0 * torch.rand(P, H, W, generator=torch.Generator().manual_seed(1))
-    error = start_error(0.02**2 * exposure, exposure, torch.ones_like(exposure))
+def test_prediction_errors_are_divided_by_contrast() -> None:
+    contrast = 1.0 + 3.0 * torch.rand(P, H, W, generator=torch.Generator().manual_seed(1))
+    error = start_error(0.02**2 * contrast, contrast, torch.ones_like(contrast))
     torch.testing.assert_close(error.around.sqrt(), torch.full((P, H, W), 0.02))
     assert float(error.where_wrong) == pytest.approx(0.02**2)
 
 
 def test_small_moving_object_sets_the_overall_error() -> None:
     """A drop that falls in front of a still wall must not count as a scene that is nearly right everywhere."""
-    exposure = torch.ones(1, 96, 96)
+    contrast = torch.ones(1, 96, 96)
     mispredicted = torch.zeros(1, 96, 96)
     mispredicted[:, 32:64, 32:64] = 0.1**2
-    error = start_error(mispredicted, exposure, torch.ones_like(exposure))
+    error = start_error(mispredicted, contrast, torch.ones_like(contrast))
     assert 0.2 * 0.1**2 < float(error.where_wrong) < 0.1**2 / 3
-    unmeasured = exposure.clone()
+    unmeasured = contrast.clone()
     unmeasured[:, :, 80:] = 0.0
-    cut = start_error(mispredicted * unmeasured, unmeasured, torch.ones_like(exposure))
+    cut = start_error(mispredicted * unmeasured, unmeasured, torch.ones_like(contrast))
     assert float(cut.where_wrong) > float(error.where_wrong), "unmeasured pixels do not count as right"
 
 
