@@ -23,7 +23,16 @@ def installed(tmp_path: Path) -> Path:
     (wheel,) = tmp_path.glob("*.whl")
     place = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
-    install = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install", "--quiet", "--no-deps"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(place / "bin" / "python"),
+        "install",
+        "--quiet",
+        "--no-deps",
+    ]
     subprocess.run([*install, str(wheel)], check=True)
     (packages,) = (place / "lib").glob("python*/site-packages")
     # A path file of a path file is not read: this checkout, installed for the tests, is not in the environment.

@@ -70,7 +70,6 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.held: list[torch.Tensor] = []
         self._known: set[int] = set()
-        self._made: list[torch.UntypedStorage] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -83,17 +82,20 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self._is_new(tensor):
                 self.held.append(tensor)
         out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and self._is_new(tensor):
-                # Kept until the end, so that no later tensor is taken for it.
-                self._made.append(tensor.untyped_storage())
+        # Not kept: all that a whole solve makes would not fit into memory. What comes to lie at the address of something
+        # that is gone was made here too: tensors from outside were there before.
+        self._known.update(_address(leaf) for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
         return out
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
-        key = tensor.untyped_storage()._cdata
+        key = _address(tensor)
         new = key not in self._known
         self._known.add(key)
         return new
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def wait_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
+from tests.recon.backend.test_memory import Tracker
 
 CPU = torch.device("cpu")
 SIGMAS = [0.2 * 0.8**k for k in range(7)]
@@ -252,6 +253,16 @@ def test_capture_guard_holds_what_the_work_reads_from_outside() -> None:
         made = outside * scale
         made.add_(outside[2:3]).mul_(torch.arange(8))
     assert {tensor.data_ptr() for tensor in guard.held} == {outside.data_ptr(), scale.data_ptr()}
+
+
+def test_capture_guard_holds_nothing_that_the_work_makes() -> None:
+    """A whole solve passes under it: with all that its layers make, 512×512×22 would take a hundred gigabytes."""
+    outside = torch.rand(1000)
+    with torch.inference_mode(), Tracker() as tracker, CaptureGuard():
+        found = outside
+        for _ in range(20):
+            found = found * 0.5
+    assert tracker.peak <= 3 * 4000
 
 
 def test_recorded_function_reads_its_arguments_where_they_were_copied() -> None:
