@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import h5py
@@ -20,6 +21,7 @@ from sci_stream.storage.matlab5 import read_mat
 from sci_stream.storage.media_guard import count_pages, require_image
 from sci_stream.storage.numpy_file import read_npy
 
+_SILENT = 0  # of the log levels of OpenCV
 _TIFF = (".tif", ".tiff")
 IMAGES = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg")
 
@@ -173,14 +175,20 @@ def _chosen(path: Path, variable: str, array: Array | None) -> Array:
     return array
 
 
+def _set_opencv_log_level(level: int) -> int:
+    """Set the level and return the one before; OpenCV 4.13 moved the function."""
+    place: Any = getattr(cv2.utils, "logging", cv2)
+    return int(place.setLogLevel(level))
+
+
 def _read_pages(path: Path) -> Array:
     require_image(path)
-    before = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our message is enough
+    before = _set_opencv_log_level(_SILENT)  # our message is enough
     try:
         with reading(path, "an image"):
             there, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
     finally:
-        cv2.utils.logging.setLogLevel(before)
+        _set_opencv_log_level(before)
     if not there or not pages:
         raise FileFormatError(f"{path} is not an image that can be decoded", expected="a TIFF, one page for each frame")
     # OpenCV returns the pages before the damage without an error.
