@@ -82,8 +82,8 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self._is_new(tensor):
                 self.held.append(tensor)
         out = func(*args, **(kwargs or {}))
-        # Not kept: all that a whole solve makes would not fit into memory. What comes to lie at the address of something
-        # that is gone was made here too: tensors from outside were there before.
+        # Not kept: all that a whole solve makes would not fit into memory. What later lies at the address of something
+        # that is gone was made here too, since tensors from outside were there before.
         self._known.update(_address(leaf) for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
         return out
 
@@ -95,7 +95,8 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    address: int = tensor.untyped_storage()._cdata
+    return address
 
 
 def wait_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
