@@ -45,7 +45,7 @@ def test_nothing_of_a_piece_outlives_the_script(tmp_path: Path) -> None:
     command = ["sh", str(SCRIPT), "--rehearse", "--out", str(tmp_path), "absent", "unknown"]
     script = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert script.wait(60) == 1
-    for _ in range(100):
+    for _ in range(1200):  # a busy machine takes its time to end them
         if not pids_of_group(script.pid):
             break
         time.sleep(0.05)
@@ -82,9 +82,10 @@ def test_pieces_take_less_than_nine_minutes_each_and_forty_together(tmp_path: Pa
 
 
 def test_video_run_is_planned_at_the_pace_of_its_last_session(parts: ModuleType, tmp_path: Path) -> None:
-    sessions = [{"steps": 9000, "minutes": 8.0}, {"steps": 4000, "minutes": 8.0}]
-    entries = dict.fromkeys(("settings", "data_id", "steps", "elapsed_s", "begun_with", "learner"))
-    save_checkpoint(tmp_path, {**entries, "sessions": sessions})
+    machine = {"device": "NVIDIA H100", "torch": "2.9.0"}
+    sessions = [{**machine, "steps": 9000, "minutes": 8.0}, {**machine, "steps": 4000, "minutes": 8.0}]
+    entries = {"settings": {}, "data_id": "", "n_images": 0, "steps": None, "elapsed_s": 960.0, "begun_with": ""}
+    save_checkpoint(tmp_path, {**entries, "learner": {}, "sessions": sessions})
     parts.write_video_steps(tmp_path, tmp_path / "video_steps")
     assert 13_000 + 7000 <= int((tmp_path / "video_steps").read_text()) < 13_000 + 8000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +15,7 @@ from tests.e2e.kit import PATIENCE_S, ROOT, environment
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """Build the wheel and return the commands of an environment that holds it; its dependencies are those of the tests."""
+    """Build the wheel and return the commands of an environment that holds it; dependencies are those of the tests."""
     pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(ROOT)]
     subprocess.run([*build, "--wheel-dir", str(tmp_path)], check=True)
@@ -60,4 +59,4 @@ def test_wheel_runs_demo_in_folder_with_modules_of_the_same_names(installed: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert "working directory" not in done.stdout + done.stderr
     assert json.loads((lab / "out.json").read_text())["ledger"]["closed"]
-    assert os.listdir(lab / "recordings")
+    assert list((lab / "recordings").iterdir())

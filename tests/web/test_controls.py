@@ -23,7 +23,7 @@ from sci_stream.web.message import split_message
 from sci_stream.web.preview import PreviewOptions, WebPreview
 from tests.series_fixtures import Series
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class SwitchBoard:

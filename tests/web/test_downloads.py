@@ -23,7 +23,7 @@ from sci_stream.web.archive import PictureArchive
 from sci_stream.web.message import JPEG, Picture, merge_patch, split_message
 from sci_stream.web.preview import PreviewOptions, WebPreview
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 INTERVAL_NS = 200_000_000
 
 

@@ -98,11 +98,11 @@ def test_changed_iterations_replace_the_recording_of_the_whole_solve(
 ) -> None:
     """An operator changes them in a running rig; the old recording would go on with the old number."""
     calibration, device = make_calibration(*SHAPE), Device()
-    plain, engine = (make_engine(calibration, on, prior=TvDenoiser()) for on in (None, device))
+    plain, engine = (make_engine(calibration, on, prior=TvDenoiser(3)) for on in (None, device))
     engine.warm_up()
     (snapshot,) = snapshots(calibration, expose, 1)
     held = []
-    for iterations in (20, 6, 9, 6):
+    for iterations in (10, 6, 9, 6):
         for each in (plain, engine):
             each.forget()
             each.change_settings(dataclasses.replace(each.settings, iterations=iterations))
