@@ -41,7 +41,7 @@ def test_script_is_valid_and_explains_itself() -> None:
 
 
 def test_nothing_of_a_piece_outlives_the_script(tmp_path: Path) -> None:
-    """A process that slept on would keep the machine of whoever waits for the end of all processes."""
+    """A process that slept on would keep the machine of a caller that waits for the end of all processes."""
     command = ["sh", str(SCRIPT), "--rehearse", "--out", str(tmp_path), "absent", "unknown"]
     script = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert script.wait(60) == 1
