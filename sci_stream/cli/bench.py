@@ -68,7 +68,9 @@ def bench_stream(
 @bench_app.command("quality")
 def bench_quality(
     data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched recursively.")],
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
+    denoiser: Annotated[
+        list[str] | None, typer.Option(help="tv, ffdnet, …; auto, the default: as in a rig. Repeatable, to compare.")
+    ] = None,
     weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
     solver: Annotated[str | None, typer.Option(help="gap or admm.")] = None,
@@ -89,12 +91,18 @@ def bench_quality(
     ] = None,
 ) -> None:
     """Measure PSNR and SSIM on published sets, next to the paper's figures."""
-    from sci_stream.bench.quality.published_sets import bench
+    from sci_stream.bench.quality.published_sets import bench, bench_priors
 
     if not data.is_dir():
         raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
-    section = reconstruct_section(denoiser, weights, iterations, solver, set_ or [])
-    _show(bench(data, section, device, _progress(), plot, full_scale_dn=full_scale_dn), json_path)
+    names = denoiser or ["auto"]
+    sections = [reconstruct_section(name, weights, iterations, solver, set_ or []) for name in names]
+    if len(sections) == 1:
+        _show(bench(data, sections[0], device, _progress(), plot, full_scale_dn=full_scale_dn), json_path)
+        return
+    if plot is not None or weights is not None:
+        raise ConfigError("--plot and --weights are for one denoiser", expected="one --denoiser", got=", ".join(names))
+    _show(bench_priors(data, sections, device, _progress(), full_scale_dn=full_scale_dn), json_path)
 
 
 @bench_app.command("paper")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,11 +98,33 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PriorQuality:
+    """Means over the sets with one prior; ``gain_db`` is what it gains over the first one."""
+
+    prior: str
+    psnr_db: float
+    ssim: float
+    seconds_per_shot: float
+    gain_db: float
+    sets: tuple[SetQuality, ...]
+
+
+_PRIOR_COLUMNS = (
+    ResultColumn("prior", "prior", left=True),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("gain_db", "gain dB", "+.2f", "dB"),
+    ResultColumn("ssim", "SSIM", ".4f"),
+    ResultColumn("seconds_per_shot", "s/shot", ".2f", "s"),
+)
+
+
 @dataclass(frozen=True)
 class QualityResult(BenchResult):
-    """Figures of each set."""
+    """Figures of each set, with the first prior where there are several; ``priors`` has all of them."""
 
     sets: tuple[SetQuality, ...] = ()
+    priors: tuple[PriorQuality, ...] = ()
 
 
 def bench(
@@ -176,6 +199,37 @@ def bench(
         settings=solver_settings(prior.name, section.weights, settings),
         sets=tuple(sets),
     )
+
+
+def bench_priors(
+    data: Path,
+    sections: Sequence[ReconstructSection],
+    device_name: str,
+    progress: Callable[[str], None],
+    *,
+    full_scale_dn: float | None = None,
+) -> QualityResult:
+    """Reconstruct all sets with one prior after the other, and compare the means over the sets; see `bench`."""
+    results = [bench(data, section, device_name, progress, full_scale_dn=full_scale_dn) for section in sections]
+    first_db = _mean_of(results[0].sets, "psnr_db")
+    priors = tuple(
+        PriorQuality(
+            prior=str(result.settings["denoiser"]),
+            psnr_db=(psnr_db := _mean_of(result.sets, "psnr_db")),
+            ssim=_mean_of(result.sets, "ssim"),
+            seconds_per_shot=_mean_of(result.sets, "seconds_per_shot"),
+            gain_db=psnr_db - first_db,
+            sets=result.sets,
+        )
+        for result in results
+    )
+    title = f"mean over sets: {len(results[0].sets)}, prior by prior"
+    tables = [table for result in results for table in result.tables]
+    return dataclasses.replace(results[0], tables=(*tables, ResultTable(title, _PRIOR_COLUMNS, priors)), priors=priors)
+
+
+def _mean_of(sets: Sequence[SetQuality], figure: str) -> float:
+    return float(np.mean([getattr(one, figure) for one in sets]))
 
 
 def published_shots(path: Path, full_scale_dn: float | None = None) -> Iterator[tuple[CameraFrame, Calibration]]:

@@ -13,7 +13,7 @@ import pytest
 import scipy.io
 from rich.console import Console
 
-from sci_stream.bench.quality.published_sets import bench, paper_row
+from sci_stream.bench.quality.published_sets import bench, bench_priors, paper_row
 from sci_stream.bench.result import print_result, write_json
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
@@ -53,6 +53,20 @@ def test_bench_quality_json_covers_every_shot(published: Path) -> None:
     (written,) = json.loads(out.read_text())["sets"]
     assert written["psnr_db"] == row.psnr_db
     assert [shot["ssim"] for shot in written["per_shot"]] == [shot.ssim for shot in row.per_shot]
+
+
+def test_bench_quality_of_several_priors_compares_them(published: Path) -> None:
+    sections = [ReconstructSection(denoiser=name, iterations=4) for name in ("tv", "identity")]
+    result = bench_priors(published, sections, "cpu", lambda _line: None)
+    assert [row.prior for row in result.priors] == ["tv", "identity"]
+    tv, identity = result.priors
+    assert tv.gain_db == 0
+    assert identity.gain_db == pytest.approx(identity.psnr_db - tv.psnr_db)
+    assert tv.psnr_db == pytest.approx(tv.sets[0].psnr_db)
+    assert [table.title for table in result.tables][-1] == "mean over sets: 1, prior by prior"
+    arguments = ["bench", "quality", "--data", str(published), "--denoiser", "tv", "--denoiser", "identity"]
+    with pytest.raises(ConfigError, match="--plot and --weights are for one denoiser"):
+        app([*arguments, "--plot", str(published / "plot.png")], standalone_mode=False)
 
 
 def test_bench_quality_with_wrong_masks_needs_full_scale(published: Path) -> None:
