@@ -36,9 +36,6 @@ F32 = npt.NDArray[np.float32]
 _PROCESS_BYTES = 350 << 20
 _MIB = 2**20
 
-# Beyond the count of arrays: at 1080×1920×24 the peak is 2.6 % above it, at smaller sizes below it.
-_MARGIN = 1.05
-
 # Between two looks at a process: short beside a solve, whose peak lasts for iterations.
 _WATCH_S = 0.02
 
@@ -82,7 +79,7 @@ def stated_bytes(size: Size, device_type: str) -> int:
     planes = 4 if size.bayer else 1
     height, width = (size.height // 2, size.width // 2) if size.bayer else (size.height, size.width)
     solve = solve_bytes(planes * size.n_frames, height, width, pixels_per_chunk=PIXELS_PER_CHUNK[device_type])
-    return int(_MARGIN * (_PROCESS_BYTES + 9 * size.pixels + solve))
+    return _PROCESS_BYTES + 9 * size.pixels + solve
 
 
 def bench(
