@@ -64,10 +64,10 @@ def read_key_pair(path: Path) -> KeyPair:
     Raises
     ------
     ConfigError
-        If it is missing, damaged, or readable by others.
+        If it is missing, damaged, readable by others, or of another user.
     """
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
         text = read_small(path, "a key", _LONGEST_KEY, error=ConfigError).decode()
         found = dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#"))
     except OSError as error:
@@ -78,11 +78,12 @@ def read_key_pair(path: Path) -> KeyPair:
         ) from None
     except ValueError:
         found = {}
-    if mode & _OTHERS:
+    _require_owner(f"The secret key {path}", status)  # who owns it knows it
+    if status.st_mode & _OTHERS:
         raise ConfigError(
             f"The secret key {path} is readable by others",
             expected="a file that only its owner can read",
-            got=f"mode {mode & 0o777:o}",
+            got=f"mode {status.st_mode & 0o777:o}",
             hint=f"chmod 600 {path}; if others may have read it, create a new one.",
         )
     keys = [found.get(name, "").strip() for name in ("public", "secret")]
@@ -128,15 +129,15 @@ def read_allowed(path: Path) -> dict[bytes, str]:
     return allowed
 
 
+def _require_owner(what: str, found: os.stat_result) -> None:
+    if found.st_uid not in {os.geteuid(), 0}:
+        raise ConfigError(f"{what} belongs to another user", expected="this user or root", got=f"user {found.st_uid}")
+
+
 def _require_own(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"The list of allowed keys {path} is not a regular file")
-    if found.st_uid not in {os.geteuid(), 0}:
-        raise ConfigError(
-            f"The list of allowed keys {path} belongs to another user",
-            expected="this user or root",
-            got=f"user {found.st_uid}",
-        )
+    _require_owner(f"The list of allowed keys {path}", found)
     if found.st_mode & _WRITABLE_BY_OTHERS:
         raise ConfigError(
             f"The list of allowed keys {path} is writable by others",

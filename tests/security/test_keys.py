@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,19 @@ def test_key_readable_by_others_is_refused(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         read_key_pair(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+@pytest.mark.parametrize("read", [read_key_pair, read_allowed], ids=lambda read: read.__name__)
+def test_key_file_of_another_user_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    path = tmp_path / "key"
+    public = make_key_pair(path)
+    if read is read_allowed:
+        path.write_text(f"{public} lab\n")
+    read(path)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(ConfigError, match=r"belongs to another user.*this user or root.*user 12345"):
+        read(path)
 
 
 @pytest.mark.parametrize("content", ["", "public x\nsecret y\n", "nonsense", "\0\1\2"])
