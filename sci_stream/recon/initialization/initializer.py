@@ -17,11 +17,9 @@ from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdic
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
-# First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md.
-_SIGMA_PER_ERROR = 2.0
-
-# The same for a warm start whose error is at most this share of the cold one's; interpolated between that and 1.
-_WARM_SIGMA_PER_ERROR, _FAR_BETTER = 1.1, 0.87
+# First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md. The errors
+# of a warm start are few and large, at mispredicted motion, and need a lower σ: 2.0 costs 0.1 to 0.3 dB on Traffic.
+_SIGMA_PER_ERROR, _WARM_SIGMA_PER_ERROR = 2.0, 1.1
 
 LEAST_FIRST_SIGMA = 4 / 255
 """Lowest first σ, however small the estimated error of the start is: no solve ends lower than that or its settings."""
@@ -72,19 +70,6 @@ class DeviceStart(NamedTuple):
 
 REASONS = (*VERDICTS, "diverged")
 """Reasons for a warm start, or against it, that only the device knows."""
-
-
-def sigma_per_error(ratio: torch.Tensor) -> torch.Tensor:
-    """Return the first σ in units of the start's error; ``ratio`` ρ is a warm start's error relative to the cold one's.
-
-    The errors of a warm start are few and large, at mispredicted motion, and need a lower σ. The closer ρ is to 1, the
-    closer the warm start is to the cold one, and so is its σ.
-
-    >>> sigma_per_error(torch.tensor([1.0, 0.5]))
-    tensor([2.0000, 1.1000])
-    """
-    nearly_cold = ((ratio - _FAR_BETTER) / (1.0 - _FAR_BETTER)).clamp(0.0, 1.0)
-    return _WARM_SIGMA_PER_ERROR + (_SIGMA_PER_ERROR - _WARM_SIGMA_PER_ERROR) * nearly_cold
 
 
 class Initializer:
@@ -275,25 +260,24 @@ def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
     cold = evidence.cold(still, linear=settings.linear_start)
     moves = evidence.moving(cold)
     cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
-    alone = torch.ones_like(cold_error.where_wrong)
     # From ȳ the paper's σ: its error cannot be estimated.
-    as_set = torch.full_like(alone, settings.sigma_first)
-    cold_first = _first_sigma(settings, cold_error, alone) if settings.linear_start else as_set
+    as_set = torch.full_like(cold_error.where_wrong, settings.sigma_first)
+    cold_first = _first_sigma(settings, cold_error, _SIGMA_PER_ERROR) if settings.linear_start else as_set
     if past is None or sound is None:
-        figures = torch.stack((torch.zeros_like(alone), cold_first, cold_first))
+        figures = torch.stack((torch.zeros_like(cold_first), cold_first, cold_first))
         return _Candidates(image, cold.video, cold_error, None, None, figures)
     # The video of a solve that diverged is not used, but it is computed with.
     past = torch.where(sound, past, still)
     prediction = predict(past, cold, Measurement(y, phi, r_inv, noise), evidence)
     error = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
     found = torch.where(sound, verdict(prediction.figures), float(REASONS.index("diverged")))
-    warm_first = _first_sigma(settings, error, prediction.figures[0])
+    warm_first = _first_sigma(settings, error, _WARM_SIGMA_PER_ERROR)
     figures = torch.stack((found, cold_first, warm_first))
     return _Candidates(image, cold.video, cold_error, prediction.start.video, error, figures)
 
 
-def _first_sigma(settings: SolverSettings, error: InitialErrorMap, ratio: torch.Tensor) -> torch.Tensor:
-    """Return the first σ after a start of this error, (); for a warm start with ρ."""
-    first = sigma_per_error(ratio) * error.where_wrong.sqrt()
+def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: float) -> torch.Tensor:
+    """Return the first σ after a start of this error, ()."""
+    first = per_error * error.where_wrong.sqrt()
     # An error that overflowed says no more than that it is large.
     return first.nan_to_num(nan=settings.sigma_first).clamp(LEAST_FIRST_SIGMA).clamp_max(settings.sigma_first)

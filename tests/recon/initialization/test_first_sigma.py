@@ -8,14 +8,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Budget, Engine
-from sci_stream.recon.initialization.initializer import sigma_per_error
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 B, SIZE = 8, 64
@@ -96,12 +93,3 @@ def test_lower_first_sigma_is_kept() -> None:
 def test_first_sigma_from_the_still_image_is_as_set() -> None:
     plain = dataclasses.replace(FRAMES_ONLY, linear_start=False)
     assert solved(smooth(0.5), plain, 3)[1][0] == pytest.approx(SETTINGS.sigma_first)
-
-
-@given(ratio=st.floats(0, 1), better=st.floats(0, 1))
-def test_first_sigma_of_weak_warm_start_approaches_cold_one(ratio: float, better: float) -> None:
-    better = min(ratio, better)
-    least, more, most = sigma_per_error(torch.tensor([better, ratio, 1.0], dtype=torch.float64)).tolist()
-    assert least <= more <= most
-    # Continuous: a warm start about as good as the cold one gets about the same σ, whether it is used or not.
-    assert more - least <= 7 * (ratio - better) + 1e-9
