@@ -15,7 +15,7 @@ RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples tests/bench/pipe
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
-test: test-unit test-rigs  ## Every test but the long ones: about 11 minutes on two cores
+test: test-unit test-rigs  ## Every test but the long ones
 
 test-unit: install  ## Tests of single parts, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
