@@ -59,7 +59,7 @@ def test_png_files_are_named_after_snapshot_and_frame(recorded: Path, series) ->
     names = [f"{seq:08d}_{b:03d}.png" for seq in SEQS for b in range(3)]
     assert sorted(path.name for path in done.path.iterdir()) == names
     for name, picture in zip(names, pictures(series), strict=True):
-        assert np.array_equal(cv2.imread(str(done.path / name), cv2.IMREAD_COLOR_RGB), picture)
+        assert np.array_equal(cv2.imread(str(done.path / name))[..., ::-1], picture)
 
 
 def test_tiff_contains_values_with_ome_metadata(recorded: Path, series) -> None:
