@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "sci_stream")
 PATIENCE_S = 60.0
 """Timeout of every wait, for a busy machine. Only a broken rig reaches it."""
+COMMAND_S = 150.0
+"""Timeout of a command, which may start a whole rig and measure the machine first."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -101,7 +103,7 @@ class Ended:
     output: str
 
 
-def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = PATIENCE_S, **variables: str) -> Ended:
+def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = COMMAND_S, **variables: str) -> Ended:
     """Run a command of the instrument and wait for its end."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],

@@ -16,7 +16,7 @@ from sci_stream_drivers.simulated import SimulatedCamera
 
 from sci_stream.model import CameraFrame
 from sci_stream.storage.recording import Recording
-from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, environment, sci_stream, write_rig
+from tests.e2e.kit import COMMAND_S, RunningRig, assert_accounted_for, environment, sci_stream, write_rig
 
 SNAPSHOTS = 12
 
@@ -145,7 +145,7 @@ def test_modules_in_working_directory_are_not_imported(tmp_path: Path) -> None:
     rig = write_rig(tmp_path)
     command = [Path(sys.executable).with_name("sci-stream"), "run", rig, "--snapshots", "3"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=COMMAND_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "imported from the working directory" not in done.stdout + done.stderr
