@@ -149,14 +149,15 @@ for name in $pieces; do
     began=$(date +%s)
     piece "$name" >"$out/$name.log" 2>&1 &
     process=$!
-    # Ends the piece with all that it started.
-    ( sleep $(($(limit "$name") * slowly)) && { pkill -INT -P $process; sleep 10; pkill -KILL -P $process; } ) >/dev/null 2>&1 &
-    guard=$!
+    # Ends the piece with all that it started. Short sleeps: a long one would outlive the script and hold what its caller
+    # waits for.
+    (
+        left=$(($(limit "$name") * slowly))
+        while [ $left -gt 0 ] && kill -0 $process; do sleep 1; left=$((left - 1)); done
+        kill -0 $process && { pkill -INT -P $process; sleep 10; pkill -KILL -P $process; }
+    ) >/dev/null 2>&1 &
     wait $process
     status=$?
-    # First its sleep, which would outlive it and hold what the caller waits for.
-    pkill -P $guard
-    kill $guard 2>/dev/null
     seconds=$(($(date +%s) - began))
     echo "$name $status $seconds" >>"$out/pieces.txt"
     if [ $status -eq 0 ]; then
