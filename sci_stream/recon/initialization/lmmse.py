@@ -11,7 +11,7 @@ differences of the masks to separate the frames.
 **Leave-one-out errors.** z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error of predicting y_p from the other pixels if the frames are
 a guess (here m) plus such a field. With equal frames, S = Σφ in place of Φ, it is the error of assuming that nothing
 moves. The squared errors, averaged around each pixel, weight one guess against another: a guess of error e has the
-weight 1/(1 + (e/e')⁴) against one of error e'. So x⁰ is blended with ȳ, which is exact where nothing moves while x⁰
+weight 1/(1 + (e/e')⁸) against one of error e'. So x⁰ is blended with ȳ, which is exact where nothing moves while x⁰
 mistakes texture for motion, and a warm start is blended with both. The same errors, without the part due to texture,
 estimate the error of the start, from which the first σ is chosen.
 
@@ -36,7 +36,7 @@ from sci_stream.recon.initialization.optical_flow import box_mean
 # Radius of the windows in which brightness and prediction errors are averaged, twice.
 _MEAN_PX, _CHOICE_PX = 2, 3
 
-# Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 4.
+# Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 8.
 _DECISION = 4.0
 
 # Share by which squared prediction errors must be below those of equal frames to count as motion for certain. Tuned
