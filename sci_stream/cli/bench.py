@@ -188,7 +188,8 @@ def bench_reality(
         size=size,
         scenes_per_rig=0 if full else 1 if quick else 2,
     )
-    spec = SolverSpec(reconstruct_section(denoiser, weights, None, None, set_ or []), device, iterations)
+    section = reconstruct_section(denoiser, weights, None, None, set_ or [], warm_start=True)
+    spec = SolverSpec(section, device, iterations)
     result = compare.bench(plan, spec, _progress(), settings={"set": " ".join(set_ or [])}, jobs=jobs)
     _show(result, json_path, [compare.cell_table(result)] if cells else [])
     if report is not None:
@@ -234,16 +235,24 @@ def bench_page(
 
 
 def reconstruct_section(
-    denoiser: str, weights: Path | None, iterations: int | None, solver: str | None, assignments: list[str]
+    denoiser: str,
+    weights: Path | None,
+    iterations: int | None,
+    solver: str | None,
+    assignments: list[str],
+    *,
+    warm_start: bool = False,
 ) -> ReconstructSection:
-    """Return the ``[reconstruct]`` section of a rig file with these options, validated in the same way."""
+    """Return the ``[reconstruct]`` section of a rig file with these options, validated in the same way.
+
+    Without ``warm_start`` each shot is solved separately, as in the paper, unless an assignment says otherwise.
+    """
     from sci_stream.config import parse_rig
     from sci_stream.config.toml_text import value_text
 
     given = {"denoiser": denoiser, "weights": weights and str(weights), "iterations": iterations, "solver": solver}
     if not any(assignment.partition("=")[0].strip() == "warm_start" for assignment in assignments):
-        # Each shot separately, as in the paper; `bench warm` measures warm starts.
-        given["warm_start"] = False
+        given["warm_start"] = warm_start
     lines = [f"{key} = {value_text(value)}" for key, value in given.items() if value is not None]
     lines += [_toml_line(assignment) for assignment in assignments]
     return parse_rig("[reconstruct]\n" + "\n".join(lines), overrides={}, name="the command line").reconstruct

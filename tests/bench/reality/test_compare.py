@@ -75,6 +75,20 @@ def test_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tuning" not in shown
 
 
+@pytest.mark.parametrize(("given", "warm"), [([], True), (["--set", "warm_start=false"], False)])
+def test_command_solves_series_as_a_rig_does(monkeypatch: pytest.MonkeyPatch, given: list[str], warm: bool) -> None:
+    specs: list[SolverSpec] = []
+
+    def measure_nothing(_plan: ComparisonPlan, spec: SolverSpec, *_: object, **__: object) -> None:
+        specs.append(spec)
+        raise FileFormatError("Nothing to measure", expected="a spec", got="one")
+
+    monkeypatch.setattr(compare, "bench", measure_nothing)
+    with pytest.raises(FileFormatError, match="Nothing to measure"):
+        app(["bench", "reality", *given])
+    assert [spec.section.warm_start for spec in specs] == [warm]
+
+
 def test_rigs_have_number_of_scenes_asked_for() -> None:
     rig = (OpticalSetup("random", 0.5, 4),)
     for wanted, expected in ((2, 2), (0, 2)):  # without data there are two
