@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_errors import F64, Evidence
+from sci_stream.calibration.mask_errors import F64, Brightness, Evidence, trend_of
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
@@ -249,7 +249,11 @@ class MaskFitter:
         residual = seen.residual * self._weight(seen).sqrt().unsqueeze(1)
         scores = torch.einsum("npi,np->ni", columns, residual).double().cpu().numpy()
         information = torch.einsum("npi,npj->ij", columns, columns).double().cpu().numpy()
-        return _evidence(information, scores, common.shape[-1], at)
+        level, slope = seen.scene.view(len(seen.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
+        used = trend_of(np.array([mask.gain for mask in at.masks]))
+        return _evidence(information, scores, common.shape[-1], at)._replace(
+            brightness=Brightness(level, slope + used * level)
+        )
 
     # --- blocks
 

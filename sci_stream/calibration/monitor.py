@@ -14,7 +14,7 @@ from sci_stream.calibration.mask_errors import MaskErrorEstimator
 from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_sequence import ShuffleDetector
-from sci_stream.model import Array, CalibrationHealth, Snapshot
+from sci_stream.model import Array, CalibrationHealth, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MOST_MASKS, NO_CORRECTION, MaskCorrection
@@ -71,6 +71,7 @@ class CalibrationMonitor:
         self._order = MaskOrderDetector(calibration.n_frames)
         self._shuffle = ShuffleDetector(calibration.n_frames) if calibration.n_frames > 2 else None
         self._until_shuffle = 0
+        self._learnt: SnapshotId | None = None
         self._displacement: Displacement | None = None
         self._best_match = 0.0
         self._seen = 0
@@ -119,7 +120,7 @@ class CalibrationMonitor:
             self._follow(fit)
             self._watch_sequence(y, valid)
             if self._correct:
-                self._learn(y, valid, fit.shift_sd_px)
+                self._learn(y, valid, fit.shift_sd_px, snapshot)
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
         self._until_look = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
         learning = trusted and self.errors is not None and self.errors.snapshots < _LEARNED
@@ -161,14 +162,17 @@ class CalibrationMonitor:
                 new = known.blended(new, _NEWEST if moving else max(_NEWEST_AT_REST, 1 / (self._calm + 1)))
         self._displacement = new
 
-    def _learn(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sd_px: float) -> None:
+    def _learn(
+        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sd_px: float, snapshot: Snapshot
+    ) -> None:
         """Update the correction by a snapshot whose displacement, of this standard deviation, was followed."""
         assert self._fitter is not None
         assert self._displacement is not None
         used = self.correction
         if self.errors is not None:
             at = replace(used, displacement=self._displacement)
-            self.errors.add(self._fitter.learn(y, valid, at))
+            self.errors.add(self._fitter.learn(y, valid, at), continues=_continues(snapshot, self._learnt))
+            self._learnt = snapshot.id
         displacement, distance = used.displacement, _distance_px(self._displacement, NO_DISPLACEMENT)
         # On fine texture the masks seem displaced and blurred by up to twice the standard deviation where they are not.
         least = max(CORRECT_FROM_PX, _SURE * sd_px)
@@ -229,6 +233,12 @@ class CalibrationMonitor:
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
+
+
+def _continues(snapshot: Snapshot, before: SnapshotId | None) -> bool:
+    """Return whether a snapshot directly follows another."""
+    id_ = snapshot.id
+    return before == SnapshotId(id_.series, id_.epoch, id_.seq - 1) and snapshot.dropped_before == 0
 
 
 def relative_gain(chunks: Mapping[str, Value], calibration: Calibration) -> float | None:

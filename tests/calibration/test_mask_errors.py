@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.calibration.mask_errors import Evidence, MaskErrorEstimator
+from sci_stream.calibration.mask_errors import Brightness, Evidence, MaskErrorEstimator, trend_of
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
@@ -54,6 +54,27 @@ def test_shift_and_gain_of_each_mask_are_found_in_a_few_snapshots() -> None:
 
     assert error(calibration.phi) > 0.25
     assert error(corrected) < error(calibration.phi) / 2
+
+
+def test_gains_that_rise_linearly_are_found_from_how_snapshots_continue() -> None:
+    """Within a snapshot they are a scene that fades in."""
+    camera = rig()
+    gains = np.linspace(-0.05, 0.05, 8)
+    errors = tuple(MaskError(0.0, 0.0, 0.0, gain) for gain in gains.tolist())
+    found = monitored(camera, wrong(camera.calibration, MaskCorrection(masks=errors)), 5).correction
+    assert trend_of(np.array([mask.gain for mask in found.masks])) == pytest.approx(-0.05, abs=0.005)
+
+
+@pytest.mark.parametrize(("fade", "trend"), [(0.0, 0.04), (-0.03, 0.0)], ids=["still", "fading"])
+def test_scene_that_fades_steadily_is_no_trend_of_gains(fade: float, trend: float) -> None:
+    estimator, light = MaskErrorEstimator(4, 2.0), np.linspace(0.3, 1.0, 50)
+    information = np.diag([1e6] * 12 + [0.0] * 4 + [1e6])  # of gains, each snapshot by itself shows nothing
+    for seq in range(5):
+        # From the middle of a snapshot to that of the next are four frames; from its first to its last one, three.
+        level = light * (1 + 4 * fade * seq)
+        slope = light * 1.5 * fade + trend * level
+        estimator.add(Evidence(information, np.zeros(17), Brightness(level, slope)), continues=seq > 0)
+    assert trend_of(np.array([mask.gain for mask in estimator.masks])) == pytest.approx(trend, abs=0.003)
 
 
 def test_black_level_is_found() -> None:
