@@ -40,8 +40,9 @@ _MOST_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Blocks in which another order of the masks is looked for, and how rarely once the given one is confirmed.
-_ORDER_BLOCKS, _ORDER_EVERY = 128, 8
+# Blocks in which another order of the masks is looked for; in one assessment of so many at first, and once the given
+# order is confirmed.
+_ORDER_BLOCKS, _ORDER_EVERY_AT_FIRST, _ORDER_EVERY = 128, 2, 8
 # The mask order is recognised after four pairs (research/shift-tracking.md); static ones among the first do not count.
 _FIRST_PAIRS = 9
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale, exceed read noise.
@@ -193,7 +194,7 @@ class CalibrationMonitor:
         if self._shuffle is None or self._until_shuffle > 0:
             return
         self._shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
-        self._until_shuffle = _ORDER_EVERY if self._shuffle.confirmed else 0
+        self._until_shuffle = _ORDER_EVERY if self._shuffle.confirmed else _ORDER_EVERY_AT_FIRST
 
     @property
     def better_order(self) -> tuple[int, ...] | None:

@@ -60,7 +60,7 @@ def test_reversed_masks_are_left_to_the_video() -> None:
 
 
 def test_masks_that_begin_elsewhere_are_a_cycle() -> None:
-    found = better_order((np.arange(8) + 3) % 8, mask="random", scene="fast")
+    found = better_order((np.arange(8) + 3) % 8, 9, mask="random", scene="fast")
     assert found is not None
     assert is_cycle(found)
     assert not is_cycle(tuple(shuffled(8)))
