@@ -17,9 +17,10 @@ from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdic
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
-# First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md. The errors
-# of a warm start are few and large, at mispredicted motion, and need a lower σ: 2.0 costs 0.1 to 0.3 dB on Traffic.
-_SIGMA_PER_ERROR, _WARM_SIGMA_PER_ERROR = 2.0, 1.1
+# First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md, whose
+# figures are √2 higher, as the error there is √2 lower. The errors of a warm start are few and large, at mispredicted
+# motion, and need a lower σ: 1.1 costs 0.4 dB on Traffic and 0.2 dB on Crash in 4 iterations.
+_SIGMA_PER_ERROR, _WARM_SIGMA_PER_ERROR = 1.4, 0.8
 
 LEAST_FIRST_SIGMA = 4 / 255
 """Lowest first σ, however small the estimated error of the start is: no solve ends lower than that or its settings."""
