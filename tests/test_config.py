@@ -177,6 +177,15 @@ def test_load_rig_refuses_folders_images_and_large_files(tmp_path: Path) -> None
         load_rig(tmp_path, {})
 
 
+# --- earlier versions
+
+
+@pytest.mark.parametrize("line", ['lambda_rule = "residual"', "restrain = true", "momentum = 0.5"])
+def test_removed_key_is_ignored_with_a_warning(line: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert parse(f"[reconstruct]\n{line}") == parse("")
+    assert "has no effect any more" in caplog.text
+
+
 # --- the expert table
 
 

@@ -23,8 +23,10 @@ from sci_stream.file_guard import read_small
 _MOST_BYTES: Final = 32 << 10
 
 _SECTION: Final = "reconstruct"
-# Rig files of earlier versions must stay readable; these keys lost their effect when noise maps replaced them.
+# Rig files of earlier versions must stay readable. Noise maps replaced these keys; the schedule does better than the
+# λ rule that followed the residual.
 _REMOVED_KEYS: Final = frozenset({"momentum", "restrain"})
+_REMOVED_VALUES: Final = (("lambda_rule", "residual"),)
 
 log = logging.getLogger(__name__)
 
@@ -122,10 +124,10 @@ def _merge_expert(table: dict[str, object], name: str) -> frozenset[str]:
 
 
 def _drop_removed_keys(table: dict[str, object], name: str) -> None:
-    """Remove keys of earlier versions that have no effect any more, with a warning."""
+    """Remove keys and values of earlier versions that have no effect any more, with a warning."""
     section = table.get(_SECTION)
     if isinstance(section, dict):
-        for key in _REMOVED_KEYS & section.keys():
+        for key in [key for key in section if key in _REMOVED_KEYS or (key, section[key]) in _REMOVED_VALUES]:
             log.warning("%s: [%s] %s has no effect any more: remove it", name, _SECTION, key)
             del section[key]
 

@@ -105,3 +105,9 @@ def test_recorded_settings_round_trip() -> None:
     _, settings = make_prior(section, torch.device("cpu"))
     report = json.loads(json.dumps(describe_solver(section, "tv", settings)))
     assert as_settings(report) == settings
+
+
+def test_recorded_rule_of_earlier_versions_is_the_schedule() -> None:
+    _, settings = make_prior(ReconstructSection(), torch.device("cpu"))
+    report = describe_solver(ReconstructSection(), "tv", settings) | {"lambda_rule": "residual"}
+    assert as_settings(report).lambda_rule is LambdaRule.MONOTONE

@@ -26,6 +26,8 @@ from sci_stream.storage.recording.columns import OUTCOME_CODES
 from sci_stream.storage.recording.series import RecordedSeries
 
 _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
+# Recordings of earlier versions must stay replayable; the schedule does better than this λ rule did.
+_REMOVED_RULE = "residual"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,8 @@ def as_settings(report: JsonObject) -> SolverSettings:
     known = {name: value for name, value in report.items() if name in _SETTINGS}
     try:
         shape, rule = known.get("sigma_shape", Shape.GEOMETRIC), known.get("lambda_rule", LambdaRule.MONOTONE)
+        if rule == _REMOVED_RULE:
+            rule = LambdaRule.MONOTONE
         known |= {"sigma_shape": Shape(shape), "lambda_rule": LambdaRule(rule)}
         return SolverSettings(**known)
     except (TypeError, ValueError) as error:
