@@ -7,7 +7,7 @@ second.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -128,6 +128,20 @@ class DenoiserSpec:
         return self.iterations.get(device.type, self.iterations["cpu"])
 
 
+# Of FFDNet; those of other networks of its kind differ in the work that a device has time for.
+_FFDNET = DenoiserSpec(
+    make=_network("ffdnet"),
+    takes_weights=True,
+    sigma_first=30 / 255,
+    sigma_still=50 / 255,
+    sigma_last=10 / 255,
+    iterations={"cpu": 20, "cuda": 40},
+    min_iterations=4,
+    relaxation=1.5,
+    along_time=True,
+    linear_start=True,
+)
+
 DENOISERS: dict[str, DenoiserSpec] = {
     "tv": DenoiserSpec(
         make=_make_tv,
@@ -140,56 +154,11 @@ DENOISERS: dict[str, DenoiserSpec] = {
         along_time=True,
         linear_start=True,
     ),
-    "ffdnet": DenoiserSpec(
-        make=_network("ffdnet"),
-        takes_weights=True,
-        sigma_first=30 / 255,
-        sigma_still=50 / 255,
-        sigma_last=10 / 255,
-        iterations={"cpu": 20, "cuda": 40},
-        min_iterations=4,
-        relaxation=1.5,
-        along_time=True,
-        linear_start=True,
-    ),
-    "ffdnet-lite": DenoiserSpec(
-        make=_network("ffdnet-lite"),
-        takes_weights=True,
-        sigma_first=30 / 255,
-        sigma_still=50 / 255,
-        sigma_last=10 / 255,
-        iterations={"cpu": 20},
-        min_iterations=4,
-        relaxation=1.5,
-        along_time=True,
-        linear_start=True,
-    ),
-    "video-lite": DenoiserSpec(
-        make=_network("video-lite"),
-        takes_weights=True,
-        sigma_first=30 / 255,
-        sigma_still=50 / 255,
-        sigma_last=10 / 255,
-        iterations={"cpu": 12},
-        min_iterations=4,
-        relaxation=1.5,
-        along_time=True,
-        linear_start=True,
-    ),
-    # Those of `ffdnet`: no weights to tune with yet.
-    "video": DenoiserSpec(
-        make=_network("video"),
-        takes_weights=True,
-        sigma_first=30 / 255,
-        sigma_still=50 / 255,
-        sigma_last=10 / 255,
-        iterations={"cpu": 20, "cuda": 40},
-        min_iterations=4,
-        relaxation=1.5,
-        along_time=True,
-        linear_start=True,
-        offline=True,
-    ),
+    "ffdnet": _FFDNET,
+    "ffdnet-lite": replace(_FFDNET, make=_network("ffdnet-lite"), iterations={"cpu": 20}),
+    "video-lite": replace(_FFDNET, make=_network("video-lite"), iterations={"cpu": 12}),
+    # No weights to tune with yet.
+    "video": replace(_FFDNET, make=_network("video"), offline=True),
     "wnnm": DenoiserSpec(
         make=_make_wnnm,
         takes_weights=False,
