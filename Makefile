@@ -17,11 +17,12 @@ demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C 
 
 test: test-unit test-rigs  ## Every test but the long ones
 
+# One thread for each process: threads of several processes that wait for each other make solves many times slower.
 test-unit: install  ## Tests of single parts, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
 
 test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, three at a time
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(RIG_TESTS) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile $(RIG_TESTS) $(ARGS)
 
 test-long: install  ## The long tests: about an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)
