@@ -138,6 +138,7 @@ def compare_perturbations() -> None:
 
 def solve_capture(folder: Path) -> None:
     """Solve the real capture, print its unsupported texture and write pictures of five frames."""
+    folder.mkdir(parents=True, exist_ok=True)
     capture = read_published(next(DATA.glob("real/4fan14*")))
     phi = (capture.mask / capture.mask.max()).astype(np.float32)
     still = capture.meas[0] / phi.sum(0).clip(0.5)
