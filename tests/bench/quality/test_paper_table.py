@@ -82,6 +82,14 @@ def test_bench_measures_each_method_on_each_shot(
     assert (tmp_path / "paper.png").stat().st_size > 1000
 
 
+def test_bench_times_one_thread_by_its_processor_time(footage: Footage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    readings = iter(range(1000))
+    monkeypatch.setattr("time.process_time", lambda: next(readings))
+    (row,) = bench([footage], chosen_methods(("GAP-TV",)), "cpu", lambda _line: None, shots=1).rows
+    assert row.seconds_at == tuple(range(1, 25))
+
+
 def test_bench_of_shots_is_bounded_and_nothing_is_an_error(footage: Footage) -> None:
     (row,) = bench([footage], chosen_methods(("GAP-TV",)), "cpu", lambda _line: None, shots=1).rows
     assert row.shots == 1
