@@ -325,13 +325,17 @@ def plot(result: PaperResult, path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra; without pyplot, which needs a display
 
     names = list(dict.fromkeys(row.set_name for row in result.rows))
-    figure = Figure(figsize=(9, 5 * len(names)), layout="constrained")
+    methods = [method.name for method in METHODS]
+    figure = Figure(figsize=(9, 4.5 * len(names)), layout="constrained")
     for axis, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
         for row in result.rows:
             if row.set_name == name:
-                (line,) = axis.plot(row.seconds_at, row.psnr_at, label=row.method)
-                axis.plot(row.seconds_at[-1:], row.psnr_at[-1:], "o", color=line.get_color())
+                # More methods than the default cycle has colours.
+                number = methods.index(row.method)
+                look = {"color": f"C{number % 10}", "linestyle": "--" if number >= 10 else "-"}
+                axis.plot(row.seconds_at, row.psnr_at, label=row.method, **look)
+                axis.plot(row.seconds_at[-1:], row.psnr_at[-1:], "o", **look)
         axis.set(title=f"{name}, first shot", xlabel="seconds", ylabel="PSNR / dB", xscale="log")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize="small")
+        axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     save_figure(figure, path)

@@ -76,9 +76,8 @@ def stated_bytes(size: Size, device_type: str) -> int:
 
     The host holds the masks as they are in the file, a byte each, and as fractions, and the video.
     """
-    planes = 4 if size.bayer else 1
-    height, width = (size.height // 2, size.width // 2) if size.bayer else (size.height, size.width)
-    solve = solve_bytes(planes * size.n_frames, height, width, pixels_per_chunk=PIXELS_PER_CHUNK[device_type])
+    planes, chunk = 4 if size.bayer else 1, PIXELS_PER_CHUNK[device_type]
+    solve = solve_bytes(size.n_frames, size.height, size.width, planes=planes, pixels_per_chunk=chunk)
     return _PROCESS_BYTES + 9 * size.pixels + solve
 
 

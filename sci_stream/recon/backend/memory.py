@@ -41,7 +41,9 @@ def within_memory(calibration: Calibration, device: torch.device) -> Iterator[No
         if not ran_out_of_memory(error):
             raise
         n_frames, (height, width) = calibration.n_frames, calibration.shape
-        needed = solve_bytes(n_frames, height, width, pixels_per_chunk=PIXELS_PER_CHUNK[device.type])
+        planes = 1 if calibration.bayer is None else 4
+        chunk = PIXELS_PER_CHUNK[device.type]
+        needed = solve_bytes(n_frames, height, width, planes=planes, pixels_per_chunk=chunk)
         raise DeviceMemoryError(
             f"{describe_device(device)} ran out of memory",
             expected=f"about {needed / 2**30:.1f} GiB free",
@@ -87,8 +89,8 @@ def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[
     return [each + 1] * larger + [each] * (chunks - larger)
 
 
-def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int) -> int:
-    """Return the peak memory of a solve, bytes.
+def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixels_per_chunk: int) -> int:
+    """Return the peak memory of a solve, bytes: of a sensor of this size, of which a mosaic has four planes.
 
     At the peak there are, as float32 videos: the masks and their temporal frequencies, the last estimate, and of the
     new iteration the projected frames, the denoised ones and an intermediate; maps of a single frame, most
@@ -100,6 +102,6 @@ def solve_bytes(n_frames: int, height: int, width: int, *, pixels_per_chunk: int
     """
     frame = height * width
     videos = 25 * n_frames * frame  # six in float32 and one byte a pixel for the check that all is finite
-    maps = 4 * 38 * frame
-    network = 168 * max(frame, min(pixels_per_chunk, n_frames * frame))
+    maps = 4 * 40 * frame
+    network = 168 * max(frame // planes, min(pixels_per_chunk, n_frames * frame))
     return videos + maps + network

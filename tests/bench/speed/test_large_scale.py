@@ -40,3 +40,10 @@ def test_large_bench_with_a_short_film_names_it(tmp_path: Path) -> None:
 def test_stated_memory_grows_with_the_video() -> None:
     small, large = (stated_bytes(Size(h, 3840, 48, bayer=True), "cpu") for h in (1080, 2160))
     assert 1.8 < large / small < 2.2
+
+
+@pytest.mark.parametrize(("height", "width", "measured_mib"), [(1080, 1920, 2050), (2160, 3840, 7578)])
+def test_stated_memory_covers_what_was_measured(height: int, width: int, measured_mib: float) -> None:
+    """Of mosaics of 24 frames, solved on a CPU with total variation."""
+    stated_mib = stated_bytes(Size(height, width, 24, bayer=True), "cpu") / 2**20
+    assert measured_mib < stated_mib < 1.2 * measured_mib

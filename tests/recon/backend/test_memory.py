@@ -89,7 +89,7 @@ def test_solve_takes_the_planned_memory(
     with Tracker() as tracker:
         engine = Engine(calibration, denoise, torch.device("cpu"), settings, video_dtype=torch.float16)
         engine.reconstruct(snapshot)
-    planned = solve_bytes(12, 64, 48, pixels_per_chunk=chunk)
+    planned = solve_bytes(12, 64, 48, planes=1 if bayer is None else 4, pixels_per_chunk=chunk)
     # The adaptive rule compares each iterate with the one before it.
     assert 0.4 * planned < tracker.peak <= planned + (4 * phi.size if rule is LambdaRule.ADAPTIVE else 0)
 
