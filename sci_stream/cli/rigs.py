@@ -32,7 +32,7 @@ def demo(
     from sci_stream.nodes.launcher.demo import demo_rig
 
     rig_path, why = demo_rig(
-        scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser
+        scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser, report=say
     )
     say(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream top demo, sci-stream control demo")
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary, window=window)

@@ -7,6 +7,7 @@ import random
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -78,29 +79,34 @@ class _DemoPlan(NamedTuple):
     why: str
 
 
-def _plan(device: torch.device, weights: Path | None, sizes_px: tuple[int, ...]) -> _DemoPlan:
+def _plan(
+    device: torch.device, weights: Path | None, sizes_px: tuple[int, ...], report: Callable[[str], None]
+) -> _DemoPlan:
     """Choose prior and size: a network unless even a few iterations take too long, otherwise total variation."""
     if weights is not None:
         iterations = default_settings(device, "ffdnet").iterations
-        return _largest_in_time(device, "ffdnet", weights, iterations, sizes_px)
+        return _largest_in_time(device, "ffdnet", weights, iterations, sizes_px, report=report)
     prior = chosen_denoiser("auto", device, weights=False)
     for iterations in _NETWORK_ITERATIONS:
-        learnt = _largest_in_time(device, prior, None, iterations, sizes_px)
+        learnt = _largest_in_time(device, prior, None, iterations, sizes_px, report=report)
         if learnt.solve_s <= _PATIENT_S:
             return learnt
-    plain = _largest_in_time(device, "tv", None, default_settings(device, "tv").iterations, sizes_px)
+    plain = _largest_in_time(device, "tv", None, default_settings(device, "tv").iterations, sizes_px, report=report)
     too_slow = f"{_IN_WORDS[prior]} would take {learnt.solve_s:.1f} s for {learnt.iterations} iterations"
     return plain._replace(why=f"{plain.why}; {too_slow}")
 
 
 @cache
-def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | None, size: int) -> float:
-    """Time one denoising pass over the frames of a snapshot, which dominates an iteration."""
+def _seconds_per_iteration(
+    device: torch.device, prior: str, weights: Path | None, size: int, report: Callable[[str], None]
+) -> float:
+    """Time one denoising pass over the frames of a snapshot, which dominates an iteration; report each pass."""
     denoise = make_denoiser(prior, device, weights, Precision.AUTO)  # as in a reconstruct node
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
     best_s = float("inf")
-    for _ in range(3):
+    for number in range(1, 4):
+        report(f"measuring {_IN_WORDS[prior]} at {size}×{size}: pass {number} of 3")
         start_s = time.perf_counter()
         denoise(frames, 0.05)
         if device.type == "cuda":
@@ -111,12 +117,18 @@ def _seconds_per_iteration(device: torch.device, prior: str, weights: Path | Non
 
 
 def _largest_in_time(
-    device: torch.device, prior: str, weights: Path | None, iterations: int, sizes_px: tuple[int, ...]
+    device: torch.device,
+    prior: str,
+    weights: Path | None,
+    iterations: int,
+    sizes_px: tuple[int, ...],
+    *,
+    report: Callable[[str], None],
 ) -> _DemoPlan:
     """Return the largest of the descending sizes within the target time, at least the last, with its time."""
     larger = ""
     for size_px in reversed(sizes_px):
-        candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px)
+        candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px, report)
         if size_px != sizes_px[-1] and candidate_s > _SOLVE_S:
             larger = f"; {size_px}×{size_px} would take {candidate_s:.1f} s"
             break
@@ -132,7 +144,14 @@ def _toml_string(value: str) -> str:
 
 
 def demo_rig(
-    *, scene: str, weights: Path | None, size: int, device: str, record: bool, open_browser: bool
+    *,
+    scene: str,
+    weights: Path | None,
+    size: int,
+    device: str,
+    record: bool,
+    open_browser: bool,
+    report: Callable[[str], None],
 ) -> tuple[Path, str]:
     """Write a rig file that suits this machine; return its path and a sentence about the choice.
 
@@ -146,9 +165,11 @@ def demo_rig(
         Height and width in pixels; 0 for the largest that this device reconstructs in the target time.
     device, record, open_browser
         As in the rig.
+    report
+        Receives a line before each measurement, which takes seconds on a busy machine.
     """
     chosen = pick_device(device)
-    prior, iterations, size_px, solve_s, reason = _plan(chosen, weights, (size,) if size else _SIZES_PX)
+    prior, iterations, size_px, solve_s, reason = _plan(chosen, weights, (size,) if size else _SIZES_PX, report)
     rate_hz = max(_RATE_LEAST_HZ, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
