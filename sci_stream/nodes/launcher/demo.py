@@ -100,13 +100,13 @@ def _plan(
 def _seconds_per_iteration(
     device: torch.device, prior: str, weights: Path | None, size: int, report: Callable[[str], None]
 ) -> float:
-    """Time one denoising pass over the frames of a snapshot, which dominates an iteration; report each pass."""
+    """Time one denoising pass over the frames of a snapshot, which dominates an iteration."""
     denoise = make_denoiser(prior, device, weights, Precision.AUTO)  # as in a reconstruct node
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
     best_s = float("inf")
-    for number in range(1, 4):
-        report(f"measuring {_IN_WORDS[prior]} at {size}×{size}: pass {number} of 3")
+    report(f"measuring {_IN_WORDS[prior]} at {size}×{size}")
+    for _ in range(3):
         start_s = time.perf_counter()
         denoise(frames, 0.05)
         if device.type == "cuda":
