@@ -58,7 +58,10 @@ def test_second_signal_stops_immediately(tmp_path: Path, number: signal.Signals)
         assert "Traceback" not in rig.output
 
 
-def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path) -> None:
+def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     with RunningRig(tmp_path, ENDLESS) as rig:
         rig.wait_for_count("reconstructed", 3)
         rig.process.kill()
@@ -69,3 +72,5 @@ def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path) -> None:
             assert recording.clean
             assert recording.ledger is not None
             assert recording.ledger["closed"]
+    # What it left is in a run folder, which the next run deletes.
+    assert not list(temporary.glob("sci-stream-*"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import tempfile
 import threading
 import webbrowser
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.connection_security import reach_taps
 from sci_stream.nodes.runtime.logs import LossyOutput, as_line, set_up_logging
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
+from sci_stream.nodes.runtime.runtime_folder import RunFolder
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Heartbeat
 
@@ -40,8 +40,9 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     make_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
     # Like the nodes it must not wait for a reader: it restarts them.
     console = Console(file=cast(TextIO, LossyOutput(sys.stderr)), stderr=True)
-    with stop_on_signals() as stop, tempfile.TemporaryDirectory(prefix="sci-stream-") as scratch:
-        account = _writable(summary) if summary is not None else Path(scratch) / "summary.json"
+    # A run folder: a later run deletes what is left of one that was killed.
+    with stop_on_signals() as stop, RunFolder.in_memory() as scratch:
+        account = _writable(summary) if summary is not None else scratch.path / "summary.json"
         supervisor = Supervisor(
             rig,
             path,

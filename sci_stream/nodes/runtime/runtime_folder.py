@@ -115,6 +115,12 @@ class RunFolder:
         """Create a folder on the memory file system: what it holds is not written to a disk."""
         return cls(private_folder(memory_folder()))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.delete()
+
     def restore(self) -> None:
         """Create the folder again if something has deleted it, such as a cleaner of temporary files."""
         with contextlib.suppress(OSError):
