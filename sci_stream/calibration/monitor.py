@@ -72,7 +72,7 @@ class CalibrationMonitor:
         self._order = MaskOrderDetector(calibration.n_frames)
         self._shuffle = ShuffleDetector(calibration.n_frames) if calibration.n_frames > 2 else None
         self._until_shuffle = 0
-        self._learnt: SnapshotId | None = None
+        self._fitted: SnapshotId | None = None
         self._displacement: Displacement | None = None
         self._best_match = 0.0
         self._seen = 0
@@ -172,8 +172,8 @@ class CalibrationMonitor:
         used = self.correction
         if self.errors is not None:
             at = replace(used, displacement=self._displacement)
-            self.errors.add(self._fitter.learn(y, valid, at), continues=_continues(snapshot, self._learnt))
-            self._learnt = snapshot.id
+            self.errors.add(self._fitter.learn(y, valid, at), continues=_continues(snapshot, self._fitted))
+            self._fitted = snapshot.id
         displacement, distance = used.displacement, _distance_px(self._displacement, NO_DISPLACEMENT)
         # On fine texture the masks seem displaced and blurred by up to twice the standard deviation where they are not.
         least = max(CORRECT_FROM_PX, _SURE * sd_px)

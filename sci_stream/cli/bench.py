@@ -485,7 +485,7 @@ def bench_faults(
         policy=policy.value,
         freeze=freeze,
         folder=folder,
-        say=_progress(),
+        report=_progress(),
     )
     _show(result, json_path)
     if result.wrong:
@@ -512,7 +512,9 @@ def bench_soak(
     _check(folder)
     if plot_path is not None:
         require_matplotlib(plot_path)  # fail before the run, not after it
-    result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, say=_progress())
+    result = bench(
+        snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, report=_progress()
+    )
     _show(result, json_path)
     if plot_path is not None:
         plot(result, plot_path)
@@ -532,7 +534,7 @@ def bench_scale(
     from sci_stream.bench.pipeline.scale import bench
 
     _check(folder)
-    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, say=_progress())
+    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, report=_progress())
     _show(result, json_path)
     if not result.adds_up:
         raise LedgerError("Snapshots do not add up", got=result.notes[-1])

@@ -56,7 +56,7 @@ def table_console() -> Console:
     return console if console.is_terminal else new_console(width=120)
 
 
-def say(line: str) -> None:
+def echo(line: str) -> None:
     """Print a line for a person, on standard error."""
     new_console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -45,7 +45,7 @@ def control(
         case ["list"]:
             _print_nodes(running.nodes(), table_console())
         case ["set", target, text]:
-            node, name, value = wanted(running.nodes(), target, text)
+            node, name, value = parse_target(running.nodes(), target, text)
             for changed, values in running.set(node, **{name: value}).items():
                 for key, now in values.items():
                     new_console().print(f"{escape(changed)}.{escape(key)} = {_shown(now)}", highlight=False)
@@ -81,7 +81,7 @@ def page_address(rig: Rig) -> str:
     return f"http://[{host}]:{section.port}/" if ":" in host else f"http://{host}:{section.port}/"
 
 
-def wanted(nodes: Mapping[str, Controllable], target: str, text: str) -> tuple[str, str, Value]:
+def parse_target(nodes: Mapping[str, Controllable], target: str, text: str) -> tuple[str, str, Value]:
     """Return node, name and value to set, with the value in the declared type.
 
     Raises

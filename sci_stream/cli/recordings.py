@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, app, new_console, progress_bar, say, state, table_console
+from sci_stream.cli.common import Device, app, echo, new_console, progress_bar, state, table_console
 from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
 
@@ -94,9 +94,9 @@ def replay(
                 failed.append(result)
             elif not as_json:
                 further = "; continue with --resume" if result.state is JobState.STOPPED else ""
-                say(f"{result.state}: {result.snapshots} snapshots in {result.out}, {result.seconds:.1f} s{further}")
+                echo(f"{result.state}: {result.snapshots} snapshots in {result.out}, {result.seconds:.1f} s{further}")
             if result.state is JobState.FAILED and len(jobs) > 1:
-                say(f"failed: {result.source}: {result.error}")
+                echo(f"failed: {result.source}: {result.error}")
     if failed:
         raise failed[0].cause if len(jobs) == 1 and failed[0].cause else _some_failed(len(failed), len(jobs))
 
@@ -148,7 +148,7 @@ def batch(
     options = ClusterOptions(scheduler, slurm, workers, threads, dashboard)
     with progress_bar("batch") as bar, connect(options) as client:
         if dashboard or scheduler or slurm:
-            say(f"progress of every worker: {client.dashboard_link}")
+            echo(f"progress of every worker: {client.dashboard_link}")
         arrived: list[JobResult] = []
 
         def report(result: JobResult) -> None:
@@ -157,11 +157,11 @@ def batch(
             if as_json:
                 typer.echo(json.dumps(result.to_json()))
             if result.state is JobState.FAILED:
-                say(f"failed: {result.source}: {result.error}")
+                echo(f"failed: {result.source}: {result.error}")
 
         results = run_batch(jobs, client, report)
     counts = {name: sum(result.state is name for result in results) for name in JobState}
-    say(", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    echo(", ".join(f"{count} {name}" for name, count in counts.items() if count))
     if counts[JobState.FAILED]:
         raise _some_failed(counts[JobState.FAILED], len(results))
 
@@ -215,7 +215,7 @@ def export(
     with progress_bar("export") as report:
         done = export_recording(file, out, options, report)
     left_out = f"; {done.left_out} in between are missing from the recording" if done.left_out else ""
-    say(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
+    echo(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
 
 
 @app.command()
@@ -232,11 +232,11 @@ def repair(file: RecordingPath) -> None:
             done = repair_recording(segment, report)
         if done is not None:
             repaired += 1
-            say(f"{done.path} is clean: {_account(done.ledger)}; original: {done.kept}")
+            echo(f"{done.path} is clean: {_account(done.ledger)}; original: {done.original}")
     if not repaired:
-        say(f"nothing to repair: {file} was closed properly")
+        echo(f"nothing to repair: {file} was closed properly")
     if len(segments) > 1:
-        say(f"{write_virtual_recording(file)} holds all {len(segments)} segments")
+        echo(f"{write_virtual_recording(file)} holds all {len(segments)} segments")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, new_console, say, state
+from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, echo, new_console, state
 from sci_stream.errors import ConfigError
 
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
@@ -32,9 +32,9 @@ def demo(
     from sci_stream.nodes.launcher.demo import demo_rig
 
     rig_path, why = demo_rig(
-        scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser, report=say
+        scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser, report=echo
     )
-    say(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream top demo, sci-stream control demo")
+    echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream top demo, sci-stream control demo")
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary, window=window)
 
 
@@ -54,7 +54,7 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
     from sci_stream.nodes.launcher.run import run_rig
     from sci_stream.tools.window import window_process
 
-    with window_process(path, wanted=window):
+    with window_process(path, enabled=window):
         status = run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"])
     raise typer.Exit(status)
 
@@ -114,7 +114,7 @@ def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
 
     set_up_logging("sink", verbose=state["verbose"])
     loaded = load_rig(rig)
-    with stop_on_signals() as stop, window_process(rig, wanted=window):
+    with stop_on_signals() as stop, window_process(rig, enabled=window):
         SinkNode(loaded, stop, summary=summary).run()
 
 

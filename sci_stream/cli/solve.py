@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sci_stream.cli.common import Device, app, progress_bar, say
+from sci_stream.cli.common import Device, app, echo, progress_bar
 from sci_stream.errors import InputError
 
 
@@ -81,20 +81,20 @@ def solve(
     with progress_bar("solve") as report:
         done = solve_file(data, out, options, report)
     for fault in done.faults:
-        say(f"warning: {fault}")
+        echo(f"warning: {fault}")
     if as_json:
         typer.echo(json.dumps(done.to_json(), indent=2))
         return
     seconds = sum(solved.solve_ns for solved in done.reports) / 1e9
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
-    say(
+    echo(
         f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with {done.denoiser} in "
         f"{seconds:.1f} s on "
         f"{done.device}{score}"
     )
     if done.psnr_db is None and data.truth is None:
-        say(f"white: {done.white:g} in the unit of the snapshots became 1.0")
-    say(f"wrote {done.out}" if done.out else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")
+        echo(f"white: {done.white:g} in the unit of the snapshots became 1.0")
+    echo(f"wrote {done.out}" if done.out else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")
 
 
 def _number(count: int, what: str) -> str:

@@ -17,8 +17,8 @@ class ClockOffset:
     RFC 5905, section 8.
     """
 
-    def __init__(self, kept: int = 16) -> None:
-        self._exchanges: deque[tuple[int, int]] = deque(maxlen=kept)
+    def __init__(self, window: int = 16) -> None:
+        self._exchanges: deque[tuple[int, int]] = deque(maxlen=window)
 
     def add(self, sent_ns: int, received_ns: int, answered_ns: int, back_ns: int) -> None:
         """Add t₁, t₂, t₃, t₄, Unix times in ns; an exchange with a negative travel time is ignored."""

@@ -146,9 +146,9 @@ class DispatchQueue(Generic[T]):
         # A node presumed lost may still deliver: then the copy that another node holds is not needed either.
         for other in self._nodes.values():
             found = other.in_flight.pop(seq, None) is not None or found
-        kept = [entry for entry in self._waiting if entry.seq != seq]
-        found = found or len(kept) < len(self._waiting)
-        self._waiting = kept
+        others = [entry for entry in self._waiting if entry.seq != seq]
+        found = found or len(others) < len(self._waiting)
+        self._waiting = others
         self._forget_blocks()
         return found
 

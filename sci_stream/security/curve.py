@@ -49,7 +49,7 @@ class AllowList:
         self._seen: tuple[int, ...] | None = None
         self._seen_since_s = 0.0
         self._allowed: dict[bytes, str] = {}
-        self._complaints: KeyedRateLimiter[bytes] = KeyedRateLimiter(1 / _QUIET_S, 1)
+        self._warnings: KeyedRateLimiter[bytes] = KeyedRateLimiter(1 / _QUIET_S, 1)
         self._lines = TokenBucket(1 / _QUIET_S, _LINES_AT_ONCE)
         self.refused = 0
 
@@ -59,7 +59,7 @@ class AllowList:
             return True
         self.refused += 1
         now_s = time.monotonic()
-        if self._complaints.take(key, now_s) and self._lines.take(now_s):
+        if self._warnings.take(key, now_s) and self._lines.take(now_s):
             log.error(
                 "Refused a node with the unknown key %s; to allow it: sci-stream keys allow '%s' NAME",
                 key.decode("ascii", "replace"),

@@ -161,13 +161,13 @@ def _average(camera: Camera, plan: CalibrationPlan, words: str, saturation_dn: f
     """Average the next frames whose exposure starts after this call."""
     mean = FrameMean()
     to_settle = plan.settle
-    asked_ns = unix_ns()
-    heard_s = time.monotonic()
+    began_ns = unix_ns()
+    received_s = time.monotonic()
     progress(words, 0, plan.frames)
     while mean.n < plan.frames:
         frame = camera.read(_READ_S)
         if frame is None:
-            if camera.exhausted or time.monotonic() - heard_s > plan.patience_s:
+            if camera.exhausted or time.monotonic() - received_s > plan.patience_s:
                 raise CameraError(
                     "The camera delivers no frames",
                     expected=f"{plan.frames} frames for {words!r}",
@@ -176,8 +176,8 @@ def _average(camera: Camera, plan: CalibrationPlan, words: str, saturation_dn: f
                     hint="Check whether it waits for a trigger, or the rig limits its number of snapshots.",
                 )
             continue
-        heard_s = time.monotonic()
-        if frame.host_time_ns < asked_ns:
+        received_s = time.monotonic()
+        if frame.host_time_ns < began_ns:
             continue  # it was buffered while the pattern was being set up
         if to_settle:
             to_settle -= 1

@@ -72,7 +72,7 @@ def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, requi
         return [FoundProducer("", name, "", "", (), str(error))]
 
 
-def choose(wanted: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
+def choose(query: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
     """Return the camera with this serial number, user-defined name or id, and its driver's name.
 
     Raises
@@ -83,17 +83,17 @@ def choose(wanted: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
         If there are several.
     """
     cameras = [(each.driver, camera) for each in found for camera in each.cameras]
-    fitting = [each for each in cameras if wanted in (each[1].serial, each[1].user_defined_name, each[1].id)]
+    fitting = [each for each in cameras if query in (each[1].serial, each[1].user_defined_name, each[1].id)]
     if len(fitting) == 1:
         return fitting[0]
     lines = [f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}" for _, c in fitting or cameras]
     if fitting:
         raise ConfigError(
-            f"{len(fitting)} cameras match {wanted!r}", hint=f"Found:{''.join(lines)}\nGive the id of one."
+            f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\nGive the id of one."
         )
     lines += [f"\n  {p.path}: {p.problem}" for each in found for p in each.producers if p.problem]
     raise CameraError(
-        f"There is no camera {wanted!r}",
+        f"There is no camera {query!r}",
         hint=f"Found:{''.join(lines) or ' none.'}\nGive the serial number, the user-defined name or the id of one.",
     )
 

@@ -86,16 +86,16 @@ def watch(rig: Rig, console: Console, *, once: bool = False) -> None:
         console.print(picture(status))
         return
     with Live(picture(status), console=console, refresh_per_second=4, screen=True) as live:
-        heard_s = time.monotonic()
+        received_s = time.monotonic()
         while True:
             time.sleep(_PERIOD_S)
             try:
                 status = read_status(url, token)
-                heard_s = time.monotonic()
+                received_s = time.monotonic()
                 live.update(picture(status))
             except EnvironmentFault as error:
-                gone = Text(f"NO DATA for {time.monotonic() - heard_s:.0f} s: {error}", style="bold white on red")
-                live.update(Group(gone, picture(status, stale=True)))
+                no_data = Text(f"NO DATA for {time.monotonic() - received_s:.0f} s: {error}", style="bold white on red")
+                live.update(Group(no_data, picture(status, stale=True)))
 
 
 def picture(status: JsonObject, *, stale: bool = False) -> RenderableType:

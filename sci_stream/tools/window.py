@@ -198,7 +198,7 @@ class Window:
             self._sized = self._frames is not None
         cv2.imshow(self._title, image)
         key = cv2.waitKey(_TICK_MS) & 0xFF
-        if key != 0xFF and not self._obey(key, now_s):
+        if key != 0xFF and not self._handle_key(key, now_s):
             return False
         return cv2.getWindowProperty(self._title, cv2.WND_PROP_VISIBLE) >= 1
 
@@ -218,7 +218,7 @@ class Window:
         coded = self._coded if self._with_coded else None
         return compose(self._frames[index], coded, words, "NO DATA" if age_s > self._stale_s else "")
 
-    def _obey(self, key: int, now_s: float) -> bool:
+    def _handle_key(self, key: int, now_s: float) -> bool:
         match chr(key):
             case "q" | "Q" | "\x1b":
                 return False
@@ -285,7 +285,7 @@ def run_window(rig: Rig, stop: StopRequest) -> None:
 
 
 @contextlib.contextmanager
-def window_process(rig_path: Path, *, wanted: bool) -> Iterator[None]:
+def window_process(rig_path: Path, *, enabled: bool) -> Iterator[None]:
     """Run a window in its own process during a run; it may be closed earlier.
 
     Raises
@@ -293,7 +293,7 @@ def window_process(rig_path: Path, *, wanted: bool) -> Iterator[None]:
     EnvironmentFault
         If it is wanted and there is no screen.
     """
-    if not wanted:
+    if not enabled:
         yield
         return
     require_screen()

@@ -49,7 +49,7 @@ UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO fir
 # Bounds one loop iteration: heartbeats are due in between even if the peer floods this node.
 _MESSAGES_A_TURN = 32
 # A wrong key is refused at every attempt, once a second: the log needs it once.
-_COMPLAIN_EVERY_S = 10.0
+_WARN_EVERY_S = 10.0
 # A key may be added to the list while the node runs: then it should not wait for the full backoff.
 _ASK_AGAIN_S = 1.0
 # A connection without received data is reopened after this; the interval grows with each attempt.
@@ -123,13 +123,13 @@ class ClientConnection:
         self.monitor = Monitor(self.socket)
         configure(self.socket)
         self.socket.connect(nearest(endpoint))
-        self._reads = self._lends = False
+        self._reads = self._shares_memory = False
         self._unreadable = ""
         self._peer: str | None = None
         self._heard_s = 0.0
-        self._said_s = float("-inf")
+        self._sent_s = float("-inf")
         self._interrupted = False
-        self._complained_s = float("-inf")
+        self._warned_s = float("-inf")
         self._ask_again_s = float("inf")
         self._unsent: deque[Message] = deque()
         self._lines = TokenBucket(1.0, 20)
@@ -167,13 +167,13 @@ class ClientConnection:
         while self._unsent and self.try_send(encode(self._unsent[0])):
             self._unsent.popleft()
 
-    def try_send(self, frames: Sequence[bytes | memoryview], *, kept: bool = False) -> bool:
+    def try_send(self, frames: Sequence[bytes | memoryview], *, retained: bool = False) -> bool:
         """Send a message unless the socket is full; return whether it was sent.
 
-        ``kept``: the caller keeps the frames until the peer confirms them, so that they may be shared in memory.
+        ``retained``: the caller keeps the frames until the peer confirms them, so that they may be shared in memory.
         """
         try:
-            send_frames(self.socket, export_frames(frames) if kept and self._lends else frames)
+            send_frames(self.socket, export_frames(frames) if retained and self._shares_memory else frames)
         except zmq.Again:
             return False
         return True
@@ -189,15 +189,15 @@ class ClientConnection:
         connected, disconnected, refused = self.monitor.drain()
         if refused:
             self._ask_again_s = min(self._ask_again_s, now_s + _ASK_AGAIN_S)
-        if refused and now_s - self._complained_s > _COMPLAIN_EVERY_S:
-            self._complained_s = now_s
+        if refused and now_s - self._warned_s > _WARN_EVERY_S:
+            self._warned_s = now_s
             log.error("cannot connect to %s: %s", self.endpoint, refused)
         # Order matters: a reconnection within one call ends as connected, but counts as interrupted.
         if disconnected:
             self._interrupted = True
         if connected:
             self._opened_s, self._moved = now_s, TcpProgress(0, 0, 0)
-            self._lends = False
+            self._shares_memory = False
             self.try_send(encode(self._handshake_message))
         self._flush_unsent()
         taken_bytes = 0
@@ -241,7 +241,7 @@ class ClientConnection:
                 self.send_heartbeat()  # from now on the peer knows the offset of this clock
             return None
         if isinstance(message, Welcome):
-            self._lends = message.reads
+            self._shares_memory = message.reads
             readable = message.incarnation != self._unreadable and can_read(incoming.process, message.shows)
             self._learn_to_read(can=readable)
         return message
@@ -254,9 +254,9 @@ class ClientConnection:
             return None
         if isinstance(message, Refused):
             if message.reason == UNREADABLE:
-                self._lends = False
-            if self._heard_s - self._complained_s > _COMPLAIN_EVERY_S:
-                self._complained_s = self._heard_s
+                self._shares_memory = False
+            if self._heard_s - self._warned_s > _WARN_EVERY_S:
+                self._warned_s = self._heard_s
                 log.error("%s refuses this node: %s", self.endpoint, message.text)
             return None
         if isinstance(message, Welcome):
@@ -265,7 +265,7 @@ class ClientConnection:
             # A new incarnation has no state of ours: the node must introduce its series and resend.
             if known != message.incarnation:
                 # Messages for the previous process mean nothing to this one, except the handshake.
-                self._unsent = deque(said for said in self._unsent if isinstance(said, Hello))
+                self._unsent = deque(queued for queued in self._unsent if isinstance(queued, Hello))
                 self.clock = ClockOffset()
                 self.try_send(encode(Ping(sent_ns=unix_ns())))
                 return PeerEvent.NEW
@@ -285,7 +285,7 @@ class ClientConnection:
             # ZeroMQ never retries a connection whose key was refused, but the key may be allowed by now.
             self._ask_again_s = float("inf")
             self._reopen()
-        beat_due = now_s - self._said_s >= self._heartbeat_s
+        beat_due = now_s - self._sent_s >= self._heartbeat_s
         if beat_due:
             self._look_at_line(now_s)
         silent = now_s - self._heard_s > MISSED_HEARTBEATS * self._heartbeat_s
@@ -299,7 +299,7 @@ class ClientConnection:
             self.reopened += 1
             self._reopen()
         if beat_due:
-            self._said_s = now_s
+            self._sent_s = now_s
             if self.connected:
                 self.try_send(encode(Ping(sent_ns=unix_ns())))
                 self.send_heartbeat()

@@ -114,18 +114,18 @@ class ConnectionLimit:
 
     @staticmethod
     def _close(descriptor: int, connection: _Connection) -> None:
-        with contextlib.suppress(OSError), _borrowed(descriptor) as found:
+        with contextlib.suppress(OSError), _duplicated(descriptor) as found:
             if found.getpeername() == connection.peer:
                 found.shutdown(socket.SHUT_RDWR)
 
 
 def _peer_of(descriptor: int) -> object:
-    with _borrowed(descriptor) as found:
+    with _duplicated(descriptor) as found:
         return found.getpeername()
 
 
 @contextlib.contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+def _duplicated(descriptor: int) -> Iterator[socket.socket]:
     """Lend a socket object on a descriptor of ZeroMQ's, which stays open. Raises OSError if it is no open socket."""
     found = socket.socket(fileno=descriptor)
     try:

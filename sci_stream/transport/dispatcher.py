@@ -135,7 +135,7 @@ class Dispatcher:
         for identity in list(self._peers):
             self._send(identity, self._calibrations[self._current])
 
-    def excuse(self, now_s: float) -> None:
+    def reset_timeouts(self, now_s: float) -> None:
         """Expect no results for now: the sink does not accept any."""
         for peer in self._peers.values():
             peer.progress_s = now_s
@@ -204,9 +204,9 @@ class Dispatcher:
         # A failure is progress too: the node works.
         if isinstance(message, Done) and peer is not None:
             peer.progress_s = now_s
-        return self._obey(identity, message)
+        return self._handle_known(identity, message)
 
-    def _obey(self, identity: bytes, message: Message) -> list[Settled]:
+    def _handle_known(self, identity: bytes, message: Message) -> list[Settled]:
         name = identity.decode(errors="replace")
         match message:
             case Done() if message.series != self._series:

@@ -54,13 +54,13 @@ class TapPublisher:
 
     def publish(self, message: Reconstruction | Heartbeat) -> None:
         """Publish a message to all subscribers."""
-        self._hear_subscribers()
+        self._receive_subscriptions()
         kind = b"reconstruction" if isinstance(message, Reconstruction) else b"heartbeat"
         # Encoding a video takes milliseconds of the sink's main thread.
         if any(kind.startswith(topic) for topic in self._topics):
             send_frames(self._socket, encode(message))
 
-    def _hear_subscribers(self) -> None:
+    def _receive_subscriptions(self) -> None:
         """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
         self.monitor.drain()  # first: a descriptor may belong to another connection by now
         for _ in range(_SUBSCRIPTIONS_WAITING):

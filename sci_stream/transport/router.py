@@ -29,7 +29,7 @@ MOST_PEERS = 256
 """Maximum number of nodes: four times the reconstruct nodes that a rig can have."""
 
 # HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40 per second.
-_TALK_PER_S, _TALK_BURST = 100.0, 400
+_CONTROL_PER_S, _CONTROL_BURST = 100.0, 400
 # Calibrations requested or sent by one peer: each may be as large as many snapshots.
 _MASKS_PER_S, _MASKS_BURST = 1.0, 8
 # New nodes, all together.
@@ -41,7 +41,7 @@ _ANSWERS_PER_S, _ANSWERS_BURST = 1.0, 5
 Answer = Callable[[Message], object]
 """Reply to the sender of a message."""
 
-_TALK = (Hello, Heartbeat, Ping, Goodbye, ControlResult)
+_CONTROL_MESSAGES = (Hello, Heartbeat, Ping, Goodbye, ControlResult)
 
 
 class RouterReceiver:
@@ -60,7 +60,7 @@ class RouterReceiver:
         self._what = what
         self._limits = limits
         self._log = log
-        self._talk: KeyedRateLimiter[bytes] = KeyedRateLimiter(_TALK_PER_S, _TALK_BURST)
+        self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CONTROL_PER_S, _CONTROL_BURST)
         self._masks: KeyedRateLimiter[bytes] = KeyedRateLimiter(_MASKS_PER_S, _MASKS_BURST)
         self._answers: KeyedRateLimiter[bytes] = KeyedRateLimiter(_ANSWERS_PER_S, _ANSWERS_BURST)
         self._joins = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
@@ -75,16 +75,14 @@ class RouterReceiver:
             message = read_incoming(incoming, incoming.frames[1:], self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
-            self._complain(f"message to the {self._what} address refused: {error}", now_s)
+            self._warn(f"message to the {self._what} address refused: {error}", now_s)
             if error.reason in {"version", UNREADABLE} and self._answers.take(identity, now_s):
                 answer(Refused(reason=error.reason, text=str(error)))
             return None
         masks = isinstance(message, Calibration | CalibrationRequest) and not self._masks.take(identity, now_s)
-        if masks or (isinstance(message, _TALK) and not self._talk.take(identity, now_s)):
+        if masks or (isinstance(message, _CONTROL_MESSAGES) and not self._control_rate.take(identity, now_s)):
             self.wire_errors["rate"] += 1
-            self._complain(
-                f"rate limit exceeded at {self._what}: {type(message).__name__} from {_name(identity)}", now_s
-            )
+            self._warn(f"rate limit exceeded at {self._what}: {type(message).__name__} from {_name(identity)}", now_s)
             return None
         return message
 
@@ -106,7 +104,7 @@ class RouterReceiver:
     def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
         """Count and log a message that is valid but impossible here."""
         self.wire_errors[reason] += 1
-        self._complain(f"message from {_name(identity)} to the {self._what} address refused: {text}", now_s)
+        self._warn(f"message from {_name(identity)} to the {self._what} address refused: {text}", now_s)
 
     def accept_hello(
         self,
@@ -127,7 +125,7 @@ class RouterReceiver:
             return True
         if peers >= MOST_PEERS or not self._joins.take(now_s):
             self.wire_errors["rate"] += 1
-            self._complain(f"{hello.node} refused: {peers} nodes are connected, or too many joined at once", now_s)
+            self._warn(f"{hello.node} refused: {peers} nodes are connected, or too many joined at once", now_s)
             if self._answers.take(identity, now_s):
                 answer(Refused(reason="too_many", text=f"{peers} nodes are connected; try again later"))
             return False
@@ -149,11 +147,11 @@ class RouterReceiver:
         """Count connections closed because there were too many, or because they said nothing."""
         if connections:
             self.wire_errors["connections"] += connections
-            self._complain(
+            self._warn(
                 f"{connections} connections to the {self._what} address closed: too many, or no message in time", now_s
             )
 
-    def _complain(self, text: str, now_s: float) -> None:
+    def _warn(self, text: str, now_s: float) -> None:
         """Log a message unless the log's rate limit is exceeded; everything is counted anyway."""
         if not self._lines.take(now_s):
             self._suppressed += 1

@@ -92,7 +92,7 @@ class SinkClient:
         """Send due messages until the socket is full."""
         if self.dealer.connected:
             for _, frames in self.outbox.due():
-                if not self.dealer.try_send(frames, kept=True):
+                if not self.dealer.try_send(frames, retained=True):
                     break
 
     def close(self) -> None:

@@ -210,7 +210,7 @@ def bench(
     policy: str = "record",
     freeze: float = 0.0,
     folder: Path | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> FaultsResult:
     """Inject each fault into a rig of its own.
 
@@ -223,7 +223,7 @@ def bench(
         and continued instead.
     folder
         Where to record; a temporary folder if None. The recordings are deleted afterwards.
-    say
+    report
         Called with a line of progress before each fault and for each random kill.
 
     Raises
@@ -239,16 +239,16 @@ def bench(
     kills: random_kills.KillsOutcome | None = None
     rounds: list[KillRound] = []
     for name in names or every:
-        say(f"{name} …")
+        report(f"{name} …")
         if name == KILL_ROUNDS:
-            rounds = kill_rounds.bench(kills=n_kills, seed=seed, folder=folder, say=say)
+            rounds = kill_rounds.bench(kills=n_kills, seed=seed, folder=folder, report=report)
             continue
         if name != RANDOM_KILLS:
             rows.append(run_fault(name, folder))
             continue
         try:
             kills = random_kills.bench(
-                kills=n_kills, seed=seed, policy=policy, pause_s=1.0, freeze=freeze, folder=folder, say=say
+                kills=n_kills, seed=seed, policy=policy, pause_s=1.0, freeze=freeze, folder=folder, report=report
             )
             rows.append(_kills_row(kills))
         except SciStreamError as error:

@@ -84,7 +84,7 @@ class KillRound:
 
 
 def bench(
-    *, kills: int, seed: int = 0, folder: Path | None = None, say: Callable[[str], None] = lambda _line: None
+    *, kills: int, seed: int = 0, folder: Path | None = None, report: Callable[[str], None] = lambda _line: None
 ) -> list[KillRound]:
     """Kill processes in rounds until ``kills`` have been killed; see `KillRound`.
 
@@ -101,7 +101,7 @@ def bench(
         plan = _Plan(number, policy, recording, min(left, _MOST_KILLS_A_ROUND))
         rounds.append(_run_round(plan, draw, place))
         done = sum(each.n_kills for each in rounds)
-        say(f"{done}/{kills} {policy}, recording {recording}: {rounds[-1].killed}: {rounds[-1].outcome}")
+        report(f"{done}/{kills} {policy}, recording {recording}: {rounds[-1].killed}: {rounds[-1].outcome}")
         if not rounds[-1].wrong:  # what went wrong is kept for inspection
             shutil.rmtree(place)
     return rounds
@@ -154,8 +154,8 @@ def _run_round(plan: _Plan, draw: random.Random, place: Path) -> KillRound:
 
 def _wait_for_first(rig: RunningRig) -> None:
     """Wait for a report with a reconstruction; loading takes minutes on a busy machine."""
-    for report in rig.reports(_PATIENCE_S):
-        if report.get("ledger.reconstructed", 0) >= 1:
+    for status in rig.reports(_PATIENCE_S):
+        if status.get("ledger.reconstructed", 0) >= 1:
             return
     raise EnvironmentFault(
         "The rig does not start",

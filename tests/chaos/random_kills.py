@@ -66,7 +66,7 @@ def bench(
     pause_s: float = 2.0,
     freeze: float = 0.0,
     folder: Path | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> KillsOutcome:
     """Run a rig, kill its nodes at random times, and check its recording.
 
@@ -82,7 +82,7 @@ def bench(
         Fraction that is not killed but stopped (SIGSTOP) for up to two seconds and continued.
     folder
         Where to record; a temporary folder if None, deleted afterwards.
-    say
+    report
         Called with a line for each kill.
 
     Raises
@@ -100,7 +100,9 @@ def bench(
         began_s = time.monotonic()
         with supervised(path) as rig:
             rig.wait_for("ledger.reconstructed", 1, _PATIENCE_S)
-            killed, frozen = _inject(rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, say=say)
+            killed, frozen = _inject(
+                rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, report=report
+            )
             rig.wait_for("ledger.reconstructed", rig.latest.get("ledger.reconstructed", 0) + 1, _PATIENCE_S)
             summary = rig.finish(_PATIENCE_S * 2)
         videos, raws = recorded(Path(scratch) / "recordings", summary.series)
@@ -120,7 +122,7 @@ def bench(
 
 
 def _inject(
-    rig: SupervisedRig, draw: random.Random, *, kills: int, pause_s: float, freeze: float, say: Callable[[str], None]
+    rig: SupervisedRig, draw: random.Random, *, kills: int, pause_s: float, freeze: float, report: Callable[[str], None]
 ) -> tuple[Counter[str], Counter[str]]:
     """Kill and freeze nodes; return the counts by node. If the drawn node is down, draw again."""
     killed: Counter[str] = Counter()
@@ -142,7 +144,7 @@ def _inject(
                 frozen[node] += 1
         elif _signal(pid, signal.SIGKILL):
             killed[node] += 1
-            say(f"{killed.total() + frozen.total()}/{kills} {node}: {rig.latest.get('ledger.acquired', 0)} acquired")
+            report(f"{killed.total() + frozen.total()}/{kills} {node}: {rig.latest.get('ledger.acquired', 0)} acquired")
     return killed, frozen
 
 

@@ -29,7 +29,7 @@ def test_offset_error_is_within_reported_uncertainty(offset_ns: int, ways: list[
 
 
 def test_offset_is_taken_from_fastest_recent_exchange() -> None:
-    clock = ClockOffset(kept=4)
+    clock = ClockOffset(window=4)
     exchange(clock, 5_000_000, 30_000_000, 0)
     exchange(clock, 5_000_000, 100_000, 100_000)
     exchange(clock, 5_000_000, 0, 40_000_000)

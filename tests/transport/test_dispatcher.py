@@ -173,7 +173,7 @@ def test_node_whose_results_the_sink_cannot_take_is_kept(
     until(lambda: bench.seqs("a"), bench.turn)
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < 0.6:
-        bench.dispatcher.excuse(time.monotonic())
+        bench.dispatcher.reset_timeouts(time.monotonic())
         bench.turn()
     node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
     until(lambda: bench.settled == [Settled(0)], bench.turn)

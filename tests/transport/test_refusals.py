@@ -133,14 +133,14 @@ def test_flooding_node_is_not_answered_and_log_is_limited(door: Door, caplog: py
     raw = door.knock()
     for _ in range(1000):
         raw.send_multipart(encode(Ping(sent_ns=0)))
-    until(lambda: door.server.wire_errors["rate"] == 1000 - reception._TALK_BURST, door.turn)
+    until(lambda: door.server.wire_errors["rate"] == 1000 - reception._CONTROL_BURST, door.turn)
     lines = caplog.text.count("rate limit exceeded at results: Ping")
     assert 1 <= lines <= reception._LINES_BURST
     pongs = 0
     while raw.poll(0):
         raw.recv_multipart()
         pongs += 1
-    assert pongs <= reception._TALK_BURST
+    assert pongs <= reception._CONTROL_BURST
     door.now_s += 1.0
     raw.send_multipart(encode(Ping(sent_ns=1)))
     door.answer(raw)

@@ -220,10 +220,10 @@ def _as_kind(setting: FeatureSetting, kind: str, node: Any, camera: str) -> Valu
     return fits
 
 
-def _same(got: Value | None, asked: Value) -> bool:
-    if isinstance(got, float) and isinstance(asked, int | float):
-        return math.isclose(got, asked, rel_tol=1e-6)
-    return got == asked
+def _same(got: Value | None, requested: Value) -> bool:
+    if isinstance(got, float) and isinstance(requested, int | float):
+        return math.isclose(got, requested, rel_tol=1e-6)
+    return got == requested
 
 
 def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:

@@ -61,11 +61,11 @@ def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) 
         If several match.
     """
     found = list(infos)
-    wanted = ", ".join(f"{key} {value!r}" for key, value in selector.given.items())
+    criteria = ", ".join(f"{key} {value!r}" for key, value in selector.given.items())
     if not found:
         raise CameraError(
             "No camera is found",
-            expected=f"one with {wanted}" if wanted else "one",
+            expected=f"one with {criteria}" if criteria else "one",
             got=f"none from {', '.join(path.name for path in producers)}",
             hint="Check that it is connected, powered and reachable, and that the vendor's viewer finds it.",
         )
@@ -78,8 +78,8 @@ def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) 
         return fitting[0]
     listed = "Found:" + "".join(f"\n  {describe(info)}" for info in fitting or found)
     if not fitting:
-        raise CameraError(f"No camera matches the selector {wanted}", hint=f"{listed}\nSelect one of these.")
-    fit = f"match the selector {wanted}" if wanted else "are found and none is selected"
+        raise CameraError(f"No camera matches the selector {criteria}", hint=f"{listed}\nSelect one of these.")
+    fit = f"match the selector {criteria}" if criteria else "are found and none is selected"
     raise ConfigError(
         f"{len(fitting)} cameras {fit}",
         hint=f'{listed}\nName one: selector = {{ serial = "…" }}, by its id, or by its producer.',

@@ -88,7 +88,7 @@ def bench(
     snapshots: int = 200,
     solve_s: float = 0.1,
     folder: Path | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> ScaleResult:
     """Run a rig whose reconstruct nodes join one after the other, and evaluate its recording.
 
@@ -105,7 +105,7 @@ def bench(
         Time that the denoiser sleeps for each snapshot, s.
     folder
         Where to record; a temporary folder if None, deleted afterwards.
-    say
+    report
         Called with a line for each node that joins.
 
     Raises
@@ -117,7 +117,7 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="sci-stream-scale-", dir=folder) as scratch:
         path = _rig(Path(scratch), total, rate_hz=2 * nodes / solve_s)
         with _waiting_nodes(path, nodes, solve_s) as waiting, supervised(path, snapshots=total) as rig:
-            joined_ns, seen = _run(rig, waiting, snapshots, say)
+            joined_ns, seen = _run(rig, waiting, snapshots, report)
             summary = rig.join(_PATIENCE_S + 2 * total * solve_s)
         with Recording(next((Path(scratch) / "recordings").glob("*.h5"))) as recording:
             seqs = recording.video_seqs
@@ -201,7 +201,7 @@ def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subp
 
 
 def _run(
-    rig: SupervisedRig, waiting: Sequence[subprocess.Popen[str]], snapshots: int, say: Callable[[str], None]
+    rig: SupervisedRig, waiting: Sequence[subprocess.Popen[str]], snapshots: int, report: Callable[[str], None]
 ) -> tuple[list[int], list[int]]:
     """Let nodes join one after the other; return the times, and the seqs in the order in which the taps gave them."""
     seen: list[int] = []
@@ -216,7 +216,7 @@ def _run(
         joined_ns.append(unix_ns())
         process.stdin.write("join\n")
         process.stdin.flush()
-        say(f"node {index} joins after {done} snapshots")
+        report(f"node {index} joins after {done} snapshots")
     listener.join()
     return joined_ns, seen
 

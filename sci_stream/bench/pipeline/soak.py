@@ -149,7 +149,7 @@ def bench(
     denoiser: str = "identity",
     record: bool = True,
     folder: Path | None = None,
-    say: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> SoakResult:
     """Run a rig with small frames and watch its processes.
 
@@ -162,18 +162,18 @@ def bench(
         ``"identity"``, or ``"tv"`` with one iteration.
     record, folder
         Whether to record, and where: a temporary folder if None, deleted afterwards.
-    say
+    report
         Called with a line of progress every few seconds.
     """
     if rate_hz is None:
-        say("measuring the rate that this machine sustains …")
+        report("measuring the rate that this machine sustains …")
         rate_hz = _sustainable_hz(denoiser, record=record, folder=folder)
-        say(f"{rate_hz:g} snapshots/s: {snapshots / rate_hz / 60:.0f} minutes")
+        report(f"{rate_hz:g} snapshots/s: {snapshots / rate_hz / 60:.0f} minutes")
     with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
         path = _write_rig(Path(scratch), rate_hz, denoiser, record=record)
         with supervised(path, snapshots=snapshots) as rig:
             rig.wait_for("ledger.acquired", 1, _START_S)
-            samples = _watch(rig, snapshots, say)
+            samples = _watch(rig, snapshots, report)
             summary = rig.join(_START_S)
     settled = min(_SETTLED, snapshots // 10)
     growth, latency, here = growths(samples, settled), _latency_change(samples, settled), environment()
@@ -243,12 +243,12 @@ def _processor_s(rig: SupervisedRig) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> list[Sample]:
+def _watch(rig: SupervisedRig, snapshots: int, report: Callable[[str], None]) -> list[Sample]:
     samples: list[Sample] = []
     began_s = time.monotonic()
     while rig.running:
-        report = rig.latest
-        acquired = int(report.get("ledger.acquired", 0))
+        latest = rig.latest
+        acquired = int(latest.get("ledger.acquired", 0))
         nodes = {name: process_figures(pid) for name, pid in rig.supervisor.processes.items()}
         if acquired >= snapshots:
             # Ending nodes free memory. Reports are half a second old, so the last sample may be affected too.
@@ -257,14 +257,14 @@ def _watch(rig: SupervisedRig, snapshots: int, say: Callable[[str], None]) -> li
             Sample(
                 s=round(time.monotonic() - began_s, 2),
                 acquired=acquired,
-                reconstructed=int(report.get("ledger.reconstructed", 0)),
-                p50_ms=report.get("latency_ms.p50"),
-                p99_ms=report.get("latency_ms.p99"),
+                reconstructed=int(latest.get("ledger.reconstructed", 0)),
+                p50_ms=latest.get("latency_ms.p50"),
+                p99_ms=latest.get("latency_ms.p99"),
                 nodes={name: figures for name, figures in nodes.items() if figures is not None},
             )
         )
         if len(samples) % 10 == 0:
-            say(f"{acquired}/{snapshots} snapshots")
+            report(f"{acquired}/{snapshots} snapshots")
         time.sleep(_SAMPLE_S)
     return samples
 

@@ -39,7 +39,7 @@ from sci_stream.recon.engine import Budget, Engine, SolverSettings
 # A result within this distance of the reference, dB, counts as having reached it.
 _AS_GOOD_DB = 0.1
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def bench(
     footage: Iterable[Footage | str],
     section: ReconstructSection,
     device_name: str,
-    say: Say,
+    report: Report,
     *,
     iterations: tuple[int, ...] = (4, 8, 12),
     reference: int = 40,
@@ -156,12 +156,12 @@ def bench(
     Parameters
     ----------
     footage
-        Sequences; lines of text among them are passed on to ``say``.
+        Sequences; lines of text among them are passed on to ``report``.
     section
         Denoiser, weights and the rest, as in a rig.
     device_name
         Device to compute on.
-    say
+    report
         Called with lines of progress.
     iterations
         Numbers of iterations to compare at.
@@ -176,13 +176,13 @@ def bench(
     device = pick_device(device_name)
     prior, settings = make_prior(section, device)
     _, from_still = make_prior(section.model_copy(update={"linear_start": False}), device)
-    comparison = _Comparison(prior, settings, from_still, device, iterations, reference, say)
+    comparison = _Comparison(prior, settings, from_still, device, iterations, reference, report)
     sets = []
     for item in footage:
         if isinstance(item, str):
-            say(item)
+            report(item)
         elif len(item.snapshots) < 2:
-            say(f"skipped: {item.name} has a single snapshot; a warm start needs two")
+            report(f"skipped: {item.name} has a single snapshot; a warm start needs two")
         else:
             sets.append(comparison.measure(item))
     if not sets:
@@ -220,7 +220,7 @@ class _Comparison:
     device: torch.device
     iterations: tuple[int, ...]
     reference: int
-    say: Say
+    report: Report
 
     def measure(self, footage: Footage) -> SetComparison:
         """Return the figures of one sequence."""
@@ -231,7 +231,7 @@ class _Comparison:
         for count in self.iterations:
             run = _run(footage, _Engines(still, cold, warm), count)
             runs.append(run)
-            self.say(
+            self.report(
                 f"{footage.name}, {count} iterations: ȳ {run.still_db:.2f} dB, "
                 f"cold {run.cold_db:.2f}, warm {run.warm_db:.2f}, "
                 f"worst {run.worst_gain_db:+.2f}, after the cut {run.cut_gain_db:+.2f}"
@@ -242,7 +242,7 @@ class _Comparison:
             budget = Budget(self.reference)
             solved = [_psnr(cold.reconstruct(snapshot, budget)[1]) for snapshot in footage.snapshots[1:]]
             reference_db = float(np.mean(solved))
-            self.say(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
+            self.report(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
             enough_db = reference_db - _AS_GOOD_DB
             reaches["cold"] = min((run.iterations for run in runs if run.cold_db >= enough_db), default=None)
             reaches["warm"] = min((run.iterations for run in runs if run.warm_db >= enough_db), default=None)

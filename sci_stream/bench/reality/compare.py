@@ -21,7 +21,7 @@ from sci_stream.bench.reality.solving import Reconstructor, SolverSpec
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, require_matplotlib, save_figure
 from sci_stream.errors import FileFormatError
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 PLAIN_MARGIN_DB = 0.1
 """By this much the defaults may be below the plain loop in any cell."""
@@ -125,7 +125,7 @@ CELL_COLUMNS = (
 
 
 def bench(
-    plan: ComparisonPlan, spec: SolverSpec, say: Say, *, settings: Settings | None = None, jobs: int = 0
+    plan: ComparisonPlan, spec: SolverSpec, report: Report, *, settings: Settings | None = None, jobs: int = 0
 ) -> RealityResult:
     """Measure every cell of a plan.
 
@@ -135,7 +135,7 @@ def bench(
         What to measure.
     spec
         Prior, settings, iterations and device.
-    say
+    report
         Called with a line per rig and scene, and for each scene or rig that is not available.
     settings
         Settings of the run, for the record.
@@ -148,10 +148,10 @@ def bench(
         If no scene or rig of the plan is available.
     """
     cells: list[Cell] = []
-    for made in _measured(plan, spec, jobs or (1 if spec.on_gpu else os.cpu_count() or 1), say):
+    for made in _measured(plan, spec, jobs or (1 if spec.on_gpu else os.cpu_count() or 1), report):
         cells += made
         worst = min(made, key=lambda cell: cell.lead_db)
-        say(
+        report(
             f"{worst.rig}, {worst.scene}: defaults {np.mean([cell.defaults_db for cell in made]):.2f} dB in the mean "
             f"of {len(made)} perturbations, worst against the plain loop {worst.lead_db:+.2f} dB ({worst.perturbation})"
         )
@@ -186,10 +186,10 @@ class _Take:
     videos: F32
 
 
-def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, say: Say) -> Iterator[list[Cell]]:
+def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, report: Report) -> Iterator[list[Cell]]:
     """Yield the cells of each take, in the order of the plan."""
     perturbations = [parse_perturbation(name) for name in plan.perturbations]
-    takes = _takes(plan, say)
+    takes = _takes(plan, report)
     if jobs == 1:
         yield from (measure(take, perturbations, Reconstructor(spec)) for take in takes)
         return
@@ -220,9 +220,9 @@ def _work(
     return measure(_Take(rig, found, optics, videos), perturbations, _worker[0])
 
 
-def _takes(plan: ComparisonPlan, say: Say) -> Iterator[_Take]:
+def _takes(plan: ComparisonPlan, report: Report) -> Iterator[_Take]:
     """Yield each rig with its scenes, halves in turn; report why others are unavailable."""
-    said: set[str] = set()
+    reported: set[str] = set()
     for half in plan.halves:
         scenes = [scene for scene in SCENES if scene.half is half]
         following = 0
@@ -239,9 +239,9 @@ def _takes(plan: ComparisonPlan, say: Say) -> Iterator[_Take]:
                 try:
                     yield _Take(rig, scene, rig.optics(plan.size), scene.frames(take))
                 except SceneUnavailableError as reason:
-                    if str(reason) not in said:
-                        say(f"skipped: {reason}")
-                    said.add(str(reason))
+                    if str(reason) not in reported:
+                        report(f"skipped: {reason}")
+                    reported.add(str(reason))
                     continue
                 wanted -= 1
                 following = place + 1

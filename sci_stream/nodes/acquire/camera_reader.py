@@ -31,7 +31,7 @@ _MOST_MISSED = 10_000
 _MOST_MISSED_PER_S = 1_000_000
 _RESET = -2
 # Interval at which setting requests are served before the camera starts.
-_ASKED_S = 0.05
+_REQUESTS_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class CameraPump:
         self._read_timeout_s = read_timeout_s
         self._backoff_s = backoff_s
         self._captured: deque[Captured] = deque()
-        self._go = threading.Event()
+        self._may_start = threading.Event()
         self._stop = threading.Event()
         # A daemon: a driver that hangs in the vendor's library must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
@@ -107,7 +107,7 @@ class CameraPump:
         self._frame_s = time.monotonic()
         self._seq = 0
         self._epoch = 0
-        self._patient = False
+        self._retries = False
         self._triggers = TriggerWatch()
         self.opened: Opened | None = None
         self.failure: BaseException | None = None
@@ -127,12 +127,12 @@ class CameraPump:
         self._requests: SimpleQueue[tuple[str, Mapping[str, Value]]] = SimpleQueue()
         self._answered: SimpleQueue[Answer] = SimpleQueue()
 
-    def open(self, *, patient: bool = False) -> None:
+    def open(self, *, retry: bool = False) -> None:
         """Open the camera in its thread; `opened` or `failure` holds the result.
 
-        With ``patient``, retry without limit: a resumed series waits for the camera.
+        With ``retry``, try again without limit: a resumed series waits for the camera.
         """
-        self._patient = patient
+        self._retries = retry
         self._thread.start()
 
     def resume(self, seq: int, epoch: int, missed: int) -> None:
@@ -142,12 +142,12 @@ class CameraPump:
 
     def start(self) -> None:
         """Start frame delivery."""
-        self._go.set()
+        self._may_start.set()
 
     def stop(self) -> None:
         """Ask the camera to stop; captured frames can still be taken. `finished` is set once it has stopped."""
         self._stop.set()
-        self._go.set()
+        self._may_start.set()
 
     @property
     def stopping(self) -> bool:
@@ -197,7 +197,7 @@ class CameraPump:
             self._note_settings()
             self._wake()
             # Between opening and starting the operator may already set the exposure.
-            while not self._go.wait(_ASKED_S):
+            while not self._may_start.wait(_REQUESTS_EVERY_S):
                 self._apply_requests()
             if not self._stop.is_set():
                 self._driver_before.subtract(self._camera.counters())  # of earlier series
@@ -223,7 +223,7 @@ class CameraPump:
             try:
                 return self._camera.open()
             except CameraError as error:
-                if not self._patient or self._stop.wait(wait_s):
+                if not self._retries or self._stop.wait(wait_s):
                     raise
                 log.info("cannot reconnect the camera yet: %s", error)
                 wait_s = min(2 * wait_s, longest_s)
@@ -309,8 +309,8 @@ class CameraPump:
         self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
         self.chunks = frame.chunks
         # Without memory the frame still gets its number: the ledger must count it, and the camera cannot wait.
-        kept = self._ring.take(frame_bytes(frame))
-        self._captured.append(self._keep(Captured(self._seq, self._epoch, missed, frame if kept else None)))
+        fits = self._ring.take(frame_bytes(frame))
+        self._captured.append(self._keep(Captured(self._seq, self._epoch, missed, frame if fits else None)))
         self._seq += 1
         self._wake()
 

@@ -99,11 +99,11 @@ class CheckedCamera:
 
     def stop(self) -> None:
         """Stop delivering; log what the driver raises."""
-        self._quietly("stop", self._camera.stop)
+        self._call_and_log("stop", self._camera.stop)
 
     def close(self) -> None:
         """Release all resources; log what the driver raises."""
-        self._quietly("close", self._camera.close)
+        self._call_and_log("close", self._camera.close)
 
     def settings(self) -> Sequence[Parameter]:
         """Return the settings that can be changed now; none if the camera has no adjustable ones."""
@@ -132,8 +132,8 @@ class CheckedCamera:
         May be called from any thread.
         """
         now_s = time.monotonic()
-        for call, began_s, asked_s in list(self._calls.values()):
-            limit_s = asked_s + (_LIMITS_S.get(call, _LIMIT_S) if grace_s is None else grace_s)
+        for call, began_s, timeout_s in list(self._calls.values()):
+            limit_s = timeout_s + (_LIMITS_S.get(call, _LIMIT_S) if grace_s is None else grace_s)
             if now_s - began_s > limit_s:
                 self._hangs = True
                 return CameraError(
@@ -144,9 +144,9 @@ class CheckedCamera:
         return None
 
     @contextmanager
-    def _call(self, name: str, asked_s: float = 0.0) -> Iterator[None]:
+    def _call(self, name: str, timeout_s: float = 0.0) -> Iterator[None]:
         thread = threading.get_ident()
-        self._calls[thread] = (name, time.monotonic(), asked_s)
+        self._calls[thread] = (name, time.monotonic(), timeout_s)
         try:
             yield
         except SciStreamError:
@@ -163,7 +163,7 @@ class CheckedCamera:
         finally:
             self._calls.pop(thread, None)
 
-    def _quietly(self, name: str, call: Callable[[], None]) -> None:
+    def _call_and_log(self, name: str, call: Callable[[], None]) -> None:
         if self._hangs and self._calls:
             return  # another thread is in the driver, and would not let this one in
         try:

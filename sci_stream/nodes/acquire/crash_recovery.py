@@ -37,7 +37,7 @@ class CrashRecovery:
     """
 
     def __init__(self, folder: Path | None, rig: str) -> None:
-        self._asked_for = folder is not None
+        self._requested = folder is not None
         self._path = spool_path(folder, rig)
         self._done = done_path()
         self.spool: Spool | None = None
@@ -68,14 +68,14 @@ class CrashRecovery:
                 log.warning(
                     "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or corrupt",
                     *(self.left.info.series, self.left.next_seq, self.left.epoch + 1),
-                    *(len(self.left.kept), self.left.corrupt_slots),
+                    *(len(self.left.snapshots), self.left.corrupt_slots),
                 )
                 return self.left.info
         most = snapshot_bytes(info.height_px, info.width_px, info.n_frames if truth else 0)
         try:
             self.spool = Spool.create(self._path, info, most_bytes=most, limit_bytes=limit_bytes)
         except StorageError as error:
-            if self._asked_for:
+            if self._requested:
                 raise
             # The user did not configure this folder: run without a spool rather than not at all.
             with contextlib.suppress(OSError):

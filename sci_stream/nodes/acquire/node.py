@@ -112,9 +112,9 @@ class AcquireNode:
         self._overdue = overdue
         self._actions = dict(actions or {})
         self._controls = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)
-        self._holdings = InFlightSnapshots(self._ring)
+        self._in_flight = InFlightSnapshots(self._ring)
         self._report = AcquireReport(
-            self._pump, self._dispatcher, self._link, self._recovery, ring=self._ring, holdings=self._holdings
+            self._pump, self._dispatcher, self._link, self._recovery, ring=self._ring, in_flight=self._in_flight
         )
         self._reason = ""
         self._health = HealthReporter(rig, "acquire", "acquire")
@@ -135,7 +135,7 @@ class AcquireNode:
     @property
     def under_way(self) -> int:
         """Snapshots delivered by the camera that are neither safe nor dropped. Thread-safe."""
-        return self._pump.acquired - self._holdings.released
+        return self._pump.acquired - self._in_flight.released
 
     # --- the loop
 
@@ -155,7 +155,7 @@ class AcquireNode:
         poller.register(self._link.dealer.socket, zmq.POLLIN)
         poller.register(self._link.dealer.monitor.socket, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
-        self._pump.open(patient=self._recovery.left is not None)
+        self._pump.open(retry=self._recovery.left is not None)
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
@@ -188,7 +188,7 @@ class AcquireNode:
         self._give_up_hanging_camera()
         # Results cannot be stored without a sink: nodes that wait for it must not be taken for lost.
         if not self._link.dealer.connected:
-            self._dispatcher.excuse(now_s)
+            self._dispatcher.reset_timeouts(now_s)
         for answer in self._pump.answered():
             self._changed(answer)
         # Confirmations and results first: they free the memory that new frames need.
@@ -208,7 +208,7 @@ class AcquireNode:
         """Release what the sink has confirmed."""
         for kind, _, seq in safe:
             if kind == "snapshot":
-                self._holdings.raw_is_safe(seq)
+                self._in_flight.raw_is_safe(seq)
             elif kind == "dropped":
                 self._recovery.confirm(seq)
         if safe:
@@ -282,23 +282,23 @@ class AcquireNode:
         log_for_series(self._series)
         if self._recovery.left is not None:
             self._resume(self._recovery.left, now_s)
-        self._holdings.spool = self._recovery.spool
+        self._in_flight.spool = self._recovery.spool
 
     def _resume(self, left: RecoveredState, now_s: float) -> None:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
         self._pump.resume(left.next_seq, left.epoch + 1, left.camera_missed)
-        self._holdings.released = left.next_seq - len(left.kept)
+        self._in_flight.released = left.next_seq - len(left.snapshots)
         self._reason = left.ending
         record = self._policy is Policy.RECORD
-        for kept in left.kept:
-            snapshot = kept.snapshot
+        for recovered in left.snapshots:
+            snapshot = recovered.snapshot
             nbytes = snapshot.counts.nbytes + (0 if snapshot.truth is None else snapshot.truth.nbytes)
             self._ring.hold(nbytes)
-            self._holdings.hold(snapshot.id.seq, snapshot.id.epoch, nbytes, raw_pending=record)
+            self._in_flight.hold(snapshot.id.seq, snapshot.id.epoch, nbytes, raw_pending=record)
             if record:
                 self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
-            if kept.delivered:
-                self._holdings.settle(snapshot.id.seq)
+            if recovered.delivered:
+                self._in_flight.settle(snapshot.id.seq)
             else:
                 self._dispatcher.offer(snapshot, promised=True)
         for seq in left.lost:
@@ -321,14 +321,14 @@ class AcquireNode:
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
         needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
         nodes_there = self._dispatcher.ready_nodes >= needed
-        patient = waited_s < self._rig.policy.wait_for_nodes_s
+        may_wait = waited_s < self._rig.policy.wait_for_nodes_s
         if self._stop or self._pump.finished or self._reason:
             self._pump.stop()
             # A series that was never announced to the sink needs no end. One whose confirmation is on its way does.
             on_its_way = self._is_announced and self._link.dealer.connected
             begun = series_known or left is not None or on_its_way
             self._enter(AcquirePhase.DRAINING if begun else AcquirePhase.ENDED, now_s)
-        elif (series_known or left is not None) and (nodes_there or not patient):
+        elif (series_known or left is not None) and (nodes_there or not may_wait):
             if not nodes_there:
                 log.warning(
                     "%d of %d reconstruct nodes are ready after %.0f s: starting",
@@ -349,7 +349,7 @@ class AcquireNode:
             # A series that ended by itself has no drain timeout while a node still works on it.
             self._since_s = now_s
         late = now_s - self._since_s > self._rig.drain.timeout_s
-        waiting = self._holdings.delivering
+        waiting = self._in_flight.delivering
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
@@ -358,7 +358,7 @@ class AcquireNode:
             raise EnvironmentFault(
                 "The sink is not connected at the end of the series",
                 expected=f"a connection within {self._rig.drain.timeout_s:g} s",
-                got=f"{len(self._holdings)} unconfirmed snapshots, which stay in the spool",
+                got=f"{len(self._in_flight)} unconfirmed snapshots, which stay in the spool",
                 hint="Start the rig again: it resumes the series.",
             )
         for entry in self._dispatcher.clear() if waiting else []:
@@ -402,19 +402,19 @@ class AcquireNode:
     def _accept(self, captured: Captured, now_s: float) -> None:
         seq, frame = captured.seq, captured.frame
         if frame is None:
-            self._holdings.pass_over()
+            self._in_flight.pass_over()
             self._link.post(Dropped(self._series, captured.epoch, seq, DropReason.RING_FULL), now_s)
             return
         snapshot = self._snapshot(captured, frame)
         record = self._policy is Policy.RECORD
-        self._holdings.hold(seq, captured.epoch, frame_bytes(frame), raw_pending=record)
+        self._in_flight.hold(seq, captured.epoch, frame_bytes(frame), raw_pending=record)
         if record:
             self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
         for displaced in self._dispatcher.offer(snapshot):
             self._settle(Settled(displaced, DropReason.QUEUE_FULL), now_s)
 
     def _settle(self, settled: Settled, now_s: float) -> None:
-        epoch = self._holdings.settle(settled.seq)
+        epoch = self._in_flight.settle(settled.seq)
         if epoch is not None and settled.given_up:
             self._link.post(Dropped(self._series, epoch, settled.seq, settled.given_up, self._given_up), now_s)
         elif not settled.given_up:
@@ -440,7 +440,7 @@ class AcquireNode:
             report.not_ready(self._phase, self._rig.network.results),
             {**status, **self._link.dealer.clock.status()},
             acquire_figures(status, self._dispatcher.queue_figures, report.wire_errors),
-            progress=self._pump.acquired + self._holdings.released,
+            progress=self._pump.acquired + self._in_flight.released,
             idle=not report.must_progress(self._phase),
         )
 

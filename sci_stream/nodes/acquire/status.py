@@ -37,14 +37,14 @@ class AcquireReport:
         safe: CrashRecovery,
         *,
         ring: MemoryBudget,
-        holdings: InFlightSnapshots,
+        in_flight: InFlightSnapshots,
     ) -> None:
         self._pump = pump
         self._dispatcher = dispatcher
         self._link = link
         self._recovery = safe
         self._ring = ring
-        self._holdings = holdings
+        self._in_flight = in_flight
 
     @property
     def wire_errors(self) -> Counter[str]:
@@ -77,7 +77,7 @@ class AcquireReport:
             "phase": phase.value,
             "series": series,
             "acquired": self._pump.acquired,
-            "held": len(self._holdings),
+            "held": len(self._in_flight),
             **self._recovery.status(),
             "ring_mib": round(self._ring.used_bytes / 2**20, 1),
             "unsafe": len(self._link.outbox),

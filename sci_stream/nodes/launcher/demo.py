@@ -27,7 +27,7 @@ _N_FRAMES = 8
 # Target time of a reconstruction: the longest interval between two updates.
 _SOLVE_S = 0.6
 # Limit for the learned prior, whose better picture is worth a longer interval on slow devices.
-_PATIENT_S = 2.0
+_LONGEST_SOLVE_S = 2.0
 # With our own network and warm starts; more do not help on a noisy camera (research/schedule-research.md). Four warm
 # iterations give 26.5 dB on the published Crash, hardly less than twelve: a slow device takes fewer before it takes TV.
 _NETWORK_ITERATIONS = (12, 8, 6, 4)
@@ -88,11 +88,11 @@ def _plan(
         return _largest_in_time(device, "ffdnet", weights, iterations, sizes_px, report=report)
     prior = chosen_denoiser("auto", device, weights=False)
     for iterations in _NETWORK_ITERATIONS:
-        learnt = _largest_in_time(device, prior, None, iterations, sizes_px, report=report)
-        if learnt.solve_s <= _PATIENT_S:
-            return learnt
+        network_plan = _largest_in_time(device, prior, None, iterations, sizes_px, report=report)
+        if network_plan.solve_s <= _LONGEST_SOLVE_S:
+            return network_plan
     plain = _largest_in_time(device, "tv", None, default_settings(device, "tv").iterations, sizes_px, report=report)
-    too_slow = f"{_IN_WORDS[prior]} would take {learnt.solve_s:.1f} s for {learnt.iterations} iterations"
+    too_slow = f"{_IN_WORDS[prior]} would take {network_plan.solve_s:.1f} s for {network_plan.iterations} iterations"
     return plain._replace(why=f"{plain.why}; {too_slow}")
 
 
@@ -205,6 +205,6 @@ def demo_rig(
     why = (
         f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {rate_hz:.1f} snapshots/s = "
         f"{rate_hz * _N_FRAMES:.0f} video frames/s; {kept}\n"
-        f"chosen: {reason} (aim: {_SOLVE_S:g} s, at most {_PATIENT_S:g} s)"
+        f"chosen: {reason} (aim: {_SOLVE_S:g} s, at most {_LONGEST_SOLVE_S:g} s)"
     )
     return path, why

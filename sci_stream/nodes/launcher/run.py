@@ -64,11 +64,11 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         if not account.exists():
             return status
         try:
-            said = complete_summary(account, supervisor.restarts)
+            lines = complete_summary(account, supervisor.restarts)
         except (FileFormatError, OSError) as error:
             console.print(f"cannot complete the summary {account}: {error}", highlight=False, markup=False)
             return status or EnvironmentFault.exit_status
-        for words in said:
+        for words in lines:
             console.print(words, highlight=False, markup=False, soft_wrap=True)
     return status
 
@@ -86,10 +86,10 @@ def complete_summary(path: Path, restarts: int) -> list[str]:
     with reading(path, "a summary"):
         result = json.loads(read_small(path, "a summary", _MOST_SUMMARY_BYTES))
         result["restarts"] = restarts
-        said = list(result_lines(result))
+        lines = list(result_lines(result))
         text = json.dumps(result, indent=2) + "\n"
     path.write_text(text)
-    return said
+    return lines
 
 
 def _writable(summary: Path) -> Path:

@@ -75,7 +75,7 @@ class Supervisor:
     ----------
     rig_path
         The rig file, given to every node.
-    say
+    report
         Receives each line of output of a node.
     program
         Command of each node, before its arguments.
@@ -86,7 +86,7 @@ class Supervisor:
         rig: Rig,
         rig_path: Path,
         stop: StopRequest,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         snapshots: int = 0,
         duration_s: float = 0.0,
@@ -96,7 +96,7 @@ class Supervisor:
     ) -> None:
         self._rig = rig
         self._stop = stop
-        self._say = say
+        self._report = report
         command = [*program, *(["--verbose"] if verbose else [])]
         sink = [*command, "sink", str(rig_path)] + (["--summary", str(summary)] if summary else [])
         acquire = [*command, "acquire", str(rig_path)]
@@ -156,7 +156,7 @@ class Supervisor:
             while not self._over():
                 self._stop.wait(_POLL_S)
                 if self._stop:
-                    self._say("draining: finishing the snapshots in flight; a second Ctrl-C stops immediately")
+                    self._report("draining: finishing the snapshots in flight; a second Ctrl-C stops immediately")
                     break
             # In the order of the data: the acquire node drains through the workers, and both report to the sink.
             if not self._acquire.over:
@@ -207,7 +207,7 @@ class Supervisor:
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
-                self._say(line.rstrip("\n"))
+                self._report(line.rstrip("\n"))
 
     def _ended(self, child: _Child, status: int, now_s: float) -> bool:
         """Handle a node that ended by itself; return whether that ends the run."""
@@ -219,7 +219,7 @@ class Supervisor:
         if status == InputError.exit_status or (status == EnvironmentFault.exit_status and child.starts == 1):
             # It has logged the reason, which a restart would not change.
             self._fail_with(status)
-            self._say(f"{child.name} cannot run (exit status {status}): stopping")
+            self._report(f"{child.name} cannot run (exit status {status}): stopping")
             return True
         # Only crashes in a row count: a node that crashes once a day is not broken.
         if now_s - child.started_s > _SETTLED_S:
@@ -228,13 +228,13 @@ class Supervisor:
         # Kills from outside and crashes of its own have separate limits.
         child.crashes[killed] += 1
         if child.crashes[killed] > (_KILLS_AT_MOST if killed else _CRASHES_AT_MOST):
-            self._say(f"{child.name} crashed {child.crashes.total()} times in a row: stopping")
+            self._report(f"{child.name} crashed {child.crashes.total()} times in a row: stopping")
             self._fail_with(EXIT_NODE_FAILED)
             return True
         wait_s = min(_BACKOFF_FIRST_S * 2 ** (min(child.crashes.total(), 16) - 1), _BACKOFF_MOST_S)
         child.again_s = now_s + wait_s
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        self._say(f"{child.name} ended {how}: restarting in {wait_s:.1f} s")
+        self._report(f"{child.name} ended {how}: restarting in {wait_s:.1f} s")
         return False
 
     @property
@@ -252,7 +252,7 @@ class Supervisor:
         for folder in folders_left_behind(self._folder.path.parent):
             if left := list(folder.glob("*.spool")):
                 size = sum(file.stat().st_blocks * 512 for file in left) >> 20
-                self._say(
+                self._report(
                     f"a run that was killed left undelivered snapshots in {folder} ({size} MiB of memory): to resume "
                     f'its series, run its rig with [policy] spool = "{folder}"; to give them up: rm -r {folder}'
                 )
@@ -267,7 +267,7 @@ class Supervisor:
             kept = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
             for file in folder.glob(f"{glob.escape(left.stem)}.*"):  # the spool, and the sink's ledger of the series
                 file.rename(kept / file.name)
-            self._say(
+            self._report(
                 f"undelivered snapshots are kept in {kept}: to resume the series, run the rig "
                 f'with [policy] spool = "{kept}"'
             )
@@ -292,14 +292,14 @@ class Supervisor:
                 child.process = None
                 if spool is None or not spool.exists():
                     return
-                self._say("acquire left a series open: restarting it to close the series")
+                self._report("acquire left a series open: restarting it to close the series")
                 self._start(child)
             elif status is not None and self._ended(child, status, time.monotonic()):
                 return
             for other in (self._sink, *self._workers):
                 self._tend(other, time.monotonic())
             time.sleep(_POLL_S)
-        self._say(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+        self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
         if child.process is not None:
             child.process.kill()
             child.process.wait()
@@ -315,7 +315,7 @@ class Supervisor:
         try:
             status = child.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            self._say(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+            self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
             child.process.kill()
             child.process.wait()
             # Once the acquire node has ended, no result of a reconstruct node is awaited.

@@ -139,7 +139,7 @@ class ReconstructNode:
                 self._doing.pop((orphan.id.series, orphan.id.seq), None)
             self._orphans.clear()
         for message in messages:
-            self._obey(message)
+            self._handle(message)
         for result in self._solver.results():
             match result:
                 case Ready():
@@ -153,7 +153,7 @@ class ReconstructNode:
                     self._controls.done(result.request, result.parameters, result.error)
                     self._report_at_once()
         news = self._link.turn(now_s)
-        self._hear_sink(news.messages)
+        self._handle_from_sink(news.messages)
         for kind, series, seq in news.safe:
             if kind == "reconstruction":
                 self._finish((series, seq))
@@ -161,7 +161,7 @@ class ReconstructNode:
             self._publish_status()
         self._link.pump()
 
-    def _hear_sink(self, messages: Iterable[Message]) -> None:
+    def _handle_from_sink(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if isinstance(message, Control):
                 self._controls.take(message, self._solver.parameters())
@@ -205,7 +205,7 @@ class ReconstructNode:
             return f"no answer from the sink at {network.results}"
         return self._trouble if self._hello.credit else "preparing the engine with the calibration"
 
-    def _obey(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message:
             case Calibration():
                 self._solver.adopt(message)

@@ -22,7 +22,7 @@ class ControlHandler:
     ----------
     node
         Name of the node.
-    say
+    send_result
         Sends an answer.
     change
         Starts to set parameters, already checked one by one against their declarations; `done` follows, now or later.
@@ -33,12 +33,12 @@ class ControlHandler:
     def __init__(
         self,
         node: str,
-        say: Callable[[ControlResult], None],
+        send_result: Callable[[ControlResult], None],
         change: Callable[[str, Mapping[str, Value]], None],
         actions: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
         self._node = node
-        self._say = say
+        self._send_result = send_result
         self._change = change
         self._actions = dict(actions or {})
         self._under_way: dict[str, tuple[Control, dict[str, Value]]] = {}
@@ -70,7 +70,7 @@ class ControlHandler:
             expected = f"one of {', '.join(['set', *offered])}"
             raise InputError(f"Action {control.action!r} is not available at {self._node} now", expected=expected)
         log.info("%s: requested by %s", control.action, control.who or "unknown operator")
-        self._say(ControlResult(request=control.request, ok=True, text=self._actions[control.action]()))
+        self._send_result(ControlResult(request=control.request, ok=True, text=self._actions[control.action]()))
 
     def done(self, request: str, parameters: Iterable[Parameter] = (), error: SciStreamError | None = None) -> None:
         """Answer a request: all parameters are set and redeclared, or none is."""
@@ -80,8 +80,8 @@ class ControlHandler:
             return
         values = {parameter.name: parameter.value for parameter in parameters if parameter.name in changes}
         log.info("set by %s: %s", control.who or "unknown operator", values)
-        self._say(ControlResult(request=request, ok=True, values=values))
+        self._send_result(ControlResult(request=request, ok=True, values=values))
 
     def _refuse(self, control: Control, error: SciStreamError) -> None:
         log.info("control request refused (%s, from %s): %s", control.action, control.who, error)
-        self._say(ControlResult(request=control.request, ok=False, text=str(error)))
+        self._send_result(ControlResult(request=control.request, ok=False, text=str(error)))

@@ -45,7 +45,7 @@ class SettingChange:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingRequest:
     """One request to one node or to all nodes of a kind; answered once all of them have answered."""
 
     node: str
@@ -63,7 +63,7 @@ class _Asked:
 class _Sent:
     """A request sent to one node."""
 
-    asked: _Asked
+    pending: _PendingRequest
     identity: bytes
     node: str
     sent_s: float
@@ -101,7 +101,7 @@ class ControlBroker:
         self._own = own
         self._note = note
         self._wake = wake
-        self._inbox: SimpleQueue[_Asked] = SimpleQueue()
+        self._inbox: SimpleQueue[_PendingRequest] = SimpleQueue()
         self._sent: dict[str, _Sent] = {}
 
     def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
@@ -120,27 +120,27 @@ class ControlBroker:
         -------
         Current ``values`` by node and ``text``, or the error.
         """
-        asked = _Asked(node, action, parameters, who, Future())
+        pending = _PendingRequest(node, action, parameters, who, Future())
         if self._inbox.qsize() + len(self._sent) >= MOST_WAITING:
-            asked.answer.set_exception(
+            pending.answer.set_exception(
                 EnvironmentFault(f"{MOST_WAITING} requests are pending", hint="Try again when they are answered.")
             )
         else:
-            self._inbox.put(asked)
+            self._inbox.put(pending)
             self._wake()
-        return asked.answer
+        return pending.answer
 
     def turn(self, now_s: float) -> None:
         """Forward new requests and expire those that will not be answered. Never blocks."""
         while not self._inbox.empty():
-            asked = self._inbox.get()
-            if not asked.answer.set_running_or_notify_cancel():
+            pending = self._inbox.get()
+            if not pending.answer.set_running_or_notify_cancel():
                 continue  # the caller has timed out and was notified
             try:
-                self._pass_on(asked, now_s)
+                self._pass_on(pending, now_s)
             except SciStreamError as error:
-                asked.errors.append(error)
-            self._answer_if_complete(asked)
+                pending.errors.append(error)
+            self._answer_if_complete(pending)
         for request, sent in list(self._sent.items()):
             peer = self._peers.get(sent.identity)
             if peer is None or peer.lost or now_s - sent.sent_s > PATIENCE_S:
@@ -158,74 +158,76 @@ class ControlBroker:
         if not result.ok:
             self._settle(result.request, InputError(result.text or f"{sent.node} refused"))
             return True
-        asked, peer = sent.asked, self._peers.get(sent.identity)
-        if peer is not None and asked.action == "set":
-            self._note_set(asked, sent.node, sent.before, result.values)
+        pending, peer = sent.pending, self._peers.get(sent.identity)
+        if peer is not None and pending.action == "set":
+            self._note_set(pending, sent.node, sent.before, result.values)
             # Requests already sent to this node will find these values, not those of its last report.
             for later in self._sent.values():
                 if later.identity == identity:
                     later.before.update(result.values)
             # The next caller sees the new values, not the node's last report.
             peer.status = {**peer.status, **_redeclared(peer, result.values)}
-        elif asked.action != "set":
-            self._note(SettingChange(unix_ns(), asked.who, sent.node, asked.action))
+        elif pending.action != "set":
+            self._note(SettingChange(unix_ns(), pending.who, sent.node, pending.action))
         if result.values:
-            asked.values[sent.node] = dict(result.values)
+            pending.values[sent.node] = dict(result.values)
         if result.text:
-            asked.texts.append(result.text)
+            pending.texts.append(result.text)
         self._settle(result.request)
         return True
 
     def _settle(self, request: str, error: SciStreamError | None = None) -> None:
-        asked = self._sent.pop(request).asked
-        asked.waiting.discard(request)
+        pending = self._sent.pop(request).pending
+        pending.waiting.discard(request)
         if error is not None:
-            asked.errors.append(error)
-        self._answer_if_complete(asked)
+            pending.errors.append(error)
+        self._answer_if_complete(pending)
 
     @staticmethod
-    def _answer_if_complete(asked: _Asked) -> None:
-        if asked.waiting:
+    def _answer_if_complete(pending: _PendingRequest) -> None:
+        if pending.waiting:
             return
-        if asked.errors:
-            asked.answer.set_exception(asked.errors[0])
+        if pending.errors:
+            pending.answer.set_exception(pending.errors[0])
         else:
-            asked.answer.set_result({"values": asked.values, "text": "; ".join(dict.fromkeys(asked.texts))})
+            pending.answer.set_result({"values": pending.values, "text": "; ".join(dict.fromkeys(pending.texts))})
 
-    def _pass_on(self, asked: _Asked, now_s: float) -> None:
-        if asked.node == SINK:
-            asked.values[SINK] = self._do_myself(asked)
+    def _pass_on(self, pending: _PendingRequest, now_s: float) -> None:
+        if pending.node == SINK:
+            pending.values[SINK] = self._apply_to_sink(pending)
             return
-        targets = [(identity, peer) for identity, peer in self._peers.items() if _is_meant(peer, asked.node)]
+        targets = [(identity, peer) for identity, peer in self._peers.items() if _is_meant(peer, pending.node)]
         if not targets:
             names = [peer.hello.node for peer in self._peers.values() if not peer.lost]
-            raise InputError(f"Unknown node {asked.node!r}", expected=f"one of {', '.join([*names, SINK])}")
+            raise InputError(f"Unknown node {pending.node!r}", expected=f"one of {', '.join([*names, SINK])}")
         # All or none, as far as the sink can check.
-        checked = [_checked(asked, peer) for _, peer in targets]
+        checked = [_checked(pending, peer) for _, peer in targets]
         for (identity, peer), changes in zip(targets, checked, strict=True):
             request, node = secrets.token_hex(8), peer.hello.node
-            message = Control(request=request, node=node, action=asked.action, parameters=changes, who=asked.who)
+            message = Control(request=request, node=node, action=pending.action, parameters=changes, who=pending.who)
             if self._send(identity, message):
-                asked.waiting.add(request)
+                pending.waiting.add(request)
                 # Now, because a heartbeat with the new values may arrive before the answer.
                 before = {name: parameter.value for name, parameter in _known(peer).items()}
-                self._sent[request] = _Sent(asked, identity, node, now_s, before)
+                self._sent[request] = _Sent(pending, identity, node, now_s, before)
             else:
-                asked.errors.append(EnvironmentFault(f"{node} accepts no messages", hint="Try again in a moment."))
+                pending.errors.append(EnvironmentFault(f"{node} accepts no messages", hint="Try again in a moment."))
 
-    def _do_myself(self, asked: _Asked) -> dict[str, Value]:
-        if asked.action != "set":
-            raise InputError(f"Unknown action {asked.action!r} for the sink", expected="set")
-        changes = checked_changes(self._own.parameters(), asked.parameters, SINK)
-        self._own.set(changes, asked.who)
-        log.info("set by %s: %s", asked.who, changes)
+    def _apply_to_sink(self, pending: _PendingRequest) -> dict[str, Value]:
+        if pending.action != "set":
+            raise InputError(f"Unknown action {pending.action!r} for the sink", expected="set")
+        changes = checked_changes(self._own.parameters(), pending.parameters, SINK)
+        self._own.set(changes, pending.who)
+        log.info("set by %s: %s", pending.who, changes)
         return changes
 
-    def _note_set(self, asked: _Asked, node: str, before: Mapping[str, Value], values: Mapping[str, Value]) -> None:
+    def _note_set(
+        self, pending: _PendingRequest, node: str, before: Mapping[str, Value], values: Mapping[str, Value]
+    ) -> None:
         for name, value in values.items():
             old = before.get(name)
             if old != value:
-                self._note(SettingChange(unix_ns(), asked.who, node, name, old, value))
+                self._note(SettingChange(unix_ns(), pending.who, node, name, old, value))
 
     # --- parameters and actions
 
@@ -257,15 +259,15 @@ def _known(peer: Peer) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in declarations(peer.status)[0]}
 
 
-def _checked(asked: _Asked, peer: Peer) -> dict[str, Value]:
+def _checked(pending: _PendingRequest, peer: Peer) -> dict[str, Value]:
     """Refuse in advance what the node would refuse, so that nothing is sent to any."""
     parameters, actions = declarations(peer.status)
     node = peer.hello.node
-    if asked.action == "set":
-        return checked_changes(parameters, asked.parameters, node)
-    if asked.action not in actions:
+    if pending.action == "set":
+        return checked_changes(parameters, pending.parameters, node)
+    if pending.action not in actions:
         expected = f"one of {', '.join(actions)}" if actions else "none: it offers no action now"
-        raise InputError(f"Action {asked.action!r} is not available at {node} now", expected=expected)
+        raise InputError(f"Action {pending.action!r} is not available at {node} now", expected=expected)
     return {}
 
 

@@ -41,7 +41,7 @@ class LedgerFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._complained = False
+        self._warned = False
 
     @classmethod
     def of(cls, rig: Rig, environment: Mapping[str, str] = os.environ) -> LedgerFile:
@@ -75,8 +75,8 @@ class LedgerFile:
                 json.dump(document, file, separators=(",", ":"))
             new.replace(self._path)
         except OSError as error:
-            if not self._complained:
-                self._complained = True
+            if not self._warned:
+                self._warned = True
                 log.warning(
                     "cannot save the ledger to %s (%s): if the sink crashes, snapshots are missing from it unless they "
                     "are recorded",

@@ -50,31 +50,31 @@ class OperatorCommands:
         self._series = series
         self._wake = wake
         self._show_soon = show_soon
-        self._asked: queue.SimpleQueue[tuple[bool, str, Future[str]]] = queue.SimpleQueue()
+        self._switches: queue.SimpleQueue[tuple[bool, str, Future[str]]] = queue.SimpleQueue()
         self._in_force: dict[tuple[str, str], SettingChange] = {}
         self.preview = None if options is None else WebPreview(options, operator=self)
         own = SinkControls(self.preview, self._is_recording, self._switch_recording)
-        self._desk = ControlBroker(server.peers, server.reply, own, self._note_change, wake)
+        self._broker = ControlBroker(server.peers, server.reply, own, self._note_change, wake)
 
     # --- from any thread
 
     def switch_recording(self, on: bool, who: str = "") -> Future[str]:
         """Switch the recording on or off."""
         answer: Future[str] = Future()
-        self._asked.put((on, who, answer))
+        self._switches.put((on, who, answer))
         self._wake()
         return answer
 
     def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
         """Send a request to a node or to all nodes of a kind; see `ControlBroker.ask`."""
-        return self._desk.ask(node, action, parameters, who)
+        return self._broker.ask(node, action, parameters, who)
 
     # --- from the sink's loop
 
     def answer(self, now_s: float) -> None:
         """Execute pending commands."""
-        while not self._asked.empty():
-            on, who, answer = self._asked.get()
+        while not self._switches.empty():
+            on, who, answer = self._switches.get()
             if not answer.set_running_or_notify_cancel():
                 continue  # the caller has timed out and was notified
             try:
@@ -83,7 +83,7 @@ class OperatorCommands:
                 answer.set_exception(error)
             else:
                 answer.set_result(file)
-        self._desk.turn(now_s)
+        self._broker.turn(now_s)
 
     def end_recording(self, who: str) -> None:
         """Switch the recording off on behalf of a setting."""
@@ -91,15 +91,15 @@ class OperatorCommands:
 
     def take(self, identity: bytes, result: ControlResult) -> bool:
         """Handle a node's answer; return whether it was expected."""
-        return self._desk.take(identity, result)
+        return self._broker.take(identity, result)
 
     def describe(self) -> list[JsonObject]:
         """Return parameters and actions."""
-        return self._desk.describe()
+        return self._broker.describe()
 
     def carry_changes(self, series: SeriesSession) -> None:
         """Pass earlier changes that are still in force to a new series."""
-        values = self._desk.values()
+        values = self._broker.values()
         for key, change in list(self._in_force.items()):
             if values.get(key, change.new) == change.new:
                 series.note_change(change)

@@ -131,14 +131,14 @@ class Trajectory(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _pixels(
-    image: torch.Size, asked: torch.Size, stride: int, device: torch.device
+    image: torch.Size, field: torch.Size, stride: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return column and row of every ``stride``-th pixel, (h, w, 2), and the distance of two neighbours, (2,).
 
     As the library counts them: the centres of an image's outermost pixels are at −1 and 1.
     """
     per_pixel = 2 / torch.tensor([max(size - 1, 1) for size in reversed(image)], device=device)
-    rows, columns = (torch.arange(0, size * stride, stride, device=device) for size in asked)
+    rows, columns = (torch.arange(0, size * stride, stride, device=device) for size in field)
     return torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1) * per_pixel - 1, per_pixel
 
 

@@ -30,10 +30,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """Result of a repair: the clean file in the original place, the original as ``kept``, and the ledger."""
+    """Result of a repair: the clean file in the original place, the original as ``original``, and the ledger."""
 
     path: Path
-    kept: Path
+    original: Path
     snapshots: int
     ledger: JsonObject
 
@@ -63,13 +63,13 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
     StorageError
         If the clean copy cannot be written.
     """
-    kept = path.with_name(f"{path.name}.crashed")
+    original = path.with_name(f"{path.name}.crashed")
     partial = path.with_name(f".{path.name}.part")
     with Recording(path) as old:
         if old.finished:
             return None
-        if kept.exists():
-            raise StorageError(f"{kept} exists", hint="An earlier repair left it: move it away.")
+        if original.exists():
+            raise StorageError(f"{original} exists", hint="An earlier repair left it: move it away.")
         columns, ledger = _settled_columns(old)
         used = len(columns["state"])
         try:
@@ -83,7 +83,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
                 )
             _verify(partial, old)
             # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
-            path.rename(kept)
+            path.rename(original)
             partial.rename(path)
         except (OSError, RuntimeError) as error:
             partial.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         except FileFormatError:
             partial.unlink(missing_ok=True)
             raise
-    return Repaired(path, kept, used, ledger)
+    return Repaired(path, original, used, ledger)
 
 
 @dataclass(frozen=True, slots=True)

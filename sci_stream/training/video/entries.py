@@ -29,7 +29,7 @@ _NOISY_FRAMES = (4, 6, 8, 8, 8, 12)
 _SOLVED_FRAMES = (4, 6, 8, 8, 8, 8, 10, 14, 20)
 _ITERATIONS = (4, 8, 8, 12, 12, 12, 16, 20)
 # Iterations of a solve whose inputs are kept, besides the last, whose result is what counts.
-_KEPT = 5
+_RECORDED = 5
 # Solves with masks that are not quite those that the solver knows, and with noise of the sensor.
 _DISTURBED_SHARE, _SENSOR_SHARE = 0.6, 0.6
 # Read noise in units of the largest value, electrons that this value stands for, and bits of the converter.
@@ -72,15 +72,15 @@ class NoisyVideo:
 class CodedVideo:
     """One snapshot, or two in a row, and how to solve them.
 
-    ``masks`` (B, H, W) are those that the solver knows; ``counts`` and ``truths`` by snapshot; ``kept`` the iterations
-    of each to learn from, counted from 0.
+    ``masks`` (B, H, W) are those that the solver knows; ``counts`` and ``truths`` by snapshot; ``recorded`` the
+    iterations of each to learn from, counted from 0.
     """
 
     masks: Video
     counts: Sequence[Video]
     truths: Sequence[Video]
     iterations: int
-    kept: Sequence[frozenset[int]]
+    recorded: Sequence[frozenset[int]]
 
 
 def draw_noisy(scenes: Scenes, rng: np.random.Generator, size: int, sigma_most: float) -> NoisyVideo:
@@ -118,13 +118,13 @@ def draw_coded(scenes: Scenes, rng: np.random.Generator, size: int) -> CodedVide
     true_masks = disturb_masks(rng, masks) if rng.random() < _DISTURBED_SHARE else masks
     iterations = int(rng.choice(_ITERATIONS))
     truths = np.split(video, n_snapshots)
-    counts, kept = [], []
+    counts, recorded = [], []
     for truth in truths:
         y = (true_masks * truth).sum(0)
         counts.append(_sensed(rng, y) if rng.random() < _SENSOR_SHARE else y)
-        some = rng.choice(iterations, min(iterations, _KEPT), replace=False)
-        kept.append(frozenset({*some.tolist(), iterations - 1}))
-    return CodedVideo(masks, counts, truths, iterations, kept)
+        some = rng.choice(iterations, min(iterations, _RECORDED), replace=False)
+        recorded.append(frozenset({*some.tolist(), iterations - 1}))
+    return CodedVideo(masks, counts, truths, iterations, recorded)
 
 
 def _sensed(rng: np.random.Generator, y: Video) -> Video:
@@ -157,8 +157,8 @@ def solve_entries(drawn: CodedVideo, denoiser: VideoDenoiser, device: torch.devi
     )
     engine = Engine(calibration := Calibration(phi=drawn.masks), recorder, device, settings, cuda_graphs=False)
     entries = []
-    for seq, (counts, truth, kept) in enumerate(zip(drawn.counts, drawn.truths, drawn.kept, strict=True)):
-        recorder.record(kept)
+    for seq, (counts, truth, recorded) in enumerate(zip(drawn.counts, drawn.truths, drawn.recorded, strict=True)):
+        recorder.record(recorded)
         snapshot = Snapshot(
             id=SnapshotId("training", 0, seq),
             counts=counts,
@@ -179,19 +179,19 @@ class IterateRecorder:
     ----------
     denoiser
         The other one.
-    kept
+    recorded
         Which calls to keep, counted from 0.
     """
 
     name = "recorder"
 
-    def __init__(self, denoiser: VideoDenoiser, kept: Collection[int] = ()) -> None:
+    def __init__(self, denoiser: VideoDenoiser, recorded: Collection[int] = ()) -> None:
         self._denoiser = denoiser
-        self.record(kept)
+        self.record(recorded)
 
-    def record(self, kept: Collection[int]) -> None:
+    def record(self, recorded: Collection[int]) -> None:
         """Forget all calls, and keep these of those to come."""
-        self._kept = kept
+        self._recorded = recorded
         self._calls = 0
         self._iterates: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
@@ -202,7 +202,7 @@ class IterateRecorder:
     def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (1, B, H, W); see `sci_stream.ports.VideoDenoiser`."""
         denoised = self._denoiser.denoise_video(x, sigma)
-        if self._calls in self._kept:
+        if self._calls in self._recorded:
             # Copies: the solver may write to both.
             self._iterates.append((x[0].clone(), sigma_map(sigma, x).clone(), denoised[0].clone()))
         self._calls += 1

@@ -355,7 +355,7 @@ def test_resumed_series_retries_to_open_the_camera(pump: Pump) -> None:
 
     camera = Late([0, 1])
     new = CameraPump(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01, backoff_s=(0.001, 0.004))
-    new.open(patient=True)
+    new.open(retry=True)
     assert len(run_to_the_end(new)) == 2
     new.join(5.0)
     assert camera.calls[:4] == ["refused"] * 3 + ["open"]

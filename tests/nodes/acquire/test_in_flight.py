@@ -32,68 +32,68 @@ def test_first_frame_is_always_admitted() -> None:
 
 def test_delivered_snapshot_is_released() -> None:
     ring = MemoryBudget(1000)
-    holdings = InFlightSnapshots(ring)
+    in_flight = InFlightSnapshots(ring)
     ring.take(100)
-    holdings.hold(0, 3, 100, raw_pending=False)
-    assert holdings.delivering
-    assert holdings.settle(0) == 3
-    assert (len(holdings), holdings.released, ring.used_bytes) == (0, 1, 0)
+    in_flight.hold(0, 3, 100, raw_pending=False)
+    assert in_flight.delivering
+    assert in_flight.settle(0) == 3
+    assert (len(in_flight), in_flight.released, ring.used_bytes) == (0, 1, 0)
 
 
 def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
     ring = MemoryBudget(1000)
-    holdings = InFlightSnapshots(ring)
+    in_flight = InFlightSnapshots(ring)
     for seq in (0, 1):
         ring.take(100)
-        holdings.hold(seq, 0, 100, raw_pending=True)
-    holdings.settle(0)
-    holdings.raw_is_safe(1)
-    assert len(holdings) == 2
-    holdings.raw_is_safe(0)
-    holdings.settle(1)
-    assert (len(holdings), ring.used_bytes) == (0, 0)
+        in_flight.hold(seq, 0, 100, raw_pending=True)
+    in_flight.settle(0)
+    in_flight.raw_is_safe(1)
+    assert len(in_flight) == 2
+    in_flight.raw_is_safe(0)
+    in_flight.settle(1)
+    assert (len(in_flight), ring.used_bytes) == (0, 0)
 
 
 def test_repeated_confirmation_counts_once() -> None:
-    holdings = InFlightSnapshots(MemoryBudget(1000))
-    holdings.hold(0, 0, 0, raw_pending=True)
-    assert holdings.settle(0) == 0
-    assert holdings.settle(0) is None
-    holdings.raw_is_safe(0)
-    holdings.raw_is_safe(0)
-    assert holdings.released == 1
+    in_flight = InFlightSnapshots(MemoryBudget(1000))
+    in_flight.hold(0, 0, 0, raw_pending=True)
+    assert in_flight.settle(0) == 0
+    assert in_flight.settle(0) is None
+    in_flight.raw_is_safe(0)
+    in_flight.raw_is_safe(0)
+    assert in_flight.released == 1
 
 
 @given(st.lists(st.tuples(st.sampled_from(["settle", "safe"]), st.integers(0, 4)), max_size=40))
 def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
     ring = MemoryBudget(10_000)
-    holdings = InFlightSnapshots(ring)
+    in_flight = InFlightSnapshots(ring)
     for seq in range(5):
         ring.take(10 + seq)
-        holdings.hold(seq, 0, 10 + seq, raw_pending=seq % 2 == 0)
+        in_flight.hold(seq, 0, 10 + seq, raw_pending=seq % 2 == 0)
     for what, seq in events:
         if what == "settle":
-            holdings.settle(seq)
+            in_flight.settle(seq)
         else:
-            holdings.raw_is_safe(seq)
+            in_flight.raw_is_safe(seq)
     gone = {seq for seq in range(5) if ("settle", seq) in events and (seq % 2 == 1 or ("safe", seq) in events)}
-    assert holdings.released == len(gone)
+    assert in_flight.released == len(gone)
     assert ring.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
 
 
 def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
     spool = new(tmp_path / "rig.spool")
-    holdings = InFlightSnapshots(MemoryBudget(1000))
-    holdings.spool = spool
+    in_flight = InFlightSnapshots(MemoryBudget(1000))
+    in_flight.spool = spool
     for seq in range(3):
         spool.keep(snapshot(seq), 0)
-        holdings.hold(seq, 0, 0, raw_pending=seq != 2)
-    holdings.settle(0)
-    holdings.raw_is_safe(1)
-    holdings.settle(2)
+        in_flight.hold(seq, 0, 0, raw_pending=seq != 2)
+    in_flight.settle(0)
+    in_flight.raw_is_safe(1)
+    in_flight.settle(2)
     spool.close(over=False)
-    kept = [(kept.snapshot.id.seq, kept.delivered) for kept in taken_up(tmp_path / "rig.spool").kept]
-    assert kept == [(0, True), (1, False)]
+    recovered = [(each.snapshot.id.seq, each.delivered) for each in taken_up(tmp_path / "rig.spool").snapshots]
+    assert recovered == [(0, True), (1, False)]
 
 
 def test_recovered_snapshots_are_admitted_unconditionally() -> None:

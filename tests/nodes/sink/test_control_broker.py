@@ -34,7 +34,7 @@ class Bench:
                 status = {**declared((), ("next_series",))}
             self.peers[node.encode()] = Peer(Hello(node, kind, "00"), 0.0, status=status)  # type: ignore[arg-type]
         own = SinkControls(None, lambda: self.recording, self.switch)
-        self.desk = ControlBroker(self.peers, self.send, own, self.changes.append, lambda: None)
+        self.broker = ControlBroker(self.peers, self.send, own, self.changes.append, lambda: None)
 
     def switch(self, on: bool, _who: str) -> str:
         if self.recording is None:
@@ -48,13 +48,13 @@ class Bench:
         return self.takes_mail
 
     def ask(self, node: str, action: str = "set", **parameters: object) -> Future[dict[str, Any]]:
-        answer = self.desk.ask(node, action, parameters, "eva")
-        self.desk.turn(0.0)
+        answer = self.broker.ask(node, action, parameters, "eva")
+        self.broker.turn(0.0)
         return answer
 
     def answer(self, ok: bool = True, text: str = "", **values: Value) -> None:
         identity, control = self.mail.popleft()
-        assert self.desk.take(identity, ControlResult(control.request, ok, text, values or dict(control.parameters)))
+        assert self.broker.take(identity, ControlResult(control.request, ok, text, values or dict(control.parameters)))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_second_operator_change_starts_from_first(bench: Bench) -> None:
     assert one.result(0)["values"]["reconstruct-0"] == {"iterations": 5}
     assert two.result(0)["values"]["reconstruct-0"] == {"iterations": 7}
     assert [(change.old, change.new) for change in bench.changes] == [(12, 5), (5, 7)]
-    assert bench.desk.values()["reconstruct-0", "iterations"] == 7
+    assert bench.broker.values()["reconstruct-0", "iterations"] == 7
 
 
 def test_unchanged_value_is_no_change(bench: Bench) -> None:
@@ -158,9 +158,9 @@ def test_loss_of_node_leaves_outcome_unknown(bench: Bench) -> None:
     slow = bench.ask("acquire", "next_series")
     assert "lost before it answered" in error_of(lost)
     assert "lost before it answered" in error_of(gone)
-    bench.desk.turn(PATIENCE_S + 1)
+    bench.broker.turn(PATIENCE_S + 1)
     assert "has not answered" in error_of(slow)
-    assert not bench.desk.take(b"acquire", ControlResult(bench.mail[-1][1].request, True)), (
+    assert not bench.broker.take(b"acquire", ControlResult(bench.mail[-1][1].request, True)), (
         "too late: no request is pending"
     )
 
@@ -177,9 +177,9 @@ def test_pending_requests_are_limited(bench: Bench) -> None:
 
 
 def test_unexpected_answer_is_recognised(bench: Bench) -> None:
-    assert not bench.desk.take(b"acquire", ControlResult("ffff", True))
+    assert not bench.broker.take(b"acquire", ControlResult("ffff", True))
     answer = bench.ask("reconstruct-0", iterations=5)
-    assert not bench.desk.take(b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)), (
+    assert not bench.broker.take(b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)), (
         "it received no request"
     )
     assert not answer.done()
@@ -194,7 +194,7 @@ def test_sink_sets_its_own_parameters(bench: Bench) -> None:
 
 def test_parameters_and_actions_are_described(bench: Bench) -> None:
     bench.peers[b"reconstruct-1"].lost = True
-    report = {entry["node"]: entry for entry in bench.desk.describe()}
+    report = {entry["node"]: entry for entry in bench.broker.describe()}
     assert list(report) == ["reconstruct-0", "acquire", "sink"]
     assert [parameter["name"] for parameter in report["reconstruct-0"]["parameters"]] == ["iterations", "denoiser"]
     assert report["acquire"]["actions"] == ["next_series"]

@@ -43,7 +43,7 @@ def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, 
     before = path.read_bytes()
     done = repair_recording(path)
     assert done is not None
-    assert done.kept.read_bytes() == before
+    assert done.original.read_bytes() == before
     with h5py.File(path) as file:
         assert file["raw"].shape[0] == file["rows/state"].shape[0] == 7, "no empty rows at its end"
         assert np.array_equal(file["raw"][5], series.counts(5)), "plain h5py reads it, without SWMR"

@@ -88,9 +88,9 @@ def test_noisy_entry_is_what_the_network_sees(scenes: Scenes, untrained: VideoFf
 def test_solve_gives_the_iterations_to_keep(scenes: Scenes, untrained: VideoFfdnetDenoiser) -> None:
     for seed in range(3):
         drawn = draw_coded(scenes, np.random.default_rng(seed), 32)
-        assert all(drawn.iterations - 1 in kept for kept in drawn.kept)
+        assert all(drawn.iterations - 1 in recorded for recorded in drawn.recorded)
         entries = solve_entries(drawn, untrained, CPU)
-        assert len(entries) == sum(len(kept) for kept in drawn.kept)
+        assert len(entries) == sum(len(recorded) for recorded in drawn.recorded)
         assert {entry.inputs.shape for entry in entries} == {(len(drawn.masks), VIDEO_INPUTS, 16, 16)}
 
 

@@ -64,13 +64,13 @@ class RecoveredState:
     confirmed: int
     running_ns: int
     ending: str
-    kept: tuple[RecoveredSnapshot, ...]
+    snapshots: tuple[RecoveredSnapshot, ...]
     corrupt_slots: int
 
     @property
     def lost(self) -> Iterator[int]:
         """Numbers whose outcome may be unknown to the sink and whose snapshots cannot be recovered."""
-        here = {kept.snapshot.id.seq for kept in self.kept if not kept.delivered}
+        here = {recovered.snapshot.id.seq for recovered in self.snapshots if not recovered.delivered}
         return (seq for seq in range(self.confirmed, self.next_seq) if seq not in here)
 
 
@@ -106,7 +106,7 @@ class Spool:
         self._used: dict[int, int] = {}
         self._confirmed = 0
         self._touched = 0
-        self._complained = False
+        self._warned = False
         self.unspooled = 0
         """Snapshots that did not fit: they are delivered as usual, but a crash would lose them."""
 
@@ -240,13 +240,13 @@ class Spool:
         with self._lock:
             slot = heapq.heappop(self._free) if self._free and need <= self._file.slot_bytes else None
         if slot is None:
-            self._complain("all slots are in use")
+            self._warn("all slots are in use")
         elif need > self._allocated[slot]:
             try:
                 # Writing to a mapping beyond the free space of the file system raises SIGBUS.
                 os.posix_fallocate(self._file.number, self._at(slot), need)
             except OSError as error:
-                self._complain(os.strerror(error.errno or 0))
+                self._warn(os.strerror(error.errno or 0))
                 self._give_back(slot)
                 return None
             self._allocated[slot] = need
@@ -255,9 +255,9 @@ class Spool:
                 self._put(_TOUCHED_AT, self._touched)
         return slot
 
-    def _complain(self, why: str) -> None:
-        if not self._complained:
-            self._complained = True
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
             log.warning(
                 "spool %s is full (%s): further snapshots would be lost if this node crashed", self._file.path, why
             )
@@ -270,26 +270,26 @@ class Spool:
         # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
         self._touched = min(self._get(_TOUCHED_AT), self._file.slots)
         is_ending, words = _ENDING.unpack_from(self._map, _ENDING_AT)
-        kept: dict[int, RecoveredSnapshot] = {}
+        recovered: dict[int, RecoveredSnapshot] = {}
         corrupt = 0
         self._free = list(range(self._touched, self._file.slots))
         for slot in range(self._touched):
             state = state_of(self._map, self._at(slot))
             found = None if state == FREE else read_slot(self._map, self._at(slot), self._file.slot_bytes, info.series)
-            if found is None or found.id.seq in kept:
+            if found is None or found.id.seq in recovered:
                 corrupt += state != FREE
                 self._give_back(slot)
             else:
-                kept[found.id.seq] = RecoveredSnapshot(found, delivered=state == DELIVERED)
+                recovered[found.id.seq] = RecoveredSnapshot(found, delivered=state == DELIVERED)
                 self._used[found.id.seq] = slot
         return RecoveredState(
             info=info,
-            next_seq=max([next_seq, *(seq + 1 for seq in kept)]),
+            next_seq=max([next_seq, *(seq + 1 for seq in recovered)]),
             epoch=epoch,
             camera_missed=missed,
             confirmed=self._confirmed,
             running_ns=self._get(_RUNNING_AT),
             ending=words.rstrip(b"\0").decode(errors="replace") if is_ending else "",
-            kept=tuple(kept[seq] for seq in sorted(kept)),
+            snapshots=tuple(recovered[seq] for seq in sorted(recovered)),
             corrupt_slots=corrupt,
         )
