@@ -110,7 +110,7 @@ def test_camera_options_are_passed_unchanged() -> None:
         ("[network]\ntaps = 'ipc://'", "the path of an ipc:// address has 1 to 107 bytes"),
     ],
 )  # fmt: skip
-def test_invalid_rig_error_names_file_section_key_and_expected_value(text: str, says: str) -> None:
+def test_invalid_rig_error_names_file_section_key_and_expected(text: str, says: str) -> None:
     assert says in complaint(text)
 
 
@@ -226,7 +226,7 @@ def test_expert_keys_from_the_environment_override_both_tables() -> None:
         parse("", {"SCI_STREAM_RIG__RECONSTRUCT__XI": "0.3", "SCI_STREAM_RIG__RECONSTRUCT__EXPERT__XI": "0.4"})
 
 
-def test_reconstruct_section_shows_seven_keys_outside_the_expert_table() -> None:
+def test_reconstruct_section_has_seven_keys_before_expert_table() -> None:
     shown = [key for key, field in ReconstructSection.model_fields.items() if not is_expert(field)]
     assert shown == ["nodes", "devices", "denoiser", "weights", "iterations", "adapt_budget", "warm_start"]
     assert tomllib.loads(example_toml())["reconstruct"].keys() < set(shown)
@@ -445,7 +445,7 @@ KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 ABROAD = '[network]\nresults = "tcp://10.0.0.2:5702"\n'
 
 
-def test_addresses_beyond_this_machine_need_keys_or_an_explicit_waiver() -> None:
+def test_remote_addresses_need_keys_or_an_explicit_waiver() -> None:
     assert "security.acquire_key" in complaint(ABROAD)
     assert "security.sink_key" in complaint(ABROAD + f'[security]\nacquire_key = "{KEY}"')
     assert "unprotected_network" in complaint(ABROAD + '[security]\nencryption = "off"')

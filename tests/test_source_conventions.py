@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
 MOST_MODULES = 15
 MOST_UNTYPED = 40
+MOST_NAME = 60
 
 
 def _modules() -> Iterator[Path]:
@@ -51,3 +52,14 @@ def test_documentation_includes_examples_that_exist() -> None:
     assert lines
     assert [line for line, found in zip(lines, included, strict=True) if found is None] == []
     assert all((ROOT / found[1]).is_file() for found in included if found)
+
+
+def test_test_names_have_at_most_sixty_characters() -> None:
+    """A name is the first line of a failure: ``test_<unit>_<condition>_<result>``."""
+    long = {
+        node.name
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and len(node.name) > MOST_NAME
+    }
+    assert long == set()

@@ -51,7 +51,7 @@ class TestNetwork(DenoiserContract):
         return make_denoiser(f"{NAME}:DnCNN", device, self.path)
 
 
-def test_reconstruct_runs_a_deepinv_denoiser_by_name_and_as_an_object(x, masks) -> None:
+def test_reconstruct_runs_deepinv_denoiser_by_name_and_object(x, masks) -> None:
     y = (masks * x).sum(0)
     options = {"iterations": 8, "device": "cpu", "truth": x}
     none = sci_stream.reconstruct(y, masks, denoiser="identity", **options)

@@ -19,7 +19,7 @@ plans = pytest.importorskip("bluesky.plans")
 bridge = pytest.importorskip("sci_stream.bridges.ophyd")
 
 
-def test_count_reads_snapshots_that_were_acquired_after_each_trigger(series, taps: str) -> None:
+def test_count_reads_snapshots_acquired_after_each_trigger(series, taps: str) -> None:
     engine = bluesky.RunEngine(context_managers=[])
     documents: list[tuple[str, dict[str, Any]]] = []
     with core.init_devices():

@@ -39,7 +39,7 @@ def rig() -> Rig:
     return Rig(width_px=128, height_px=128, mask="random")
 
 
-def test_shift_and_gain_of_each_mask_are_found_in_a_few_snapshots() -> None:
+def test_shift_and_gain_of_each_mask_are_found_in_few_snapshots() -> None:
     rng, camera = np.random.default_rng(0), rig()
     shifts, gains = 0.2 * rng.standard_normal((8, 2)), 0.05 * rng.standard_normal(8)
     errors = tuple(MaskError(x, y, 0.0, g) for (x, y), g in zip(shifts.tolist(), gains.tolist(), strict=True))
@@ -56,7 +56,7 @@ def test_shift_and_gain_of_each_mask_are_found_in_a_few_snapshots() -> None:
     assert error(corrected) < error(calibration.phi) / 2
 
 
-def test_gains_that_rise_linearly_are_found_from_how_snapshots_continue() -> None:
+def test_linear_gains_are_found_from_consecutive_snapshots() -> None:
     """Within a snapshot they are a scene that fades in."""
     camera = rig()
     gains = np.linspace(-0.05, 0.05, 8)
@@ -89,7 +89,7 @@ def test_right_masks_are_left_alone() -> None:
     assert monitored(camera, camera.calibration, 4).correction.own.is_none
 
 
-def test_one_snapshot_corrects_nothing_and_a_change_of_light_neither() -> None:
+def test_one_snapshot_or_change_of_light_corrects_nothing() -> None:
     """Each snapshot alone shows gains with certainty, but never the same ones."""
     estimator, rng = MaskErrorEstimator(4, 2.0), np.random.default_rng(1)
     information = np.diag(np.full(17, 1e6))

@@ -32,7 +32,7 @@ def error_px(found: MaskFit, shift_px: tuple[float, float]) -> float:
 
 @pytest.mark.parametrize("shift_px", SHIFTS)
 @pytest.mark.parametrize("scene", ["fast", "slow"])
-def test_fit_finds_a_shift_within_0_05_px_from_one_noisy_snapshot(scene: str, shift_px: tuple[float, float]) -> None:
+def test_fit_finds_shift_within_0_05_px_from_one_noisy_snapshot(scene: str, shift_px: tuple[float, float]) -> None:
     mask = "random" if scene == "fast" else "shifting"
     found = fit(Rig(scene=scene, mask=mask, mask_shift_px=shift_px))
     assert error_px(found, shift_px) < 0.05

@@ -32,7 +32,7 @@ def test_full_queue_drops_oldest_snapshot() -> None:
     assert [entry.seq for entry in queue.offer(2, "s")] == [0]
 
 
-def test_promised_snapshot_is_never_dropped_and_counts_as_redelivered() -> None:
+def test_promised_snapshot_is_never_dropped_but_redelivered() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=1)
     assert queue.offer(0, "s", promised=True) == []
     assert queue.offer(1, "s") == []

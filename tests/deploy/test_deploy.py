@@ -134,7 +134,7 @@ def test_hadolint_accepts_the_containerfile() -> None:
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-cuda.txt", "requirements-build.txt"])
-def test_every_package_of_an_image_has_a_hash_and_the_pinned_version(name: str) -> None:
+def test_image_packages_have_hashes_and_pinned_versions(name: str) -> None:
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     pinned = {package.lower().replace("_", "-"): version for package, version in pinned.items()}
     entries = re.split(r"\n(?=\S)", (DEPLOY / "container" / name).read_text().strip())

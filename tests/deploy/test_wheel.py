@@ -41,7 +41,7 @@ def installed(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_wheel_runs_demo_in_folder_with_modules_of_the_same_names(installed: Path, tmp_path: Path) -> None:
+def test_wheel_runs_demo_in_folder_with_modules_of_same_names(installed: Path, tmp_path: Path) -> None:
     lab = tmp_path / "lab"
     for module in ("numpy.py", "drivers/__init__.py", "sci_stream_drivers/__init__.py"):
         path = lab / module

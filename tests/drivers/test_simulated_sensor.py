@@ -25,7 +25,7 @@ def test_white_reaches_the_exposure_fraction_of_the_range() -> None:
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(8, np.uint8), (10, np.uint16), (12, np.uint16)])
-def test_counts_are_in_the_range_of_the_converter_and_clip_at_its_top(bits: int, dtype: type) -> None:
+def test_counts_are_in_range_of_the_converter_and_clip(bits: int, dtype: type) -> None:
     counts = sensor(bit_depth=bits, exposure=2.0).convert(flat(1.0), 0)
     assert counts.dtype == dtype
     assert np.unique(counts) == 2**bits - 1

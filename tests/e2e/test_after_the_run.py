@@ -103,7 +103,7 @@ def is_finished(path: Path) -> bool:
         return recording.finished
 
 
-def test_recording_beyond_its_bound_ends_and_the_series_continues(tmp_path: Path) -> None:
+def test_recording_over_its_limit_ends_and_series_continues(tmp_path: Path) -> None:
     with RunningRig(tmp_path, {"record": {"stop_after_mib": 1}}, "--snapshots", "45") as rig:
         summary = rig.finish(3 * PATIENCE_S)
         (path,) = rig.segments()

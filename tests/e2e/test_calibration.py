@@ -115,7 +115,7 @@ def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
     assert max(one.most_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
 
 
-def test_run_with_masks_of_another_camera_warns_and_shows_snapshots(tmp_path: Path) -> None:
+def test_run_with_other_cameras_masks_warns_and_shows_snapshots(tmp_path: Path) -> None:
     phi = np.random.default_rng(0).random((4, 128, 128), dtype=np.float32)
     save_calibration(tmp_path / "other.h5", Calibration(phi, full_scale_dn=500.0))
     options = {"width_px": 128, "height_px": 128, "bayer": "none", "loop_snapshots": 0}

@@ -33,7 +33,7 @@ def light(tmp_path: Path) -> str:
     return f"{folder}:{ROOT}:{ROOT / 'drivers'}"
 
 
-def test_light_acquire_and_sink_record_and_their_recording_can_be_read(tmp_path: Path, light: str) -> None:
+def test_light_acquire_and_sink_write_readable_recording(tmp_path: Path, light: str) -> None:
     rig = write_rig(tmp_path)
     sink, acquire, reconstruct = (
         subprocess.Popen(
@@ -64,7 +64,7 @@ def test_light_acquire_and_sink_record_and_their_recording_can_be_read(tmp_path:
     assert "Traceback" not in replayed.output
 
 
-def test_check_without_torch_fails_only_where_this_machine_reconstructs(tmp_path: Path, light: str) -> None:
+def test_check_without_torch_fails_only_for_local_reconstruction(tmp_path: Path, light: str) -> None:
     alone = sci_stream("check", write_rig(tmp_path), cwd=tmp_path, PYTHONPATH=light)
     assert alone.status == 2, alone.output
     assert alone.output.count('pip install "sci-stream[reconstruct]"') == 2  # device and denoiser

@@ -242,7 +242,7 @@ def test_page_saves_snapshot(open_viewer, rig: RunningRig) -> None:
     assert len(list(saved.glob("frame_*.png"))) == 4
 
 
-def test_page_saves_the_snapshot_on_the_screen_while_newer_ones_come(open_viewer, rig: RunningRig) -> None:
+def test_page_saves_shown_snapshot_while_newer_ones_come(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     viewer.page.keyboard.press("Space")
     shown = int(viewer.text("seq").removeprefix("#").replace(",", ""))

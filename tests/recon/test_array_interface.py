@@ -38,7 +38,7 @@ def solve(y, masks, **options):
     return sci_stream.reconstruct(y, masks, **{"denoiser": "tv", "iterations": 6, "device": "cpu", **options})
 
 
-def test_reconstruct_single_snapshot_returns_video_near_the_truth(y, masks, x) -> None:
+def test_reconstruct_single_snapshot_returns_video_near_truth(y, masks, x) -> None:
     result = solve(y, masks, truth=x, iterations=12)
     assert isinstance(result.video, np.ndarray)
     assert (result.video.shape, result.video.dtype) == ((B, H, W), np.float32)
@@ -90,7 +90,7 @@ def test_reconstruct_with_truth_fits_the_scale(y, masks, x, scale) -> None:
     assert as_bytes.psnr_db == pytest.approx(result.psnr_db, abs=0.05)
 
 
-def test_reconstruct_torch_tensors_returns_torch_and_the_same_video(y, masks) -> None:
+def test_reconstruct_torch_tensors_returns_same_video_in_torch(y, masks) -> None:
     expected = solve(y, masks).video
     for dtype in (torch.float32, torch.float64):
         result = solve(torch.tensor(y, dtype=dtype, requires_grad=True), torch.tensor(masks))
@@ -110,7 +110,7 @@ def test_reconstruct_series_starts_warm_and_counts_progress(masks, make_video) -
     assert result.psnr_db == pytest.approx(np.mean([report.psnr_db for report in result.reports]))
 
 
-def test_reconstruct_stream_equals_the_series_and_reads_on_demand(masks, make_video) -> None:
+def test_reconstruct_stream_equals_series_and_reads_on_demand(masks, make_video) -> None:
     x = make_video(3 * B, H, W).reshape(3, B, H, W)
     y = np.einsum("bhw,nbhw->nhw", masks, x)
     read: list[int] = []
@@ -145,7 +145,7 @@ def test_reconstruct_bayer_mosaic_keeps_colours_apart(masks, x) -> None:
     assert solve((masks * x).sum(0), masks, bayer=BayerPhase.RGGB).video.shape == (B, H, W)
 
 
-def test_reconstruct_noise_of_zero_explains_the_measurement_exactly(y, masks) -> None:
+def test_reconstruct_without_noise_explains_measurement_exactly(y, masks) -> None:
     noisy = y + 0.1 * np.random.default_rng(1).standard_normal(y.shape)
     exact = solve(noisy, masks, white=1.0, noise=0.0).report.residual
     weighed = solve(noisy, masks, white=1.0, noise=0.1).report.residual
@@ -282,7 +282,7 @@ def filmed() -> tuple[np.ndarray, np.ndarray]:
     ), camera.calibration.phi
 
 
-def test_other_masks_give_a_warning_and_the_snapshot_in_place_of_a_video(filmed) -> None:
+def test_other_masks_give_warning_and_snapshot_as_video(filmed) -> None:
     y, masks = filmed
     other = masks[:, ::-1]
     with pytest.warns(sci_stream.MaskMismatchWarning, match="explain nothing"):

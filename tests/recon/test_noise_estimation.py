@@ -67,7 +67,7 @@ def test_masks_that_have_moved_count_as_noise() -> None:
     assert 0.25 * error < float(estimated(y, phi).mean()) < 1.5 * error
 
 
-def test_errors_of_masks_grow_with_brightness_and_read_noise_does_not() -> None:
+def test_mask_errors_grow_with_brightness_unlike_read_noise() -> None:
     phi = masks()
     r_inv = inverse_gram(gram_diag(phi))
     moved = estimate_noise(forward(phi.roll(1, -1), smooth_scene()), phi, r_inv)

@@ -28,7 +28,7 @@ def test_every_prior_follows_the_schedule() -> None:
     assert set(rules.values()) == {"monotone"}
 
 
-def test_denoisers_of_single_frames_are_applied_along_time_by_default() -> None:
+def test_single_frame_denoisers_run_along_time_by_default() -> None:
     along_time = {name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time}
     finished_by_frames = {"video", "video-lite"}
     # wnnm and vbm4d see the whole video, identity does nothing

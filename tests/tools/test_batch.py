@@ -266,7 +266,7 @@ def test_killed_worker_returns_however_long_its_start_takes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_recording_that_kills_workers_is_named_and_others_continue(
+def test_recording_killing_workers_is_named_and_others_continue(
     recordings: list[Path], tmp_path: Path, sleeping: str
 ) -> None:
     pytest.importorskip("distributed")

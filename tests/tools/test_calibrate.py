@@ -179,7 +179,7 @@ def test_write_report_plots_masks_of_any_number_and_shape(tmp_path: Path) -> Non
         assert picture.std() > 10
 
 
-def test_write_report_refuses_unknown_formats_and_missing_folders(tmp_path: Path) -> None:
+def test_write_report_refuses_unknown_format_and_missing_folder(tmp_path: Path) -> None:
     calibration = Calibration(np.ones((1, 8, 8), np.float32))
     with pytest.raises(StorageError, match=r"Unknown format of the report .*c\.xyz"):
         write_report(tmp_path / "c.xyz", "c", calibration, [])

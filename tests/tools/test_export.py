@@ -73,7 +73,7 @@ def test_tiff_contains_values_with_ome_metadata(recorded: Path, series) -> None:
         assert series.info.calibration_hash in file.ome_metadata
 
 
-def test_tiff_and_zarr_have_true_times_and_name_missing_snapshots(tmp_path: Path, series) -> None:
+def test_tiff_and_zarr_have_times_and_name_missing_snapshots(tmp_path: Path, series) -> None:
     tifffile, zarr = pytest.importorskip("tifffile"), pytest.importorskip("zarr")
     started_ns, period_ns = 1_767_323_045_000_000_000, 33_000_000
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:

@@ -91,7 +91,7 @@ def test_range_and_progress_are_counted_in_iterations(data, tmp_path: Path) -> N
         solve_file(data, None, SolveOptions(last=7))
 
 
-def test_existing_output_and_unknown_format_are_refused_before_solving(data, tmp_path: Path) -> None:
+def test_bad_output_is_refused_before_solving(data, tmp_path: Path) -> None:
     (tmp_path / "v.npy").write_text("precious")
     with pytest.raises(StorageError, match=r"exists.*--force"):
         solve_file(data, tmp_path / "v.npy", OPTIONS)

@@ -147,7 +147,7 @@ def test_still_is_the_snapshot_asked_for(preview: WebPreview, series) -> None:
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
-def test_clip_has_the_frames_at_the_pace_at_which_they_were_filmed(series, tmp_path, codec: str, kind: str) -> None:
+def test_clip_has_its_frames_at_the_pace_of_filming(series, tmp_path, codec: str, kind: str) -> None:
     av = pytest.importorskip("av")
     preview = WebPreview(PreviewOptions(port=0, h264_mbit_per_s=12.0 if codec == "h264" else 0.0))
     url = preview.start()

@@ -189,7 +189,7 @@ msgpack_values = st.recursive(
 
 
 @given(kind=st.sampled_from(list(samples())), data=st.data())
-def test_message_with_replaced_header_values_is_refused_or_decoded(kind: str, data: st.DataObject) -> None:
+def test_message_with_changed_header_is_refused_or_decoded(kind: str, data: st.DataObject) -> None:
     frames = good_frames(kind)
     header = msgpack.unpackb(frames[1])
     for field in data.draw(st.lists(st.sampled_from(sorted(header)), min_size=1, max_size=3)):

@@ -38,7 +38,7 @@ def small_plan(**changes: object) -> ComparisonPlan:
     return ComparisonPlan(**{**plan, **changes})  # type: ignore[arg-type]
 
 
-def test_bench_measures_every_cell_and_writes_table_json_and_plot(tmp_path: Path) -> None:
+def test_bench_measures_all_cells_and_writes_table_json_and_plot(tmp_path: Path) -> None:
     said: list[str] = []
     result = bench(small_plan(), SPEC, said.append, jobs=1)
     assert len(result.cells) == 8

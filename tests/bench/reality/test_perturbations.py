@@ -46,7 +46,7 @@ def test_none_has_one_calibration_that_is_exact() -> None:
     assert series.snapshots[0].counts.dtype == np.float32
 
 
-def test_noise_is_eight_bits_that_only_exact_calibration_describes() -> None:
+def test_noise_is_eight_bits_known_to_exact_calibration_alone() -> None:
     series = film(RIG, RIG.optics(32), scene(), parse_perturbation("noise"))
     assert series.snapshots[0].counts.dtype == np.uint8
     assert series.assumed.noise is None
@@ -85,7 +85,7 @@ def test_snapshots_can_be_acquired_with_exact_calibration() -> None:
     np.testing.assert_array_equal(snapshots[1].counts, series.snapshots[1].counts)
 
 
-def test_default_rigs_cover_every_mask_blur_frame_count_and_colour() -> None:
+def test_default_rigs_cover_all_masks_blurs_counts_and_colours() -> None:
     assert {rig.patterns for rig in RIGS} == {"published", "random", "shift", "measured"}
     assert {rig.blur_px for rig in RIGS} == {0.0, 0.3, 0.5, 0.8}
     assert {rig.n_frames for rig in RIGS} == {8, 14, 24}

@@ -147,7 +147,7 @@ def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
         plot_figures(speed_result(speeds, {"denoiser": "tv"}, "none"), tmp_path / "out.nothing")
 
 
-def test_time_to_quality_diverging_start_falls_back_to_still_image(published: Path) -> None:
+def test_time_to_quality_diverging_start_falls_back_to_still(published: Path) -> None:
     explosive = torch.zeros(4, 5, 3, 3)
     explosive[range(4), range(4), 1, 1] = 1.0
     # Leaves images alone, but amplifies what is below black.

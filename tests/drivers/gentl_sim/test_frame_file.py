@@ -59,7 +59,7 @@ def test_write_frames_refuses_unsupported_frames(changed: dict[str, object]) -> 
         (np.full((2, 4, 16), 4096, np.uint16), "4096 to 4096"),
     ],
 )
-def test_write_frames_that_do_not_match_the_header_leaves_no_file(tmp_path: Path, frames: np.ndarray, why: str) -> None:
+def test_write_frames_unlike_the_header_leaves_no_file(tmp_path: Path, frames: np.ndarray, why: str) -> None:
     with pytest.raises(FileFormatError, match=why):
         write_frames(tmp_path / "scene.sciframes", header(), frames)
     assert list(tmp_path.iterdir()) == []

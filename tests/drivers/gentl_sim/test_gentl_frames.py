@@ -86,7 +86,7 @@ def test_frames_of_a_file_are_shown_in_a_loop(bench: Bench, tmp_path: Path) -> N
         np.testing.assert_array_equal(got.data.view("<u2").reshape(16, 24), frames[index % 3])
 
 
-def test_exposure_gain_and_black_level_act_on_rendered_frames_and_clip(bench: Bench, tmp_path: Path) -> None:
+def test_exposure_gain_and_black_level_act_on_frames_and_clip(bench: Bench, tmp_path: Path) -> None:
     counts = np.linspace(0, 4095, 16 * 32).round().astype(np.uint16).reshape(1, 16, 32)
     header = Header(32, 16, 1, 12, None, black_dn=64.0, exposure_us=1000.0, rate_hz=100.0)
     write_frames(tmp_path / "scene.sciframes", header, counts)

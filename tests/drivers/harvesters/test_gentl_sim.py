@@ -92,7 +92,7 @@ def test_two_thousand_frames_are_exact_in_every_format(make: MakeHarvestersCamer
 # --- triggers
 
 
-def test_software_trigger_gives_one_frame_and_nothing_comes_without(make: MakeHarvestersCamera) -> None:
+def test_software_trigger_gives_one_frame_each(make: MakeHarvestersCamera) -> None:
     camera = started(make(trigger={"source": "Software"}))
     assert camera.open().frame_period_ns is None
     assert camera.read(0.05) is None

@@ -143,7 +143,7 @@ def test_reset_of_the_frame_counter_starts_an_epoch(pump: Pump, caplog: pytest.L
     assert f"frame counter jumped from 501 to {first}" in caplog.text
 
 
-def test_reset_of_the_frame_counter_just_after_the_start_is_detected(pump: Pump) -> None:
+def test_frame_counter_reset_just_after_start_is_detected(pump: Pump) -> None:
     new = pump(ScriptedCamera([0, 1, 0, 1, 2]))
     assert [each[:2] for each in frames_of(run_to_the_end(new))] == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)]
 

@@ -268,7 +268,7 @@ def test_spool_path_follows_rig_and_supervisor(tmp_path: Path) -> None:
     assert spool_path(None, "bench", {}) is None
 
 
-def test_spool_in_folder_shared_with_other_users_is_in_own_subfolder(tmp_path: Path) -> None:
+def test_spool_in_shared_folder_is_in_own_subfolder(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     own = tmp_path / f"sci-stream-{os.geteuid()}"
     assert spool_path(tmp_path, "bench", {}) == own / "bench.spool"

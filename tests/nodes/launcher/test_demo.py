@@ -39,9 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         (2.0, "tv", 0, 256),
     ],
 )
-def test_slower_machine_gets_fewer_iterations_before_another_prior(
-    machine, seconds, prior, iterations, size_px
-) -> None:
+def test_slower_machine_gets_fewer_iterations_before_other_prior(machine, seconds, prior, iterations, size_px) -> None:
     machine(seconds)
     plan = demo._plan(torch.device("cpu"), None, SIZES_PX, lambda _: None)
     assert (plan.prior, plan.size_px) == (prior, size_px)

@@ -103,9 +103,7 @@ def test_folder_of_a_killed_run_is_named_or_deleted(tmp_path: Path, monkeypatch:
     assert (undelivered.path / "test.spool").exists()
 
 
-def test_deleted_folder_of_the_run_is_restored_for_a_restarted_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_run_folder_is_restored_for_restarted_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
     program = tmp_path / "deletes.py"
     program.write_text(DELETES.format(folder=str(tmp_path)))

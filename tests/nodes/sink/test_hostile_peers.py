@@ -264,9 +264,7 @@ def test_ledger_with_many_drop_reasons_and_notes_fits(sink: Sink, series: Series
         assert recording.video_seqs == [count]
 
 
-def test_early_reconstructions_of_unknown_series_take_bounded_memory(
-    sink: Sink, series: Series, tmp_path: Path
-) -> None:
+def test_reconstructions_of_unknown_series_take_bounded_memory(sink: Sink, series: Series, tmp_path: Path) -> None:
     sink.begin(series)
     sink.record(series, 0)
     before = psutil.Process().memory_info().rss

@@ -117,7 +117,7 @@ def test_solver_settings_are_bounded(open_series: SeriesSession) -> None:
     assert [index for index in range(40) if open_series.knows_solver(f"{index:02x}")] == list(range(8, 40))
 
 
-def test_duplicate_reconstruction_is_acknowledged_to_every_sender(open_series: SeriesSession, series: Series) -> None:
+def test_duplicate_reconstruction_is_acknowledged_to_all_senders(open_series: SeriesSession, series: Series) -> None:
     message = series.reconstruction(0, redelivered=0)
     assert open_series.receive(b"first", message, 0.0) is Receipt.DEFERRED
     assert open_series.receive(b"second", message, 0.0) is Receipt.DEFERRED

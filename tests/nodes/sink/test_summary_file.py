@@ -19,7 +19,7 @@ def test_summary_folder_that_was_removed_is_created_again(tmp_path: Path) -> Non
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_unwritable_summary_is_a_storage_error_with_content_in_log(
+def test_unwritable_summary_is_storage_error_with_content_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "summary.json"

@@ -265,7 +265,7 @@ def test_capture_guard_holds_nothing_that_the_work_makes() -> None:
     assert tracker.peak <= 3 * 4000
 
 
-def test_recorded_function_reads_its_arguments_where_they_were_copied() -> None:
+def test_recorded_function_reads_the_copies_of_its_arguments() -> None:
     graphs, calls = Graphs(by_hand), []
 
     def halved(x: torch.Tensor, y: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -310,7 +310,7 @@ def test_failed_capture_ends_the_use_of_the_device() -> None:
         problem.solve(TvDenoiser(), Recorded(fails).step, problem.phi)
 
 
-def test_overwrite_copies_the_tensors_of_an_object_to_where_they_were() -> None:
+def test_overwrite_copies_tensors_of_an_object_in_place() -> None:
     class Holder:
         def __init__(self, value: float) -> None:
             self.own, self.number = torch.full((2,), value), value

@@ -74,7 +74,7 @@ def test_prepare_libraries_on_cuda_leaves_cudnn_flags_usable() -> None:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
 
 
-def test_prepare_libraries_in_a_training_keeps_algorithms_reproducible() -> None:
+def test_prepare_libraries_in_training_stays_reproducible() -> None:
     """Trainings make denoisers all the time, and resume bit for bit."""
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     try:

@@ -109,9 +109,7 @@ def test_video_network_and_its_frame_prior_are_one_launch(make_calibration: Make
         np.testing.assert_allclose(pending.finish()[0], plain.reconstruct(snapshot)[0], atol=1e-4)
 
 
-def test_changed_iterations_replace_the_recording_of_the_whole_solve(
-    make_calibration: MakeCalibration, expose: Expose
-) -> None:
+def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: MakeCalibration, expose: Expose) -> None:
     """An operator changes them in a running rig; the old recording would go on with the old number."""
     calibration, device = make_calibration(*SHAPE), Device()
     plain, engine = (make_engine(calibration, on, prior=TvDenoiser(3)) for on in (None, device))
@@ -148,7 +146,7 @@ def test_video_of_a_whole_solve_survives_the_next_replay(make_calibration: MakeC
 @pytest.mark.parametrize(
     ("bayer", "how"), [(None, {}), (BayerPhase.RGGB, {}), (None, {"solver": "admm"}), (None, {"linear_start": False})]
 )
-def test_warm_snapshot_takes_few_launches_and_waits_and_no_recording(
+def test_warm_snapshot_takes_few_launches_and_no_recording(
     bayer: BayerPhase | None, how: dict[str, Any], make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     """The result equals that of an engine without recordings."""

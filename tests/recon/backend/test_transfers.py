@@ -87,7 +87,7 @@ class Mark:
         return 1e3 * (end_event.reached_s - self.reached_s)
 
 
-def test_run_ahead_clock_predicts_completion_and_keeps_device_busy() -> None:
+def test_run_ahead_clock_predicts_completion_with_busy_device() -> None:
     device = Queue(iteration_s=1.0)
     clock = RunAheadClock(device.mark, lambda: device.host_s)
     began = clock()

@@ -129,7 +129,7 @@ def test_weights_sensitive_to_rounding_keep_float32(fast_in_bfloat16: None) -> N
     assert torch.equal(denoise(x, 0.1), FfdnetDenoiser(fragile, CPU)(x, 0.1))
 
 
-def test_precision_follows_sigma_if_only_high_levels_allow_16_bits(fast_in_bfloat16: None, data_dir: Path) -> None:
+def test_precision_follows_sigma_if_16_bits_need_high_levels(fast_in_bfloat16: None, data_dir: Path) -> None:
     weights = load_ffdnet(data_dir / "weights" / "kair_ffdnet_gray.pth")
     denoise = FfdnetDenoiser(weights, CPU, Precision.AUTO)
     assert 4 / 255 < denoise.half_from_sigma < 25 / 255

@@ -129,7 +129,7 @@ def test_sixteen_bit_video_keeps_highlights_and_has_its_scale(tmp_path: Path, se
         np.testing.assert_allclose(values, video)
 
 
-def test_repaired_and_virtual_recordings_keep_type_experiment_and_parent(tmp_path: Path, series) -> None:
+def test_repaired_and_virtual_recordings_keep_metadata(tmp_path: Path, series) -> None:
     info = dataclasses.replace(series.info, rig_toml=RIG)
     parent = {"file": "first.h5", "series": "run-0"}
     writer = RecordingWriter(tmp_path / "run.h5", info, series.calibration, video_dtype="uint16", parent=parent)

@@ -209,7 +209,7 @@ def test_failed_start_leaves_no_file(tmp_path: Path, series) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_next_segment_starts_at_the_first_snapshot_without_outcome(tmp_path: Path, series) -> None:
+def test_next_segment_starts_at_first_snapshot_without_outcome(tmp_path: Path, series) -> None:
     first = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
     first.write_reconstruction(series.reconstruction(0))
     first.write_raw(series.snapshot(1))
@@ -252,7 +252,7 @@ def test_row_far_ahead_of_all_others_is_refused(tmp_path: Path, series) -> None:
         assert recording.settled_seqs == [0, 5000]
 
 
-def test_recording_that_starts_late_begins_at_the_first_unsettled_snapshot(tmp_path: Path, series) -> None:
+def test_late_recording_begins_at_first_unsettled_snapshot(tmp_path: Path, series) -> None:
     path, start = tmp_path / "run.h5", 2 * MOST_EMPTY_ROWS
     with RecordingWriter(path, series.info, series.calibration, settled_below=start) as first:
         first.write_reconstruction(series.reconstruction(start))
@@ -273,7 +273,7 @@ def test_numbers_beyond_their_columns_become_the_nearest(tmp_path: Path, series)
         assert recording.rows["camera_time_ns"][0] == 2**63 - 1
 
 
-def test_ledger_document_leaves_out_the_oldest_notes_that_do_not_fit() -> None:
+def test_ledger_document_leaves_out_oldest_notes_over_the_limit() -> None:
     changes = [{"n": n, "text": "x" * 1000} for n in range(200)]
     text = ledger_document({"ledger": {"acquired": 3}}, {"changes": changes, "changes_left_out": 7, "other": "y"})
     document = json.loads(text.tobytes().rstrip(b"\0"))

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-def test_video_lite_gains_no_more_on_its_training_clips_than_stated(data_dir: Path) -> None:
+def test_video_lite_gain_on_training_clips_is_as_stated(data_dir: Path) -> None:
     folder = data_dir / "video_train" / "free"
     if not folder.is_dir():
         pytest.skip(f"no clips: {folder}")

@@ -207,7 +207,7 @@ def test_validation_is_by_noise_level_and_of_a_solve(go: Train, tmp_path: Path, 
     assert all(5 < db < 60 for db in result.psnr_db.values())
 
 
-def test_exported_network_loads_as_a_prior_and_its_card_names_the_clips(
+def test_exported_network_loads_as_prior_and_card_names_clips(
     go: Train, tmp_path: Path, small_video: TrainingSettings
 ) -> None:
     go(tmp_path / "run", small_video, steps=10)
