@@ -47,13 +47,13 @@ def snapshots(calibration: Calibration, expose: Expose, count: int = 4) -> list[
 
 def two_forms() -> SequenceDenoiser:
     """Return a denoiser that computes in two forms, above and below a level of σ, as a network in two precisions."""
-    return in_sequence(TvDenoiser(2), TvDenoiser(3), switch_sigma=12 / 255)
+    return in_sequence(TvDenoiser(1), TvDenoiser(2), switch_sigma=12 / 255)
 
 
 def make_engine(
     calibration: Calibration, device: Device | None, *, prior: Denoiser | None = None, **how: Any
 ) -> Engine:
-    settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=10, warm_start=True, **how)
+    settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=6, warm_start=True, **how)
     return Engine(calibration, prior or two_forms(), CPU, settings, recorder=None if device is None else device.record)
 
 
@@ -71,10 +71,10 @@ def test_whole_solve_is_one_launch_and_waits_for_nothing(
 ) -> None:
     """The device decides between a cold and a warm start and on the levels of σ, as the host does step by step."""
     calibration, device = make_calibration(*SHAPE, bayer=bayer), Device()
-    plain, engine = (make_engine(calibration, on, prior=TvDenoiser(3), **how) for on in (None, device))
+    plain, engine = (make_engine(calibration, on, prior=TvDenoiser(1), **how) for on in (None, device))
     engine.warm_up()
     starts = []
-    for iterations, snapshot in zip((10, 10, 4, 10, 10), snapshots(calibration, expose, 5), strict=True):
+    for iterations, snapshot in zip((6, 3, 6, 6), snapshots(calibration, expose, 4), strict=True):
         device.reset()
         with device:
             pending = engine.begin(snapshot, Budget(iterations))
@@ -112,11 +112,11 @@ def test_video_network_and_its_frame_prior_are_one_launch(make_calibration: Make
 def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: MakeCalibration, expose: Expose) -> None:
     """An operator changes them in a running rig; the old recording would go on with the old number."""
     calibration, device = make_calibration(*SHAPE), Device()
-    plain, engine = (make_engine(calibration, on, prior=TvDenoiser(3)) for on in (None, device))
+    plain, engine = (make_engine(calibration, on, prior=TvDenoiser(1)) for on in (None, device))
     engine.warm_up()
     (snapshot,) = snapshots(calibration, expose, 1)
     held = []
-    for iterations in (10, 6, 9, 6):
+    for iterations in (6, 4, 5, 4):
         for each in (plain, engine):
             each.forget()
             each.change_settings(dataclasses.replace(each.settings, iterations=iterations))
@@ -129,7 +129,7 @@ def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: M
 
 def test_video_of_a_whole_solve_survives_the_next_replay(make_calibration: MakeCalibration, expose: Expose) -> None:
     calibration, device = make_calibration(*SHAPE), Device()
-    engine = make_engine(calibration, device, prior=TvDenoiser(3))
+    engine = make_engine(calibration, device, prior=TvDenoiser(1))
     engine.warm_up()
     one, other = snapshots(calibration, expose, 2)
     pending = engine.begin(one)
@@ -155,7 +155,7 @@ def test_warm_snapshot_takes_few_launches_and_no_recording(
     engine.warm_up()
     assert engine.recordings > 4
     starts, waits = [], []
-    for iterations, snapshot in zip((10, 3, 10, 7), snapshots(calibration, expose), strict=True):
+    for iterations, snapshot in zip((6, 3, 6, 5), snapshots(calibration, expose), strict=True):
         device.reset()
         with device:
             pending = engine.begin(snapshot, Budget(iterations))
@@ -194,7 +194,7 @@ def test_displaced_masks_need_no_new_recording(make_calibration: MakeCalibration
 def test_time_limit_is_planned_and_not_watched(
     make_calibration: MakeCalibration, expose: Expose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that waits for the device in every iteration would be asked 10 times."""
+    """A clock that waits for the device in every iteration would be read six times."""
     calibration, device = make_calibration(*SHAPE), Device()
     engine = make_engine(calibration, device)
     seconds = engine.warm_up()
@@ -203,8 +203,8 @@ def test_time_limit_is_planned_and_not_watched(
         "sci_stream.recon.engine.solve_clock", lambda _device: RunAheadClock(lambda: marks.append(1) or 1 / 0)
     )
     (snapshot,) = snapshots(calibration, expose, 1)
-    assert engine.reconstruct(snapshot, Budget(10, time_s=1000.0 * seconds))[1].iterations == 10
-    assert engine.reconstruct(snapshot, Budget(10, time_s=0.0))[1].iterations == engine.settings.min_iterations
+    assert engine.reconstruct(snapshot, Budget(6, time_s=1000.0 * seconds))[1].iterations == 6
+    assert engine.reconstruct(snapshot, Budget(6, time_s=0.0))[1].iterations == engine.settings.min_iterations
     assert not marks
 
 
