@@ -52,7 +52,7 @@ def _convolution(file: h5py.File, layer: h5py.Group) -> tuple[Array, Array]:
     """Return kernel (out, in, height, width) and bias (out,) of a layer, float32."""
     nodes = [file[reference] for reference in read_dataset(layer["weights"]).ravel()]
     for node in nodes:
-        require_own_data(node, place(node))
+        require_own_data(node.id, place(node))
     kernel, bias = (read_dataset(node) for node in nodes)
     if kernel.ndim != 4:
         raise ValueError(f"a kernel of shape {kernel.shape}")

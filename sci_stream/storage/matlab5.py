@@ -50,6 +50,8 @@ def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
     ------
     ValueError
         If the content is not a MATLAB file or is damaged, or a requested variable is not an array of real numbers.
+    FileFormatError
+        If a variable is too large for the memory or declares more than it stores.
     """
     order = {b"IM": "<", b"MI": ">"}.get(content[_HEADER - 2 : _HEADER])
     if order is None:
