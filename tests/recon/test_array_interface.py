@@ -50,7 +50,7 @@ def test_reconstruct_single_snapshot_returns_video_near_truth(y, masks, x) -> No
 
 def test_series_that_masks_do_not_explain_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
-    unrelated = np.kron(rng.random((8, 16, 16)), np.ones((8, 8)))
+    unrelated = np.kron(rng.random((8, 8, 8)), np.ones((8, 8)))
     masks = rng.integers(0, 2, unrelated.shape)
     y = (masks * unrelated).sum(0)
     sci_stream.reconstruct(np.stack([y, y]), masks, device="cpu")

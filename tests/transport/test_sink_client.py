@@ -184,8 +184,8 @@ def test_hostile_messages_from_a_sink_are_counted_and_survived(bench: Bench) -> 
     assert server is not None
     identity = next(iter(server.peers))
     cases = [case for case in hostile_messages() if case.frames]
-    for sent, case in enumerate(cases, 1):
+    for case in cases:
         until(lambda frames=case.frames: server.forward(identity, frames), bench.turn)
-        until(lambda expected=sent: bench.link.dealer.wire_errors.total() >= expected, bench.turn)
+    until(lambda: bench.link.dealer.wire_errors.total() >= len(cases), bench.turn)
     for case in cases:
         assert bench.link.dealer.wire_errors[case.reason] > 0, case.name

@@ -58,7 +58,8 @@ def test_bench_measures_all_cells_and_writes_table_json_and_plot(tmp_path: Path)
 
 
 def test_bench_in_processes_gives_equal_figures() -> None:
-    plan = small_plan(halves=(Half.TUNING,), snapshots=1)
+    # One piece of work: for more, more processes would be started, each of which imports for seconds.
+    plan = small_plan(halves=(Half.TUNING,), snapshots=1, rigs=(OpticalSetup("random", 0.5, 4),))
     here, there = (bench(plan, SPEC, lambda _: None, jobs=jobs).cells for jobs in (1, 2))
     for mine, its in zip(here, there, strict=True):
         assert (mine.scene, mine.rig, mine.perturbation) == (its.scene, its.rig, its.perturbation)

@@ -79,7 +79,7 @@ def test_solve_takes_the_planned_memory(
     denoise = FfdnetDenoiser(initial_weights(NetworkShape(4, 64), 0), torch.device("cpu"), pixels_per_chunk=chunk)
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer)
     settings = SolverSettings(
-        iterations=6,
+        iterations=4,
         relaxation=1.5,
         lambda_rule=rule,
         along_time=along_time,

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sci_stream.errors import InputError, StorageError
@@ -118,6 +118,7 @@ def test_foreign_file_of_the_same_name_is_kept(tmp_path: Path, series) -> None:
     assert (tmp_path / "run.h5").read_text() == "not ours"
 
 
+@settings(max_examples=20)  # each writes and reads a file
 @given(
     seqs=st.lists(st.integers(0, 2000), unique=True, max_size=12),
     flush_after=st.sets(st.integers(0, 11)),

@@ -32,7 +32,7 @@ from tests.training.pictures import CPU, picture
 
 Train = Callable[..., TrainingResult]
 # More than the noisy videos need: some sources after them are solves.
-STEPS = 38
+STEPS = 24
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_resumed_training_equals_an_uninterrupted_one(go: Train, tmp_path: Path,
     go(tmp_path / "whole", small_video)
     parts = tmp_path / "parts"
     go(parts, small_video, stop=_after(5))
-    go(parts, small_video, stop=_after(20), resume=True)
+    go(parts, small_video, stop=_after(14), resume=True)
     assert go(parts, small_video, resume=True).finished
     assert _same(tmp_path / "whole", parts)
     losses = [[point["loss"] for point in read_curve(run)] for run in (tmp_path / "whole", parts)]
@@ -192,7 +192,7 @@ def test_lost_pool_is_made_again_with_a_warning(
 ) -> None:
     run = tmp_path / "run"
     settings = dataclasses.replace(small_video, pool=40)
-    go(run, settings, stop=_after(30))
+    go(run, settings, stop=_after(18))
     lost, damaged, *_ = sorted((run / "pool").iterdir())
     lost.unlink()
     damaged.write_bytes(b"invalid")
