@@ -4,11 +4,12 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-# Whole rigs, and whatever else starts processes or compiles: these tests wait more than they compute.
-RIG_TESTS := tests/e2e tests/chaos tests/network tests/examples tests/bench/pipeline \
-	tests/drivers/harvesters tests/drivers/gentl_sim tests/drivers/test_camera_contract.py tests/cli/test_cameras.py \
-	tests/storage/recording/test_crash.py tests/nodes/sink/test_killed_recorder.py tests/storage/test_hostile_files.py \
-	tests/transport/test_remote_memory.py tests/tools/test_batch.py
+# Whole rigs, and whatever else starts processes or compiles: these tests wait as much as they compute. In this order:
+# files whose tests are long come first, so that no process is left with one of them at the end.
+RIG_TESTS := tests/storage/test_hostile_files.py tests/e2e tests/tools/test_batch.py tests/chaos tests/network \
+	tests/examples tests/bench/pipeline tests/nodes/sink/test_killed_recorder.py tests/storage/recording/test_crash.py \
+	tests/transport/test_remote_memory.py tests/cli/test_cameras.py tests/drivers/harvesters tests/drivers/gentl_sim \
+	tests/drivers/test_camera_contract.py
 
 .PHONY: lock audit demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
 
@@ -18,11 +19,14 @@ demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C 
 test: test-unit test-rigs  ## Every test but the long ones
 
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
-test-unit: install  ## Tests of single parts, in two processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
+# Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, three at a time
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile $(RIG_TESTS) $(ARGS)
+test-unit: install  ## Tests of single parts, in two processes
+	$(PYTEST) -n 2 --dist worksteal $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
+
+test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, four at a time
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(RIG_TESTS) $(ARGS)
 
 test-long: install  ## The long tests: about an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)

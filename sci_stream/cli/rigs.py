@@ -83,17 +83,18 @@ def reconstruct(
     device: Annotated[str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
+    from sci_stream.config import load_rig
     from sci_stream.errors import CaptureError
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import limit_threads, restart_process, stop_on_signals
 
+    set_up_logging(f"reconstruct-{index}", verbose=state["verbose"])
+    # Before torch is imported, which takes seconds: an error in the rig file is reported at once.
+    loaded = load_rig(rig)
     limit_threads()
-    from sci_stream.config import load_rig
     from sci_stream.nodes.reconstruct.node import ReconstructNode
     from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 
-    set_up_logging(f"reconstruct-{index}", verbose=state["verbose"])
-    loaded = load_rig(rig)
     devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:
         solver = SolverThread(loaded.reconstruct, device or devices[index % len(devices)], loaded.calibration)
