@@ -361,7 +361,7 @@ class Engine:
                     estimate = self._solve_at_once(snapshot, upload)
                 else:
                     estimate = self._solve_step_by_step(snapshot, upload, budget, began_s, watch)
-                self._initializer.keep(snapshot, estimate.planes, estimate.finite)
+                self._initializer.keep(snapshot, self._own(estimate.planes, estimate.video), estimate.finite)
                 stopwatch.lap()
                 arrival = self._transfers.download(estimate.video, estimate.facts)
         finally:
@@ -377,6 +377,11 @@ class Engine:
             masks_at=self._masks.correction.to_text,
         )
         return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn, reasons=estimate.reasons)
+
+    def _own(self, planes: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
+        """Return planes that the caller of a solve cannot change: on a CPU the array that it gets may be their memory."""
+        shared = planes.untyped_storage().data_ptr() == video.untyped_storage().data_ptr()
+        return planes.clone() if shared and self.device.type == "cpu" else planes
 
     def _learn(self, solve_s: float, report: SolveReport) -> None:
         """Store the duration of an iteration, to plan the next solve."""

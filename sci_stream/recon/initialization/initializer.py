@@ -189,16 +189,16 @@ class Initializer:
     def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
         """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is kept already.
 
-        ``sound``, () bool, is False if the solve diverged. It is read only when needed, because the device may still be
+        Nothing but a recording may write to it. ``sound``, () bool, is False if the solve diverged. It is read only when needed, because the device may still be
         computing it.
         """
         if not self._settings.warm_start:
             return
-        late = self._id is not None and self._id.series == snapshot.id.series and self._id.seq > snapshot.id.seq
-        if not late:
-            # A copy: on a CPU the caller's array may share the video's memory.
-            shared = video.device.type == "cpu"
-            self._id, self._video, self._sound = snapshot.id, video.clone() if shared else video, sound
+        if self._id is not None and self._id.series == snapshot.id.series and self._id.seq > snapshot.id.seq:
+            if self._video is not None and self._video.data_ptr() == video.data_ptr():
+                self.forget("gap")  # a recording gives every video in the same memory: the later one is overwritten
+            return
+        self._id, self._video, self._sound = snapshot.id, video, sound
 
     def forget(self, reason: str = "first") -> bool:
         """Start the next solve cold, for this reason; return whether a video was released."""

@@ -143,6 +143,21 @@ def test_video_of_a_whole_solve_survives_the_next_replay(make_calibration: MakeC
     np.testing.assert_allclose(engine.reconstruct(one)[0], kept, atol=1e-6)
 
 
+def test_video_overwritten_by_a_late_snapshot_starts_nothing(make_calibration: MakeCalibration, expose: Expose) -> None:
+    """A recording gives every video in the same memory: the late one replaces the newest, which was kept."""
+    calibration, device = make_calibration(*SHAPE), Device()
+    engine = make_engine(calibration, device, prior=TvDenoiser(3))
+    engine.warm_up()
+    shots = snapshots(calibration, expose, 3)
+    engine.reconstruct(shots[1])
+    late = dataclasses.replace(shots[0], redelivered=True)
+    engine.reconstruct(late)
+    video, report = engine.reconstruct(shots[2])
+    assert report.start_reason == "gap"
+    engine.forget()
+    np.testing.assert_allclose(video, engine.reconstruct(shots[2])[0], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("bayer", "how"), [(None, {}), (BayerPhase.RGGB, {}), (None, {"solver": "admm"}), (None, {"linear_start": False})]
 )
