@@ -47,6 +47,11 @@ class HttpAccessControl:
         self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(_GUESSES_PER_S, _GUESSES_BURST)
         self.refused: Counter[str] = Counter()
 
+    @property
+    def needs_token(self) -> bool:
+        """Whether a token is set."""
+        return self._token is not None
+
     def check_rate(self, address: str, now_s: float) -> AccessDecision:
         """Count a request against the rate limit; return ``RATE`` or ``OPEN``."""
         return self._counted(AccessDecision.OPEN if self._visits.take(address, now_s) else AccessDecision.RATE)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,6 +28,7 @@ from starlette.responses import (
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
@@ -47,6 +49,10 @@ _HEARTBEAT_S = 1.0
 _LONGEST_DWELL_S = 1 / 8
 # One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
 _ACKS_PER_S, _ACKS_BURST = 500.0, 1000
+# A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it has.
+_BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
+# Each fragment of a message costs memory until its end, which may never come.
+_MOST_FRAGMENTS = 256
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
 
@@ -175,8 +181,35 @@ class Hub:
         return {**self.status, "preview": preview}
 
 
+class ViewerConnection(WebSocketsSansIOProtocol):
+    """A WebSocket that is aborted if its viewer sends more than acknowledgements.
+
+    uvicorn reads control frames and fragments without limit, and answers pings even if the answers are not read.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._bytes = TokenBucket(_BYTES_PER_S, _BYTES_BURST)
+        self._fragments = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Handle data within the rate limit."""
+        if not self._bytes.take(self.loop.time(), len(data)):
+            self.transport.abort()
+            return
+        super().data_received(data)
+
+    def handle_cont(self, event: Any) -> None:
+        """Handle a fragment of a message."""
+        self._fragments = 0 if event.fin else self._fragments + 1
+        if self._fragments > _MOST_FRAGMENTS:
+            self.transport.abort()
+            return
+        super().handle_cont(event)
+
+
 def make_app(hub: Hub, controls: Controls, source: PictureSource, *, token: str | None, cookie: str) -> Starlette:
-    """Make the application; `sci_stream.web.auth.AccessMiddleware` is wrapped around it."""
+    """Make the application; `sci_stream.http_server.AccessMiddleware` is wrapped around it."""
 
     async def control(request: Request) -> Response:
         return await answer(request, controls)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import socket
@@ -13,27 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-import uvicorn
-from starlette.types import ASGIApp
-
 from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
-from sci_stream.errors import InputError, TransportError
+from sci_stream.errors import InputError
+from sci_stream.http_server import AccessMiddleware, BrowserLogin, HttpServer, listen
 from sci_stream.imaging.tone import ToneSettings, pick_white
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.parameters import Changes
 from sci_stream.security.http_access import HttpAccessControl
 from sci_stream.web import h264
-from sci_stream.web.app import H264, Hub, Viewer, make_app
+from sci_stream.web.app import H264, Hub, Viewer, ViewerConnection, make_app
 from sci_stream.web.archive import PictureArchive
-from sci_stream.web.auth import AccessMiddleware
-from sci_stream.web.connections import PageConnection, ViewerConnection
 from sci_stream.web.controls import OperatorControl
 from sci_stream.web.message import JPEG, Picture, RenderedSnapshot, jpeg_picture, render_snapshot
 from sci_stream.web.still import save_still
+from sci_stream.web.token_page import token_page
 
 _LOG = logging.getLogger(__name__)
-# Longer than the web server's own shutdown timeout; the threads are daemons in case they hang.
+# The encoder is a daemon thread in case it hangs.
 _JOIN_S = 5.0
 # Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the screen.
 _SHOWN_BYTES = 256 << 20
@@ -121,9 +117,8 @@ class WebPreview:
         self.bit_depth: int | None = None
         """Bit depth of the sensor, if known."""
         self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: uvicorn.Server | None = None
-        self._threads: list[threading.Thread] = []
+        self._server: HttpServer | None = None
+        self._encoder: threading.Thread | None = None
         self.url = ""
         """Address of the page without its token, once started."""
 
@@ -135,28 +130,22 @@ class WebPreview:
         TransportError
             If the address is in use or not on this machine.
         """
-        listener = listen(self.options.host, self.options.port)
+        listener = listen(
+            self.options.host,
+            self.options.port,
+            what="The live page",
+            hint="Another program may use the port: choose another, or 0 for any free one.",
+        )
         port = listener.getsockname()[1]
         # Browsers share cookies between the ports of a host: two rigs on one host must not overwrite each other's
         # token.
         cookie = f"sci_stream_{port}"
         token = self.options.token or None
-        app = AccessMiddleware(
-            make_app(self._hub, self, self, token=token, cookie=cookie),
-            self._access,
-            cookie,
-            needs_token=token is not None,
-        )
-        self._server = uvicorn.Server(server_config(app))
-        ready = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._serve, args=(listener, ready), name="preview-server", daemon=True),
-            threading.Thread(target=self._encode, name="preview-encoder", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-        # The address is returned only once the event loop exists, so that publish() and close() can reach it.
-        ready.wait()
+        app = make_app(self._hub, self, self, token=token, cookie=cookie)
+        guarded = AccessMiddleware(app, self._access, "preview", BrowserLogin(cookie, token_page))
+        self._server = HttpServer(guarded, listener, "preview-server", websockets=ViewerConnection, trust_proxy=True)
+        self._encoder = threading.Thread(target=self._encode, name="preview-encoder", daemon=True)
+        self._encoder.start()
         self.url = address(self.options.host, port, None)
         return address(self.options.host, port, token)
 
@@ -164,21 +153,6 @@ class WebPreview:
     def refused(self) -> Counter[str]:
         """Numbers of refused requests by reason."""
         return self._access.refused
-
-    def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
-        async def main() -> None:
-            self._loop = asyncio.get_running_loop()
-            ready.set()
-            assert self._server is not None  # made by start
-            await self._server.serve(sockets=[listener])
-
-        try:
-            asyncio.run(main())
-        except Exception:  # the page is optional: the instrument continues without it
-            _LOG.exception("The web server of the live page failed")
-        finally:
-            ready.set()
-            listener.close()
 
     def series_started(self, info: SeriesInfo) -> None:
         """Set the description of the series."""
@@ -291,13 +265,12 @@ class WebPreview:
         self._hub.closing = True
         self._wake()
         if self._server is not None:
-            self._server.should_exit = True
-        for thread in self._threads:
-            thread.join(_JOIN_S)
-        self._threads = []
+            self._server.close()
+        if self._encoder is not None:
+            self._encoder.join(_JOIN_S)
 
     def _wake(self) -> None:
-        loop = self._loop
+        loop = None if self._server is None else self._server.loop
         if loop is not None and not loop.is_closed():
             try:
                 # The loop may close between the check and the call, which raises RuntimeError.
@@ -381,11 +354,6 @@ def _size(reconstruction: Reconstruction) -> int:
     return reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)
 
 
-# Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.
-_MOST_INCOMING_BYTES = 1 << 16
-_BACKLOG = 32
-
-
 def address(host: str, port: int, token: str | None) -> str:
     """Return the address to open, including the token."""
     if host in {"0.0.0.0", "::"}:  # all interfaces: viewers need a host name
@@ -393,52 +361,3 @@ def address(host: str, port: int, token: str | None) -> str:
     host = f"[{host}]" if ":" in host else host
     query = f"?token={quote(token)}" if token else ""
     return f"http://{host}:{port}/{query}"
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 for any free one.
-
-    Raises
-    ------
-    TransportError
-        If the address is in use or not on this machine.
-    """
-    try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        try:
-            # A restarted sink must get its port back while old connections are still in TIME_WAIT.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(place)
-            listener.listen()
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise TransportError(
-            f"The preview cannot listen on {host}:{port}",
-            got=error.strerror or error,
-            hint="Another program may use the port: choose another, or 0 for any free one.",
-        ) from error
-    return listener
-
-
-def server_config(app: ASGIApp) -> uvicorn.Config:
-    """Return the settings of the web server."""
-    return uvicorn.Config(
-        app,
-        loop="asyncio",
-        http=PageConnection,
-        ws=ViewerConnection,
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        # asyncio accepts so many connections at once, before any of them can be ended to make room.
-        backlog=_BACKLOG,
-        ws_max_size=_MOST_INCOMING_BYTES,
-        ws_per_message_deflate=False,  # JPEG does not compress further
-        # A viewer that does not close its connection must not delay the shutdown of the rig.
-        timeout_graceful_shutdown=2,
-    )

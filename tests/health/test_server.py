@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
 
 from sci_stream.errors import TransportError
 from sci_stream.health import Figures, Health, HealthServer
-from sci_stream.health import server as health_server
 from sci_stream.health.report import ALIVE_WITHIN_S
+from sci_stream.health.server import HealthConnection
+from tests.chaos.test_generated_attacks import attack_pages
 
 
 @dataclass
@@ -31,6 +35,10 @@ class Node:
     health: Health
     clock: Clock
     server: HealthServer
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", int(self.server.url.rpartition(":")[2])
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return httpx.get(self.server.url + path, headers=headers, timeout=60)
@@ -128,8 +136,7 @@ def test_guesses_and_floods_are_limited_per_address(node: Node) -> None:
 
 
 def test_silent_client_does_not_block_others(node: Node) -> None:
-    address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
-    silent = [socket.create_connection(address) for _ in range(4)]
+    silent = [socket.create_connection(node.address) for _ in range(4)]
     try:
         assert node.get("/healthz").status_code == 200
     finally:
@@ -144,24 +151,59 @@ def test_address_in_use_error_names_the_remedy(node: Node) -> None:
     assert str(port) in str(refused.value)
 
 
-def test_malformed_request_is_survived(node: Node) -> None:
-    address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
+def test_malformed_request_is_answered_and_not_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     for garbage in (
         b"\0" * 4096 + b"\r\n\r\n",
         b"GET " + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
         b"POST /status HTTP/1.1\r\n\r\n",
+        b"GET /status HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
     ):
-        with socket.create_connection(address) as connection:
-            connection.sendall(garbage)
+        with socket.create_connection(node.address) as connection:
             connection.settimeout(10)
-            while connection.recv(4096):
-                pass
+            connection.sendall(garbage)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 400")
     assert json.loads(node.get("/status").text)["ready"] is False
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING and "uvicorn" in record.name] == []
+
+
+@pytest.mark.parametrize("token", [None, "hush"])
+def test_generated_requests_are_answered_without_errors(token: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    server = HealthServer(Health(Figures("sink", "sink"), Clock()), "127.0.0.1", 0, token)
+    try:
+        answers = attack_pages([int(server.url.rpartition(":")[2])], 1000, seed=4)
+    finally:
+        server.close()
+    assert answers[503] > 0, "/readyz of a node that is starting"
+    assert set(answers) <= {0, 200, 307, 400, 401, 403, 404, 405, 503}, answers
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_path_of_a_refused_request_does_not_forge_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush")
+    try:
+        assert httpx.get(server.url + "/status%0aERROR%20forged%1b[2J").status_code == 401
+    finally:
+        server.close()
+    (line,) = [record.getMessage() for record in caplog.records if "Refused" in record.message]
+    assert "forged" in line
+    assert line.isprintable()
+
+
+def test_invented_proxy_headers_do_not_evade_the_limit_on_guesses() -> None:
+    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush")
+    try:
+        with httpx.Client(base_url=server.url) as client:
+            guesses = [
+                client.get("/status", headers={"Authorization": f"Bearer {n}", "X-Forwarded-For": f"10.0.0.{n}"})
+                for n in range(40)
+            ]
+        assert {answer.status_code for answer in guesses} == {401, 429}
+    finally:
+        server.close()
 
 
 def test_trickling_clients_block_neither_answers_nor_close(node: Node) -> None:
-    address = ("127.0.0.1", int(node.server.url.rpartition(":")[2]))
-    slow = [socket.create_connection(address) for _ in range(48)]
+    slow = [socket.create_connection(node.address) for _ in range(48)]
     stop = threading.Event()
 
     def trickle() -> None:
@@ -198,7 +240,7 @@ def is_closed_after_sending(connection: socket.socket) -> bool:
 
 
 def test_slow_client_is_ended_after_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_server, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(HealthConnection, "request_s", 0.5)
     server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0)
     try:
         with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
@@ -207,3 +249,39 @@ def test_slow_client_is_ended_after_its_time_limit(monkeypatch: pytest.MonkeyPat
             assert any(is_closed_after_sending(connection) for _ in range(600))
     finally:
         server.close()
+
+
+def unread_answer(node: Node) -> socket.socket:
+    """Request an answer that is larger than the buffers of both sides; do not read it."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(node.address)
+    connection.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return connection
+
+
+def test_clients_that_do_not_read_block_neither_answers_nor_close(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HealthConnection, "request_s", 600.0)
+    node.health.report("", {"state": "x" * (4 << 20)}, {})
+    with contextlib.ExitStack() as opened:
+        for _ in range(HealthConnection.most_connections + 8):
+            opened.enter_context(unread_answer(node))
+        assert node.get("/healthz").status_code == 200
+        node.server.close()
+        assert "health" not in {thread.name for thread in threading.enumerate()}
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_client_that_reads_slowly_is_ended_after_its_time_limit(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HealthConnection, "request_s", 0.5)
+    node.health.report("", {"state": "x" * (4 << 20)}, {})
+    before = open_descriptors()
+    with unread_answer(node) as connection:
+        assert connection.recv(1), "the server has accepted it: each side has a descriptor"
+        deadline_s = time.monotonic() + 60.0
+        while open_descriptors() > before + 1:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)

@@ -197,7 +197,7 @@ def test_expired_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCapt
         with caplog.at_level(logging.WARNING), pytest.raises(TransportError, match="has expired") as refused:
             RigControl(url).nodes()
         assert "token_expires" in str(refused.value)
-        assert "the token of this page has expired" in caplog.text
+        assert "the [preview] token has expired" in caplog.text
         assert "s3cret" not in caplog.text + str(refused.value)
     finally:
         preview.close()

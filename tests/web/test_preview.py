@@ -20,8 +20,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from sci_stream.errors import InputError, TransportError
+from sci_stream.http_server import LimitedConnection
 from sci_stream.web import app as preview_app
-from sci_stream.web import connections
 from sci_stream.web.message import split_message
 from sci_stream.web.preview import PreviewOptions, WebPreview
 
@@ -384,7 +384,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(LimitedConnection, "most_connections", 20)
     port = urlsplit(preview.start()).port
     assert port is not None
     with watch(f"http://127.0.0.1:{port}/") as viewer:
@@ -392,7 +392,7 @@ def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch)
         assert all(is_closed(each) for each in slow[:20])
         assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S).status_code == 200
         next_status(viewer)
-        monkeypatch.setattr(connections, "_REQUEST_S", 0.2)
+        monkeypatch.setattr(LimitedConnection, "request_s", 0.2)
         late = trickle(port, 1)
         assert is_closed(late[0])
         for each in [*slow, *late]:
@@ -400,12 +400,13 @@ def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch)
 
 
 def test_connections_that_arrive_together_are_ended_together(preview: WebPreview, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
-    monkeypatch.setattr(connections, "_REQUEST_S", 10 * WAIT_S)
+    monkeypatch.setattr(LimitedConnection, "most_connections", 5)
+    monkeypatch.setattr(LimitedConnection, "request_s", 10 * WAIT_S)
     port = urlsplit(preview.start()).port
-    assert preview._loop is not None
+    assert preview._server is not None
+    assert preview._server.loop is not None
     together = threading.Event()
-    preview._loop.call_soon_threadsafe(together.wait, WAIT_S)
+    preview._server.loop.call_soon_threadsafe(together.wait, WAIT_S)
     with contextlib.ExitStack() as opened:
         silent = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(25)]
         together.set()
@@ -415,7 +416,7 @@ def test_connections_that_arrive_together_are_ended_together(preview: WebPreview
 
 
 def test_trickled_keep_alive_request_is_ended(preview: WebPreview, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "_REQUEST_S", 0.3)
+    monkeypatch.setattr(LimitedConnection, "request_s", 0.3)
     port = urlsplit(preview.start()).port
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

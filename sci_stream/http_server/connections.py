@@ -1,33 +1,32 @@
-"""Connections to the live page: limits on their number, on slow requests and on what viewers send."""
+"""HTTP connections: limits on their number and on slow requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from typing import Any, cast
+from typing import ClassVar, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from sci_stream.delivery.rate_limit import TokenBucket
-
-MOST_CONNECTIONS = 128
-"""Connections at once: a browser opens about six, and there are at most 64 viewers (`[preview] most_viewers`)."""
-
-# Time for a complete request, however slowly its parts arrive.
-_REQUEST_S = 10.0
 # Time for the kernel to deliver data to a client that does not read.
 _UNREAD_MS = 30_000
-# A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it has.
-_BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
-# Each fragment of a message costs memory until its end, which may never come.
-_MOST_FRAGMENTS = 256
 
 
-class PageConnection(H11Protocol):
-    """An HTTP connection that must complete each request in time. The oldest one without a request makes room."""
+class LimitedConnection(H11Protocol):
+    """An HTTP connection that must complete each request in time. The oldest one without a request makes room.
+
+    The limits are those of the live page: a browser opens about six connections, and there are at most 64 viewers
+    (`[preview] most_viewers`).
+    """
+
+    most_connections: ClassVar[int] = 128
+    """Connections at once."""
+    request_s: ClassVar[float] = 10.0
+    """Time for a complete request, however slowly its parts arrive."""
+    has_short_answers: ClassVar[bool] = False
+    """Serve one request per connection; ``request_s`` includes its answer, and the oldest connection makes room."""
 
     _deadline: asyncio.TimerHandle | None = None
     _since_s = 0.0
@@ -37,25 +36,27 @@ class PageConnection(H11Protocol):
         super().connection_made(transport)
         _limit_unread(transport)
         self._since_s = self.loop.time()
-        self._deadline = self.loop.call_later(_REQUEST_S, transport.abort)
+        self._deadline = self.loop.call_later(self.request_s, transport.abort)
         # Aborted connections remain in the set until the next turn of the loop, and many are accepted in one turn.
         present = [other for other in self.connections if not other.transport.is_closing()]
-        if len(present) > MOST_CONNECTIONS:
-            waiting = [other for other in present if isinstance(other, PageConnection) and other.waits]
+        if len(present) > self.most_connections:
+            waiting = [other for other in present if isinstance(other, LimitedConnection) and other.waits]
             min(waiting, key=lambda other: other._since_s, default=self).transport.abort()
 
     @property
     def waits(self) -> bool:
-        """Whether no complete request has arrived since the last answer."""
-        return self._deadline is not None or self.timeout_keep_alive_task is not None
+        """Whether the connection may be ended: no complete request has arrived since the last answer."""
+        return self.has_short_answers or self._deadline is not None or self.timeout_keep_alive_task is not None
 
     def data_received(self, data: bytes) -> None:
         """Handle a part of a request; its first one starts the time for all of them."""
         super().data_received(data)
+        if self.has_short_answers:
+            return
         if self.transport.get_protocol() is not self or self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
             self._disarm()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(_REQUEST_S, self.transport.abort)
+            self._deadline = self.loop.call_later(self.request_s, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP. A request before it that is still being answered ends without its answer."""
@@ -77,33 +78,6 @@ class PageConnection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-class ViewerConnection(WebSocketsSansIOProtocol):
-    """A WebSocket that is aborted if its viewer sends more than acknowledgements.
-
-    uvicorn reads control frames and fragments without limit, and answers pings even if the answers are not read.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._bytes = TokenBucket(_BYTES_PER_S, _BYTES_BURST)
-        self._fragments = 0
-
-    def data_received(self, data: bytes) -> None:
-        """Handle data within the rate limit."""
-        if not self._bytes.take(self.loop.time(), len(data)):
-            self.transport.abort()
-            return
-        super().data_received(data)
-
-    def handle_cont(self, event: Any) -> None:
-        """Handle a fragment of a message."""
-        self._fragments = 0 if event.fin else self._fragments + 1
-        if self._fragments > _MOST_FRAGMENTS:
-            self.transport.abort()
-            return
-        super().handle_cont(event)
 
 
 def _limit_unread(transport: asyncio.Transport) -> None:

@@ -1,0 +1,191 @@
+"""Access over HTTP: under the machine's own name, from the server's own pages, with a token if one is set."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from sci_stream.clock import unix_ns
+from sci_stream.config.fields import is_loopback
+from sci_stream.delivery.rate_limit import TokenBucket
+from sci_stream.security.http_access import AccessDecision, HttpAccessControl
+
+_LOG = logging.getLogger(__name__)
+# RFC 6455, section 7.4.1.
+_POLICY_VIOLATION = 1008
+# Probes of a supervisor or a cluster have no token. Their answers give a reason only to those who have it.
+_OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SECURITY_HEADERS = {
+    b"content-security-policy": (
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+}
+
+
+class _Refusal(NamedTuple):
+    status: int
+    reason: str
+    asks_for_token: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserLogin:
+    """How a browser gives its token: once in the address of the page, which then sets a cookie.
+
+    ``cookie`` is the name of that cookie. Cookies are shared by all ports of a host, so it should contain the port.
+    ``page`` makes the answer to a person who opens the page without a valid token.
+    """
+
+    cookie: str
+    page: Callable[[str], Response]
+
+
+class AccessMiddleware:
+    """Refuse requests that pages of other sites or other machines could make.
+
+    Without a token only loopback names are accepted as ``Host``: this refuses a page of another site that resolves its
+    own name to 127.0.0.1 (DNS rebinding). WebSockets and requests that change something need the page's own origin.
+
+    Parameters
+    ----------
+    app
+        The wrapped application.
+    access
+        Limits the rate per address and checks the token, which is given as ``Authorization: Bearer``.
+    section
+        Section of the rig file with the token, for messages.
+    browser
+        Accept the token from browsers too; None for an address that only programs read.
+    """
+
+    def __init__(
+        self, app: ASGIApp, access: HttpAccessControl, section: str, browser: BrowserLogin | None = None
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._section = section
+        self._browser = browser
+        self._lines = TokenBucket(0.1, 5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Accept or refuse a request (the ASGI interface)."""
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, _with_headers(send))
+            return
+        if self._lines.take(time.monotonic()):
+            # %r: the path is the client's, and may contain line breaks and escape sequences of terminals.
+            _LOG.warning("Refused a request for %.80r from %s: %s", scope["path"], _address(scope), refusal.reason)
+        if scope["type"] == "websocket":
+            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal.reason)(scope, receive, send)
+        else:
+            await self._answer(scope, refusal)(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> _Refusal | None:
+        now_s = time.monotonic()
+        if self._access.check_rate(_address(scope), now_s) is AccessDecision.RATE:
+            return _Refusal(429, "too many requests from this address: wait a moment")
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if not self._access.needs_token and not is_loopback(_host_name(host)):
+            self._access.count("host")
+            return _Refusal(403, "without a token, open it on this machine as http://localhost or http://127.0.0.1")
+        origin = headers.get("origin")
+        # Browsers let pages of other sites open WebSockets and send forms here; the Origin header names the site.
+        acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
+        if acts and origin is not None and _network_location(origin) != host.lower():
+            self._access.count("origin")
+            return _Refusal(403, "a page of another origin may not connect")
+        tokens = [token for token in self._tokens(scope, headers) if token]
+        is_open = scope["path"] in _OPEN_PATHS
+        if is_open and self._access.needs_token and not tokens:
+            return None
+        decision = self._access.admit(_address(scope), tokens, now_s, unix_ns() / 1e9)
+        scope.setdefault("state", {})["has_access"] = decision is AccessDecision.OPEN
+        return None if is_open else self._token_refusal(decision, given=bool(tokens))
+
+    def _token_refusal(self, decision: AccessDecision, *, given: bool) -> _Refusal | None:
+        match decision:
+            case AccessDecision.OPEN:
+                return None
+            case AccessDecision.RATE:
+                return _Refusal(429, "too many wrong tokens from this address: wait a moment")
+            case AccessDecision.EXPIRED:
+                reason = f"the [{self._section}] token has expired: the rig needs a new one (token_expires)"
+            case AccessDecision.TOKEN if given:
+                reason = f"the token is wrong: it is the [{self._section}] token of the rig"
+            case AccessDecision.TOKEN:
+                how = "send Authorization: Bearer with" if self._browser is None else "open the page with ?token=…,"
+                reason = f"a token is required: {how} the [{self._section}] token of the rig"
+        return _Refusal(401 if self._browser is None else 403, reason, asks_for_token=True)
+
+    def _tokens(self, scope: Scope, headers: dict[str, str]) -> Iterator[str]:
+        """Yield the tokens given in a request."""
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            yield value.strip()
+        if self._browser is None:
+            return
+        yield from parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._browser.cookie)
+        except CookieError:
+            cookie = None
+        if cookie is not None:
+            yield cookie.value
+
+    def _answer(self, scope: Scope, refusal: _Refusal) -> Response:
+        """Return the refusal; to a person who opens the page without a valid token, with a field to enter it."""
+        opens_page = scope["path"] == "/" and dict(scope["headers"]).get(b"accept", b"").startswith(b"text/html")
+        if refusal.asks_for_token and opens_page and self._browser is not None:
+            return self._browser.page(refusal.reason)
+        return PlainTextResponse(refusal.reason + "\n", status_code=refusal.status)
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("unknown",))[0])
+
+
+def _network_location(origin: str) -> str | None:
+    """Return host and port of an origin; None if it is not one."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _with_headers(send: Send) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message["headers"]}
+            added = [(name, value) for name, value in _SECURITY_HEADERS.items() if name not in present]
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return wrapped

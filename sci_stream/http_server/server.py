@@ -1,0 +1,127 @@
+"""An ASGI application served from its own thread, which does not block the node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sci_stream.errors import TransportError
+from sci_stream.http_server.connections import LimitedConnection
+
+_LOG = logging.getLogger(__name__)
+# Longer than uvicorn's own shutdown timeout; the thread is a daemon in case it hangs.
+_JOIN_S = 5.0
+# asyncio accepts so many connections at once, before any of them can be ended to make room.
+_BACKLOG = 32
+# Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.
+_MOST_INCOMING_BYTES = 1 << 16
+
+
+def listen(host: str, port: int, *, what: str, hint: str) -> socket.socket:
+    """Return a listening socket; port 0 for any free one.
+
+    Raises
+    ------
+    TransportError
+        If the address is in use or not on this machine; `what` and `hint` are for its text.
+    """
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        try:
+            # A restarted node must get its port back while old connections are still in TIME_WAIT.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen()
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise TransportError(
+            f"{what} cannot listen on {host}:{port}", got=error.strerror or str(error), hint=hint
+        ) from error
+    return listener
+
+
+class HttpServer:
+    """Serve an application until `close`.
+
+    Parameters
+    ----------
+    app
+        The ASGI application.
+    listener
+        The listening socket; closed at the end.
+    name
+        Name of the thread.
+    connections
+        Class of the HTTP connections, which limits them.
+    websockets
+        Class of the WebSocket connections; None if there are none.
+    trust_proxy
+        Take the address of a client from the headers of a proxy on this host.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        name: str,
+        connections: type[LimitedConnection] = LimitedConnection,
+        *,
+        websockets: type[asyncio.Protocol] | None = None,
+        trust_proxy: bool = False,
+    ) -> None:
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http=connections,
+                ws=websockets or "none",
+                lifespan="off",
+                log_config=None,
+                log_level="error",  # its warnings are about malformed requests, which any stranger can send
+                access_log=False,
+                server_header=False,
+                proxy_headers=trust_proxy,
+                headers=[("Connection", "close")] if connections.has_short_answers else [],
+                backlog=_BACKLOG,
+                ws_max_size=_MOST_INCOMING_BYTES,
+                ws_per_message_deflate=False,  # JPEG does not compress further
+                # A client that does not close its connection must not delay the shutdown of the node.
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self._listener = listener
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the application."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), name=name, daemon=True)
+        self._thread.start()
+        ready.wait()  # for the event loop, so that other threads can call it
+
+    def _serve(self, ready: threading.Event) -> None:
+        async def main() -> None:
+            self.loop = asyncio.get_running_loop()
+            ready.set()
+            await self._server.serve(sockets=[self._listener])
+            for connection in list(self._server.server_state.connections):  # clients that do not read their answers
+                connection.transport.abort()
+
+        try:
+            asyncio.run(main())
+        except Exception:  # health and live page are optional: the instrument continues without them
+            _LOG.exception("The HTTP server %s failed", self._thread.name)
+        finally:
+            ready.set()
+            self._listener.close()
+
+    def close(self) -> None:
+        """End connections and stop. May be called again."""
+        self._server.should_exit = True
+        self._thread.join(_JOIN_S)
