@@ -189,7 +189,7 @@ def test_path_of_a_refused_request_does_not_forge_log_lines(caplog: pytest.LogCa
     assert line.isprintable()
 
 
-def test_invented_proxy_headers_do_not_evade_the_limit_on_guesses() -> None:
+def test_proxy_headers_do_not_evade_the_limit_on_guesses() -> None:
     server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush")
     try:
         with httpx.Client(base_url=server.url) as client:
@@ -260,7 +260,7 @@ def unread_answer(node: Node) -> socket.socket:
     return connection
 
 
-def test_clients_that_do_not_read_block_neither_answers_nor_close(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answers_block_neither_others_nor_close(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HealthConnection, "request_s", 600.0)
     node.health.report("", {"state": "x" * (4 << 20)}, {})
     with contextlib.ExitStack() as opened:
