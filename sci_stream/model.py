@@ -199,6 +199,9 @@ class CalibrationHealth:
     gain
         Exposure time and amplification from chunk data, relative to the calibration; None if the camera or the
         calibration provides neither.
+    error_log_odds
+        Natural logarithm of the odds for errors of single masks or of the black level against none; they are corrected
+        from 5 on. None if they are not estimated.
     """
 
     shift_x_px: float | None
@@ -212,6 +215,7 @@ class CalibrationHealth:
     below_black_fraction: float = 0.0
     brightness: float | None = None
     gain: float | None = None
+    error_log_odds: float | None = None
 
     @property
     def shift_px(self) -> float | None:
@@ -231,7 +235,9 @@ class SolveReport:
     estimate; ``saturated_fraction`` of pixels were excluded from the data term; ``health`` is set on snapshots that
     measured the calibration; ``solver`` is the id of the settings in the status of its node, ``""`` if unknown;
     ``masks_at`` is the correction of the masks used, ``""`` for none: see
-    `sci_stream.optics.mask_errors.MaskCorrection.to_text`.
+    `sci_stream.optics.mask_errors.MaskCorrection.to_text`; ``noise`` is the root mean square of the noise of y, as
+    estimated, relative to that of y, and ``mismatch`` the part of it that grows with the brightness, as errors of the
+    masks do; None if the noise was not estimated.
     """
 
     iterations: int
@@ -245,6 +251,8 @@ class SolveReport:
     health: CalibrationHealth | None = None
     solver: str = ""
     masks_at: str = ""
+    noise: float | None = None
+    mismatch: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

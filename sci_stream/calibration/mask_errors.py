@@ -88,7 +88,7 @@ class MaskErrorEstimator:
         """Number of snapshots so far."""
         self.theta: F64 = np.zeros(len(sd))
         self.log_odds = 0.0
-        """Natural logarithm of the evidence for errors against none."""
+        """Natural logarithm of the odds for errors against none, ≥ 0."""
 
     def add(self, snapshot: Evidence, *, continues: bool = False) -> None:
         """Take a snapshot into account, which ``continues`` the one before or not."""
@@ -105,7 +105,7 @@ class MaskErrorEstimator:
         weight = max(_NEWEST, 1 / self.snapshots)
         self._information += weight * (information - self._information)
         self._score += weight * (score - self._score)
-        self.theta, self.log_odds = np.zeros(len(self._sd)), _LEAST_LOG_ODDS
+        self.theta, self.log_odds = np.zeros(len(self._sd)), 0.0
         if self.snapshots == 1:
             return
         for count in range(1, len(self._groups) + 1):
@@ -147,7 +147,9 @@ class MaskErrorEstimator:
         scaled, score = self._scaled(some)
         log_odds = 0.5 * float(score @ np.linalg.solve(scaled, score) - np.linalg.slogdet(scaled)[1])
         if log_odds > self.log_odds:
-            self.log_odds, self.theta = log_odds, self._mean(some)
+            self.log_odds = log_odds
+            if log_odds > _LEAST_LOG_ODDS:
+                self.theta = self._mean(some)
 
     @property
     def masks(self) -> tuple[MaskError, ...]:

@@ -140,6 +140,7 @@ class CalibrationMonitor:
             below_black_fraction=self._below_black(snapshot.counts),
             brightness=self._brightness(y, valid),
             gain=relative_gain(snapshot.chunks, self._calibration),
+            error_log_odds=None if self.errors is None else self.errors.log_odds,
         )
 
     def _fit(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> MaskFit:

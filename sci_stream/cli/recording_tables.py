@@ -118,6 +118,8 @@ def _solving(solving: SolvingSummary) -> Iterator[tuple[str, str]]:
     for name, report in solving.solvers.items():
         whose = f"{solving.by_solver.get(name, 0)} of them with " if several else ""
         yield "solver", whose + ", ".join(f"{key} = {value}" for key, value in report.items())
+    if solving.noise is not None and solving.mismatch is not None:
+        yield "noise", f"{solving.noise.median:.2%} of the measurement, {solving.mismatch.median:.2%} by the masks"
     if solving.psnr_db is not None:
         yield "PSNR", f"{solving.psnr_db.mean:.2f} dB mean, {solving.psnr_db.min:.2f} lowest"
 
@@ -126,7 +128,8 @@ def _health(health: MaskSummary) -> str:
     texts = [f"measured {health.looks} times"]
     if health.last_shift_px is not None:
         x, y = health.last_shift_px
-        texts.append(f"shift ({x:+.3f}, {y:+.3f}) px at last, {health.largest_shift_px:.3f} px at most")
+        sd = "" if health.last_shift_sd_px is None else f" ± {health.last_shift_sd_px:.3f}"
+        texts.append(f"shift ({x:+.3f}, {y:+.3f}){sd} px at last, {health.largest_shift_px:.3f} px at most")
     if health.mask_match is not None:
         texts.append(f"match {health.mask_match.min:.2f} lowest")
     if health.mask_contrast is not None:
@@ -141,6 +144,8 @@ def _health(health: MaskSummary) -> str:
         texts.append(f"{health.corrected} reconstructed with corrected masks")
     if health.last_jitter_px or health.last_gain_error:
         texts.append(f"errors of single masks {health.last_jitter_px:.3f} px and {health.last_gain_error:.1%} at last")
+    if health.last_error_log_odds is not None:
+        texts.append(f"log odds for such errors {health.last_error_log_odds:.0f} at last")
     texts.append("order " + ", ".join(health.orders))
     if health.withheld:
         other_order = SHUFFLED in health.orders

@@ -88,6 +88,12 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     "calibration_shift_px": MetricSpec(
         MetricKind.GAUGE, "Estimated shift of the masks on the sensor, by axis, px.", "axis"
     ),
+    "calibration_error_log_odds": MetricSpec(
+        MetricKind.GAUGE, "Log odds for errors of single masks or the black level; they are corrected from 5 on."
+    ),
+    "measurement_noise": MetricSpec(
+        MetricKind.GAUGE, "Estimated noise of the last measurement relative to it, in all and by the masks.", "part"
+    ),
 }
 """Every metric by its name, without the prefix ``sci_stream_`` and without the ``_total`` of counters."""
 

@@ -68,8 +68,9 @@ class Estimate:
     """The result of a solve on the device.
 
     ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype, memory that nothing else uses; ``finite``, ():
-    False if the solve diverged, and ``planes`` is the still image instead; ``facts``, (3,): the residual
-    ‖y − Φv‖₂/‖y‖₂, ``finite``, and the place of the reason for the start in ``reasons``; ``iterations`` spent.
+    False if the solve diverged, and ``planes`` is the still image instead; ``facts``, (5,): the residual
+    ‖y − Φv‖₂/‖y‖₂, ``finite``, the place of the reason for the start in ``reasons``, and the noise and its part due to
+    the masks (`SolveReport`), NaN if unknown; ``iterations`` spent.
     """
 
     planes: torch.Tensor
@@ -464,7 +465,7 @@ class Engine:
         finite = estimate.isfinite().all()
         planes = torch.where(finite, estimate, still)
         residual = _residual(planes, measurement)
-        facts = torch.stack((residual, finite.to(residual.dtype), reason))
+        facts = torch.stack((residual, finite.to(residual.dtype), reason, *_noise_level(measurement)))
         return planes, self._masks.merged(planes).to(self._video_dtype), finite, facts
 
     # --- the three stages of a solve, step by step
@@ -593,6 +594,18 @@ def _residual(v: torch.Tensor, measurement: Measurement) -> torch.Tensor:
     norm: torch.Tensor = torch.linalg.vector_norm(y * part)
     dark = _DARK * y.numel() ** 0.5
     return torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
+
+
+def _noise_level(measurement: Measurement) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the root mean square of y's noise, and of its part that grows with y, relative to that of y, ()."""
+    y, noise, slope = measurement.y, measurement.noise, measurement.mismatch
+    if noise is None or slope is None:
+        unknown = y.new_full((), float("nan"))
+        return unknown, unknown
+    part = (measurement.r_inv > 0).to(y.dtype)
+    power = (y.square() * part).sum().clamp_min(_DARK**2 * y.numel())
+    grows = slope * y.clamp_min(0.0)
+    return ((noise * part).sum() / power).sqrt(), ((grows * part).sum() / power).sqrt()
 
 
 def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> None:

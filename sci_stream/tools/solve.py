@@ -89,6 +89,8 @@ class SolvedFile:
                     "iterations": report.iterations,
                     "start": report.start_reason,
                     "residual": _finite(report.residual),
+                    "noise": _finite(report.noise),
+                    "mismatch": _finite(report.mismatch),
                     "psnr_db": _finite(report.psnr_db),
                     "seconds": report.solve_ns / 1e9,
                 }

@@ -127,6 +127,8 @@ def _header(reconstruction: Reconstruction, frames: U8) -> JsonObject:
         "budget_limited": report.budget_limited,
         "solve_ms": report.solve_ns / 1e6,
         "residual": report.residual if report.residual == report.residual else None,
+        "noise": report.noise,
+        "mismatch": report.mismatch,
         "psnr_db": report.psnr_db,
         "saturated_fraction": report.saturated_fraction,
         "dropped_before": reconstruction.dropped_before,

@@ -123,6 +123,7 @@ _HEALTH = Record(
         "below_black_fraction": Number(0, 1),
         "brightness": FiniteOrNil(),
         "gain": FiniteOrNil(),
+        "error_log_odds": FiniteOrNil(),
     },
 )
 _REPORT = Record(
@@ -140,6 +141,8 @@ _REPORT = Record(
         "health": Maybe(_HEALTH),
         "solver": Text(32, r"[0-9a-f]*", "hexadecimal digits"),
         "masks_at": Text(correction_length(MOST_MASKS), CORRECTION_PATTERN, "a correction of the masks"),
+        "noise": FiniteOrNil(),
+        "mismatch": FiniteOrNil(),
     },
 )
 _TIMES = Record(

@@ -86,7 +86,10 @@ def test_black_level_is_found() -> None:
 
 def test_right_masks_are_left_alone() -> None:
     camera = rig()
-    assert monitored(camera, camera.calibration, 4).correction.own.is_none
+    monitor = monitored(camera, camera.calibration, 4)
+    assert monitor.correction.own.is_none
+    assert monitor.errors is not None
+    assert 0 <= monitor.errors.log_odds < 5
 
 
 def test_one_snapshot_or_change_of_light_corrects_nothing() -> None:
@@ -101,3 +104,4 @@ def test_one_snapshot_or_change_of_light_corrects_nothing() -> None:
     for _ in range(2):
         steady.add(Evidence(information, information @ gains))
     assert [mask.gain for mask in steady.masks] == pytest.approx(gains[12:16], abs=1e-3)
+    assert steady.log_odds > 5

@@ -105,6 +105,21 @@ def test_masks_at_rest_do_not_depend_on_mask_travel() -> None:
     np.testing.assert_array_equal(rest, masks(mask="random", mask_unevenness=0.0))
 
 
+@pytest.mark.parametrize("kind", ["shifting", "random"])
+def test_jitter_and_gain_are_errors_of_masks_in_snapshots(kind: str) -> None:
+    size = {"width_px": 64, "height_px": 48, "mask_unevenness": 0.0, "mask": kind}
+    options = SimulatedOptions.model_validate({**size, "mask_jitter_px": 0.2, "frame_gain_error": 0.05})
+    optics, right = MaskOptics(options), MaskOptics(SimulatedOptions.model_validate(size)).stack()
+    np.testing.assert_array_equal(optics.stack(), right)
+    exposed = optics.exposed()
+    np.testing.assert_array_equal(exposed, optics.exposed())
+    errors = np.abs(exposed - right).mean((1, 2))
+    assert errors.min() > 0.005
+    assert len(np.unique(errors)) == len(errors), "each mask has its own error"
+    gains = exposed.mean((1, 2)) / right.mean((1, 2))
+    assert 0.02 < gains.std() < 0.1
+
+
 def test_drift_stops_at_its_limit() -> None:
     options = SimulatedOptions(
         mask_shift_px=(0.5, 0.0), mask_drift_px_per_snapshot=(0.01, -0.02), mask_drift_limit_px=1.0

@@ -92,7 +92,8 @@ def environment(**more: str) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("SCI_STREAM_")}
     # pytest's own options for warnings must not reach processes that are not pytest.
     inherited.pop("PYTHONWARNINGS", None)
-    return {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}
+    code = os.pathsep.join((str(ROOT), str(ROOT / "drivers")))
+    return {**inherited, "PYTHONPATH": code, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import load_calibration, save_calibration
+from sci_stream.storage.recording.inspection import inspect_recording
 from sci_stream.storage.recording.series import open_recording
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
@@ -113,6 +114,26 @@ def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
     found = compare_recordings(recorded, again)
     assert len(found.snapshots) == 10
     assert max(one.most_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
+
+
+def test_run_corrects_single_masks_and_states_the_evidence(tmp_path: Path) -> None:
+    options = {"width_px": 128, "height_px": 128, "bayer": "none", "mask": "random", "loop_snapshots": 0}
+    options |= {"mask_jitter_px": 0.2, "frame_gain_error": 0.05}
+    changes = {"camera": {"options": options}, "calibration": {"health_every": 4}}
+    with RunningRig(tmp_path, changes, "--snapshots", "8") as rig:
+        report = rig.finish()["calibration"]
+        (recorded,) = rig.segments()
+    assert report["jitter_px"] > 0.08
+    assert report["gain_error"] > 0.02
+    assert report["error_log_odds"] > 5
+    found = inspect_recording(recorded)
+    assert found.health is not None
+    assert found.health.last_jitter_px > 0.08
+    assert found.health.last_error_log_odds is not None
+    assert found.health.last_error_log_odds > 5
+    with open_recording(recorded) as recording:
+        mismatch = recording.table["mismatch"]
+    assert mismatch[6:].mean() < mismatch[0] / 2, "what is corrected is no noise any more"
 
 
 def test_run_with_other_cameras_masks_warns_and_shows_snapshots(tmp_path: Path) -> None:

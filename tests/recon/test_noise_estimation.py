@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
+from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine, default_settings
 from sci_stream.recon.noise_estimation import estimate_noise
 
 P, B, H, W = 1, 8, 128, 128
@@ -40,6 +46,23 @@ def test_constant_noise_is_found(sd: float) -> None:
     phi = masks()
     found = estimated(forward(phi, smooth_scene()) + sd * noise(), phi).sqrt()
     assert 0.85 * sd < float(found.mean()) < 1.15 * sd
+
+
+@pytest.mark.parametrize("weigh", [True, False])
+def test_report_states_the_noise_relative_to_the_measurement(weigh: bool) -> None:
+    phi, cpu, sd = masks(), torch.device("cpu"), 0.05
+    y = (forward(phi, smooth_scene()) + sd * noise())[0].numpy()
+    calibration = Calibration(phi[0].numpy())
+    settings = dataclasses.replace(default_settings(cpu, "identity"), weigh_noise=weigh)
+    engine = Engine(calibration, make_denoiser("identity", cpu), cpu, settings)
+    _, report = engine.reconstruct(Snapshot(SnapshotId("noisy", 0, 0), y, calibration.hash, B, 0))
+    if not weigh:
+        assert report.noise is report.mismatch is None
+        return
+    assert report.noise is not None
+    assert report.mismatch is not None
+    assert report.noise == pytest.approx(sd / float((y**2).mean() ** 0.5), rel=0.15)
+    assert report.mismatch < report.noise / 2
 
 
 def test_shot_noise_grows_with_brightness() -> None:

@@ -142,7 +142,7 @@ def test_corpus_covers_every_reason_with_unique_names() -> None:
 
 def test_other_version_error_names_both() -> None:
     frames = with_header(good_frames("hello"), lambda header: header.update(v=7))
-    with pytest.raises(WireError, match=r"expected version 4; got 7\. Run the same release"):
+    with pytest.raises(WireError, match=r"expected version 5; got 7\. Run the same release"):
         decode(frames)
 
 

@@ -81,7 +81,8 @@ class _Bench:
     def _make(self, n: int) -> Shot:
         x = self._exposure.frames(n)
         position_px = self._options.mask_position_px(n)
-        phi = self._masks.stack(position_px) if any(position_px) else None
+        wrong = any(position_px) or self._options.mask_jitter_px or self._options.frame_gain_error
+        phi = self._masks.exposed(position_px) if wrong else None
         counts = self._sensor.convert(self._exposure.measure(x, phi), n)
         if not self._truth:
             return counts, None

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream_drivers.simulated.options import SimulatedOptions
+from sci_stream_drivers.simulated.options import MOST_DEVIATIONS, SimulatedOptions
 
-_MASK_STREAM = 1
+_MASK_STREAM, _ERROR_STREAM = 1, 2
 # φ is rounded to 1/4096, exact in float32, so that the calibration's hash does not depend on a platform's rounding.
 _LEVELS = 4096
 
@@ -46,12 +46,35 @@ class MaskOptics:
             (x, y) displacement of the patterns to the right and downwards, at most ``mask_travel_px`` of the options
             each.
         """
-        B, H = self._options.n_frames, self._options.height_px
-        moved = np.stack([self._image(pattern, shift_px) for pattern in self._transmission])
         if self._options.mask == "shifting":
-            moved = np.stack([moved[0, B - 1 - b : B - 1 - b + H] for b in range(B)])
-        moved *= self._gain
-        return (np.rint(moved * _LEVELS) / _LEVELS).astype(np.float32)
+            moved = self._image(self._transmission[0], shift_px)
+            return self._seen([self._frame(moved, b) for b in range(self._options.n_frames)])
+        return self._seen([self._image(pattern, shift_px) for pattern in self._transmission])
+
+    def exposed(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> npt.NDArray[np.float32]:
+        """Return the transmissions in a snapshot, with errors of single masks that the calibration does not have."""
+        o = self._options
+        if not (o.mask_jitter_px or o.frame_gain_error):
+            return self.stack(shift_px)
+        rng = np.random.Generator(np.random.PCG64([o.seed, _ERROR_STREAM]))
+        errors = rng.standard_normal((o.n_frames, 3)).clip(-MOST_DEVIATIONS, MOST_DEVIATIONS)
+        frames = []
+        for b, (x, y, gain) in enumerate(errors):
+            own = shift_px[0] + o.mask_jitter_px * x, shift_px[1] + o.mask_jitter_px * y
+            pattern = self._transmission[0 if o.mask == "shifting" else b]
+            frames.append((1 + o.frame_gain_error * gain) * self._frame(self._image(pattern, own), b))
+        return self._seen(frames)
+
+    def _frame(self, image: npt.NDArray[np.float64], b: int) -> npt.NDArray[np.float64]:
+        """Return the part of an imaged pattern that is in the field at frame b."""
+        if self._options.mask != "shifting":
+            return image
+        top = self._options.n_frames - 1 - b
+        return image[top : top + self._options.height_px]
+
+    def _seen(self, frames: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float32]:
+        """Return masks as they are seen through uneven optics."""
+        return (np.rint(np.stack(frames) * self._gain * _LEVELS) / _LEVELS).astype(np.float32)
 
     def open(self) -> npt.NDArray[np.float32]:
         """Return the transmission with every element open, (H, W) float32 in [0, 1], a new array."""

@@ -14,6 +14,10 @@ SCENES = ("fast", "slow", "static", "cut")
 """Names of the procedural scenes; any other value is a path."""
 
 
+MOST_DEVIATIONS = 3
+"""Errors of single masks are at most so many standard deviations."""
+
+
 class FaultOptions(BaseModel):
     """Faults of the camera. All off by default; their times are determined by the seed."""
 
@@ -116,6 +120,19 @@ class SimulatedOptions(BaseModel):
     mask_drift_limit_px: float = Field(
         default=2.0, ge=0, le=16, description="Where the drift comes to rest, pixels along each axis."
     )
+    mask_jitter_px: float = Field(
+        default=0.0,
+        ge=0,
+        le=2,
+        description="Standard deviation along each axis of a displacement of each mask by itself that the calibration "
+        "does not have, as of a stage that vibrates, pixels.",
+    )
+    frame_gain_error: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.3,
+        description="Standard deviation of the error of each frame's exposure, relative; the same in every snapshot.",
+    )
     temporal_samples: int = Field(
         default=1,
         ge=1,
@@ -195,7 +212,8 @@ class SimulatedOptions(BaseModel):
     def mask_travel_px(self) -> float:
         """Largest displacement of the masks along either axis, pixels."""
         drifts = any(self.mask_drift_px_per_snapshot)
-        return max(map(abs, self.mask_shift_px)) + (self.mask_drift_limit_px if drifts else 0.0)
+        drift_px = self.mask_drift_limit_px if drifts else 0.0
+        return max(map(abs, self.mask_shift_px)) + drift_px + MOST_DEVIATIONS * self.mask_jitter_px
 
     def mask_position_px(self, snapshot: int) -> tuple[float, float]:
         """Return the displacement of the masks at a snapshot, (x, y), pixels."""

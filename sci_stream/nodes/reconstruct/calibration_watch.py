@@ -85,6 +85,8 @@ class CalibrationWatch:
         figures = {
             "mask_shift_x_px": health.shift_x_px,
             "mask_shift_y_px": health.shift_y_px,
+            "mask_shift_sd_px": health.shift_sd_px,
+            "mask_error_log_odds": health.error_log_odds,
             "mask_match": health.match,
             "mask_contrast": health.contrast,
             "below_black_fraction": health.below_black_fraction,

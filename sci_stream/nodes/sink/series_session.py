@@ -500,6 +500,8 @@ class SeriesSession:
             psnr_db=last.report.psnr_db if last else None,
             iterations=last.report.iterations if last else None,
             start=last.report.start.value if last else None,
+            noise=last.report.noise if last else None,
+            mismatch=last.report.mismatch if last else None,
             calibration=statistics.health.figures(),
             calibration_alerts=statistics.health.alerts(self._warn_shift_px),
             recording=self._recording_status(),

@@ -13,6 +13,7 @@ from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.nodes.sink.control_broker import SettingChange
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 
 # Percentiles of a run of days would hide what the rig does now, and grow without bound.
 _RECENT = 4096
@@ -124,7 +125,7 @@ class SeriesStatistics:
         self._budget_limited += report.budget_limited
         self._by_node[node] += 1
         if report.health is not None:
-            self.health.add(report.health)
+            self.health.add(report.health, report.masks_at)
         if report.psnr_db is not None:
             self._psnr_db.add(report.psnr_db)
             if len(self._psnr_listed) < _LISTED:
@@ -183,13 +184,20 @@ class SeriesStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFigures:
-    """Calibration health of a series: the latest evaluation, and the worst of all ``looks``. None: not measured."""
+    """Calibration health of a series: the latest evaluation, and the worst of all ``looks``. None: not measured.
+
+    ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square.
+    """
 
     looks: int
     shift_px: tuple[float, float] | None
     shift_x_px: float | None
     shift_y_px: float | None
+    shift_sd_px: float | None
     largest_shift_px: float | None
+    jitter_px: float
+    gain_error: float
+    error_log_odds: float | None
     match: float | None
     least_match: float | None
     contrast: float | None
@@ -216,15 +224,17 @@ class CalibrationStatistics:
 
     def __init__(self) -> None:
         self._last: CalibrationHealth | None = None
+        self._correction = NO_CORRECTION
         self._largest_shift_px: float | None = None
         self._least_match: float | None = None
         self._first_brightness: float | None = None
         self._looks = 0
         self._corrected = 0
 
-    def add(self, health: CalibrationHealth) -> None:
-        """Add an evaluation."""
+    def add(self, health: CalibrationHealth, masks_at: str = "") -> None:
+        """Add an evaluation, and the correction that its snapshot was reconstructed with."""
         self._last = health
+        self._correction = MaskCorrection.from_text(masks_at)
         self._looks += 1
         self._corrected += health.corrected
         if health.shift_px is not None:
@@ -248,7 +258,11 @@ class CalibrationStatistics:
             shift_px=None if last.shift_x_px is None or last.shift_y_px is None else (last.shift_x_px, last.shift_y_px),
             shift_x_px=_rounded(last.shift_x_px),
             shift_y_px=_rounded(last.shift_y_px),
+            shift_sd_px=_rounded(last.shift_sd_px),
             largest_shift_px=_rounded(self._largest_shift_px),
+            jitter_px=round(self._correction.jitter_px, 4),
+            gain_error=round(self._correction.gain_error, 4),
+            error_log_odds=_rounded(last.error_log_odds),
             match=_rounded(last.match),
             least_match=_rounded(self._least_match),
             contrast=_rounded(last.contrast),

@@ -82,7 +82,8 @@ class SeriesStatus:
     """Status of a series.
 
     ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from camera to sink over the last ten
-    seconds, None if nothing came; ``psnr_db``, ``iterations`` and ``start`` are of the last snapshot.
+    seconds, None if nothing came; ``psnr_db``, ``iterations``, ``start``, ``noise`` and ``mismatch``
+    are of the last snapshot.
     """
 
     series: str
@@ -98,6 +99,8 @@ class SeriesStatus:
     psnr_db: float | None
     iterations: int | None
     start: str | None
+    noise: float | None
+    mismatch: float | None
     calibration: CalibrationFigures | None
     calibration_alerts: list[str]
     recording: RecordingStatus
@@ -215,4 +218,8 @@ def sink_figures(status: SinkStatus) -> dict[str, Value]:
     if calibration is not None and calibration.shift_px is not None:
         x_px, y_px = calibration.shift_px
         figures["calibration_shift_px"] = {"x": x_px, "y": y_px}
+    if calibration is not None and calibration.error_log_odds is not None:
+        figures["calibration_error_log_odds"] = calibration.error_log_odds
+    if series.noise is not None and series.mismatch is not None:
+        figures["measurement_noise"] = {"all": series.noise, "masks": series.mismatch}
     return figures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +22,8 @@ class AsyncSolve:
     Parameters
     ----------
     arrival
-        The video, (B, H, W), and three numbers: its residual, 1 if the solve came out finite, else 0, and the place of
-        the reason for its start in ``reasons``.
+        The video, (B, H, W), and five numbers: its residual, 1 if the solve came out finite, else 0, the place of the
+        reason for its start in ``reasons``, and the estimated noise and mismatch, NaN if unknown.
     report
         Fields known so far; `finish` sets the others.
     truth
@@ -66,7 +67,7 @@ class AsyncSolve:
             As of `sci_stream.recon.engine.Engine.reconstruct`.
         """
         video, facts = self._arrival.arrays()
-        residual, finite, which = (float(fact) for fact in facts)
+        residual, finite, which, noise, mismatch = (float(fact) for fact in facts)
         reason = self._reasons[int(which)] if finite else "diverged"
         solve_s = self._watch.seconds()
         report = dataclasses.replace(
@@ -76,6 +77,8 @@ class AsyncSolve:
             start_reason=reason,
             solve_ns=int(solve_s * 1e9),
             residual=residual,
+            noise=None if math.isnan(noise) else noise,
+            mismatch=None if math.isnan(mismatch) else mismatch,
             psnr_db=None if self._truth is None else _psnr(video, self._truth),
         )
         self._finished(solve_s, report)

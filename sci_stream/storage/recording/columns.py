@@ -49,6 +49,8 @@ _HEALTH_COLUMNS = (
     _health("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
     _health("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
     _health("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+    _health("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", units="pixel"),
+    _health("mask_error_log_odds", "log odds for errors of single masks, corrected from 5 on; NaN if not estimated"),
 )
 
 COLUMNS = (
@@ -67,6 +69,8 @@ COLUMNS = (
     Column("psnr_db", "f4", np.nan, "PSNR against the ground truth, NaN if unknown", "dB"),
     Column("residual", "f4", np.nan, "relative residual of the estimate"),
     Column("saturated_fraction", "f4", np.nan, "fraction of pixels excluded from the data term"),
+    Column("noise", "f4", np.nan, "estimated noise of the measurement, relative to it; NaN if unknown", later=True),
+    Column("mismatch", "f4", np.nan, "part of the noise that errors of the masks cause; NaN if unknown", later=True),
     Column("solve_ns", "i8", 0, "duration of the reconstruction", "ns"),
     Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
     Column("node", "S32", b"", "name of the reconstruct node"),
@@ -169,6 +173,8 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
         "psnr_db": np.nan if report.psnr_db is None else report.psnr_db,
         "residual": report.residual,
         "saturated_fraction": report.saturated_fraction,
+        "noise": np.nan if report.noise is None else report.noise,
+        "mismatch": np.nan if report.mismatch is None else report.mismatch,
         "solve_ns": report.solve_ns,
         "finished_ns": reconstruction.times.finished_ns,
         "node": ascii_cell(reconstruction.node, 32),
@@ -187,6 +193,8 @@ def _health_cells(health: CalibrationHealth) -> dict[str, Cell]:
         "mask_contrast": health.contrast,
         "brightness": health.brightness,
         "camera_gain": health.gain,
+        "mask_shift_sd_px": health.shift_sd_px,
+        "mask_error_log_odds": health.error_log_odds,
     }
     return {
         **{name: np.nan if value is None else value for name, value in figures.items()},

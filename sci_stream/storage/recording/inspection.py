@@ -130,6 +130,8 @@ class SolvingSummary:
     solve_ms: Spread | None
     residual: Spread | None
     saturated_fraction: Spread | None
+    noise: Spread | None
+    mismatch: Spread | None
     psnr_db: Spread | None
     by_solver: dict[str, int]
     nodes: dict[str, int]
@@ -145,8 +147,10 @@ class MaskSummary:
     last_shift_px: tuple[float, float] | None
     largest_shift_px: float | None
     corrected: int
+    last_shift_sd_px: float | None
     last_jitter_px: float
     last_gain_error: float
+    last_error_log_odds: float | None
     withheld: int
     orders: dict[str, int]
     mask_match: Spread | None
@@ -348,6 +352,8 @@ def _solving(rows: Any, solvers: dict[str, JsonObject]) -> SolvingSummary:
         solve_ms=Spread.of(rows["solve_ns"][solved] / 1e6),
         residual=Spread.of(rows["residual"][solved]),
         saturated_fraction=Spread.of(rows["saturated_fraction"][solved]),
+        noise=Spread.of(rows["noise"][solved]),
+        mismatch=Spread.of(rows["mismatch"][solved]),
         psnr_db=Spread.of(rows["psnr_db"][solved]),
         by_solver=dict(Counter(map(cell_text, rows["solver"][solved].tolist())).most_common()),
         nodes=dict(Counter(map(cell_text, rows["node"][solved].tolist())).most_common()),
@@ -371,8 +377,10 @@ def _health(rows: Any) -> MaskSummary | None:
         last_shift_px=_pair(known[-1]) if len(known) else None,
         largest_shift_px=float(np.hypot(*known.T).max()) if len(known) else None,
         corrected=int(rows["masks_corrected"].sum()),
+        last_shift_sd_px=_last(rows["mask_shift_sd_px"]),
         last_jitter_px=last.jitter_px,
         last_gain_error=last.gain_error,
+        last_error_log_odds=_last(rows["mask_error_log_odds"]),
         withheld=int((rows["start_reason"] == WITHHELD.encode()).sum()),
         orders=dict(orders.most_common()),
         mask_match=Spread.of(rows["mask_match"]),
@@ -381,6 +389,12 @@ def _health(rows: Any) -> MaskSummary | None:
         brightness=Spread.of(rows["brightness"]),
         camera_gain=Spread.of(rows["camera_gain"]),
     )
+
+
+def _last(values: npt.NDArray[np.float32]) -> float | None:
+    """Return the last value that was measured."""
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else None
 
 
 def _pair(shift: npt.NDArray[np.float32]) -> tuple[float, float]:

@@ -286,7 +286,10 @@ class Recording:
         def value(name: str) -> Any:
             return self._value(name, seq)
 
-        psnr_db = float(value("psnr_db"))
+        def known(name: str) -> float | None:
+            number = float(value(name))
+            return None if math.isnan(number) else number
+
         start = START_NAMES.get(int(value("start")))
         if start is None:
             raise FileFormatError(f"The row of snapshot {seq} in {self.path} is damaged", got=f"start {value('start')}")
@@ -298,8 +301,10 @@ class Recording:
             solve_ns=int(value("solve_ns")),
             residual=float(value("residual")),
             saturated_fraction=float(value("saturated_fraction")),
-            psnr_db=None if math.isnan(psnr_db) else psnr_db,
+            psnr_db=known("psnr_db"),
             solver=cell_text(value("solver")),
+            noise=known("noise"),
+            mismatch=known("mismatch"),
         )
         return report, cell_text(value("node")), int(value("redelivered"))
 

@@ -12,7 +12,10 @@ export function showHeader(header) {
   const judged = known(header.psnr_db);
   put("quality-name", t(judged ? "psnr" : "residual"));
   put("psnr", judged ? `${header.psnr_db.toFixed(1)} dB` : fixed(header.residual, 4));
-  put("residual", judged && known(header.residual) ? t("residual_value", { value: header.residual.toFixed(4) }) : "");
+  const noise = known(header.noise) ? t("noise_value", { value: header.noise.toFixed(4) }) : "";
+  put("residual", judged && known(header.residual) ? t("residual_value", { value: header.residual.toFixed(4) }) : noise);
+  const masks = known(header.mismatch) ? t("by_the_masks", { value: header.mismatch.toFixed(4) }) : "";
+  el("residual").title = [t("residual_title"), noise, masks].filter(Boolean).join("; ");
   put("saturated", percent(header.saturated_fraction));
   el("saturated").classList.toggle("alert", header.saturated_fraction > 0.01);
 }
@@ -62,8 +65,15 @@ const milliseconds = (value) => (value >= 1000 ? count(value) : fixed(value, 1))
 function showShift(calibration) {
   const shift = calibration?.shift_px;
   const px = Array.isArray(shift) ? Math.hypot(...shift) : shift;
-  put("shift", known(px) ? `${px.toFixed(2)} px` : "–");
-  put("corrected", t(calibration?.corrected ? "corrected" : known(px) ? "uncorrected" : "not_seen_yet"));
+  const sd = known(calibration?.shift_sd_px) ? ` ± ${calibration.shift_sd_px.toFixed(2)}` : "";
+  put("shift", known(px) ? `${px.toFixed(2)}${sd} px` : "–");
+  const odds = known(calibration?.error_log_odds) ? t("odds", { n: calibration.error_log_odds.toFixed(0) }) : "";
+  const verdict = t(calibration?.corrected ? "corrected" : known(px) ? "uncorrected" : "not_seen_yet");
+  put("corrected", [verdict, odds].filter(Boolean).join(", "));
+  const own = calibration?.jitter_px > 0 || calibration?.gain_error > 0;
+  el("corrected").title = own
+    ? t("single_masks", { px: calibration.jitter_px.toFixed(3), gain: percent(calibration.gain_error) })
+    : t("mask_shift_title");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 

@@ -15,6 +15,7 @@ from sci_stream.config import CalibrationSection
 from sci_stream.model import CalibrationHealth
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
+from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
 from tests.calibration.moved_masks import Rig, one_thread
@@ -76,6 +77,8 @@ def test_shift_warns_once_and_corrects_only_if_permitted(
         status = watching.status()
         assert status["mask_shift_x_px"] == pytest.approx(0.5, abs=0.06)
         assert status["masks_corrected"] == int(correct)
+        assert 0 < float(status["mask_shift_sd_px"]) < 0.05
+        assert ("mask_error_log_odds" in status) is correct
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,17 @@ def test_series_keeps_last_and_worst_evaluation() -> None:
     assert figures.shift_x_px is None
     book.add(replace(WELL, order="reversed"))
     assert len(book.alerts(0.1)) == 1
+
+
+def test_series_reports_corrected_errors_and_their_evidence() -> None:
+    book = CalibrationStatistics()
+    correction = MaskCorrection(masks=(MaskError(x_px=0.3, y_px=0.4), MaskError(gain=0.05)))
+    book.add(replace(WELL, corrected=True, error_log_odds=84.0), correction.to_text)
+    figures = book.figures()
+    assert figures is not None
+    assert (figures.shift_sd_px, figures.error_log_odds) == (0.003, 84.0)
+    assert figures.jitter_px == pytest.approx(0.25, abs=1e-4)
+    assert figures.gain_error == pytest.approx(0.05 / 2**0.5, abs=1e-4)
 
 
 def test_brightness_ratio_follows_first_evaluation() -> None:

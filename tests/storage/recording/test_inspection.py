@@ -60,9 +60,11 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
         for seq in range(5):
             done = series.reconstruction(seq)
             x_px, y_px = looks.get(seq, (None, None))
-            health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, True, 0.02 * seq, 0.5, 2.0)
+            health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, True, 0.02 * seq, 0.5, 2.0, 84.0)
             moved = Displacement((1, 0)).to_text if seq in (3, 4) else ""
-            report = replace(done.report, health=health if seq in looks else None, masks_at=moved)
+            report = replace(
+                done.report, health=health if seq in looks else None, masks_at=moved, noise=0.02, mismatch=0.015
+            )
             chunks = {"ExposureTime": 100.0 + seq, "LineStatusAll": seq, "Format": "Mono12"}
             writer.write_reconstruction(replace(done, report=report, chunks=chunks))
         writer.close({"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}})
@@ -78,7 +80,9 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
     assert found.chunks["ExposureTime"].values.max == 104.0
     assert found.chunks["Gain"] == ChunkSummary(0, "dB", None)
     words = dict(describe(found))
-    assert words["masks"].startswith("measured 3 times, shift (+0.250, -0.300) px at last, 0.500 px at most, match")
+    assert words["masks"].startswith("measured 3 times, shift (+0.250, -0.300) ± 0.010 px at last, 0.500 px at most")
+    assert "log odds for such errors 84 at last" in words["masks"]
+    assert words["noise"] == "2.00% of the measurement, 1.50% by the masks"
     assert words["chunk data"] == "ExposureTime 100–104 us (5 frames), Gain never, LineStatusAll 0–4 (5 frames)"
     json.dumps(found.to_json(), allow_nan=False)
 
