@@ -380,7 +380,7 @@ class Engine:
         return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn, reasons=estimate.reasons)
 
     def _own(self, planes: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
-        """Return planes that the caller of a solve cannot change: on a CPU the array that it gets may be their memory."""
+        """Return planes that the caller of a solve cannot change: on a CPU its array may be their memory."""
         shared = planes.untyped_storage().data_ptr() == video.untyped_storage().data_ptr()
         return planes.clone() if shared and self.device.type == "cpu" else planes
 

@@ -189,8 +189,8 @@ class Initializer:
     def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
         """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is kept already.
 
-        Nothing but a recording may write to it. ``sound``, () bool, is False if the solve diverged. It is read only when needed, because the device may still be
-        computing it.
+        Nothing but a recording may write to it. ``sound``, () bool, is False if the solve diverged. It is read only
+        when needed, because the device may still be computing it.
         """
         if not self._settings.warm_start:
             return
