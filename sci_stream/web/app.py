@@ -306,7 +306,9 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
 async def _awakened(viewer: Viewer) -> bool:
     """Wait for news, at most one heartbeat; return whether there is any."""
     try:
-        await asyncio.wait_for(viewer.wake.wait(), _HEARTBEAT_S)
+        # Not wait_for: that of Python 3.11 loses a cancellation that coincides with news, and the viewer stays.
+        async with asyncio.timeout(_HEARTBEAT_S):
+            await viewer.wake.wait()
     except TimeoutError:
         return False
     viewer.wake.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import select
@@ -317,6 +318,23 @@ def test_expired_token_disconnects_viewers(series, monkeypatch) -> None:
 def test_flooding_viewer_is_disconnected(preview: WebPreview) -> None:
     with watch(preview.start()) as viewer:
         assert is_sent_away(viewer, say='{"ack": 0}')
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_viewer_leaves_though_news_arrive_meanwhile(turns: int) -> None:
+    async def leave() -> bool:
+        viewer = preview_app.Viewer("jpeg")
+        viewer.wake.clear()
+        waiting = asyncio.create_task(preview_app._awakened(viewer))
+        await asyncio.sleep(0.01)
+        viewer.wake.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        accepted = waiting.cancel()
+        await asyncio.wait([waiting])
+        return waiting.cancelled() is accepted
+
+    assert asyncio.run(leave())
 
 
 def test_page_of_another_origin_may_not_watch(preview: WebPreview) -> None:
