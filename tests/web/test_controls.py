@@ -68,6 +68,15 @@ def preview(board: SwitchBoard, tmp_path: Path) -> Iterator[WebPreview]:
     preview.close()
 
 
+@pytest.fixture(scope="module")
+def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WebPreview, SwitchBoard]]:
+    """Return a page for all requests that are refused: they have no effect on each other."""
+    board = SwitchBoard()
+    preview = WebPreview(PreviewOptions(port=0, stills=tmp_path_factory.mktemp("stills")), board)
+    yield preview.start(), preview, board
+    preview.close()
+
+
 def post(url: str, name: str, body: object, **headers: str) -> httpx.Response:
     return httpx.post(f"{url}control/{name}", json=body, headers=headers, timeout=WAIT_S)
 
@@ -170,8 +179,8 @@ def test_saved_snapshot_is_the_one_on_the_screen(preview: WebPreview, series) ->
         ({"seq": 4}, "Invalid snapshot"),
     ],
 )
-def test_snapshot_that_was_not_shown_is_refused(preview: WebPreview, series, body: object, words: str) -> None:
-    url = preview.start()
+def test_snapshot_that_was_not_shown_is_refused(open_page, series, body: object, words: str) -> None:
+    url, preview, _ = open_page
     preview.publish(series.reconstruction(4))
     answer = post(url, "snapshot", body)
     assert (answer.status_code, answer.json()["ok"]) == (400, False)
@@ -273,10 +282,8 @@ def test_unavailable_recording_is_refused() -> None:
         ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "Invalid name of the operator"),
     ],
 )
-def test_invalid_request_is_refused_without_effect(
-    preview: WebPreview, board: SwitchBoard, name: str, body: object, word: str
-) -> None:
-    url = preview.start()
+def test_invalid_request_is_refused_without_effect(open_page, name: str, body: object, word: str) -> None:
+    url, preview, board = open_page
     before = preview.tone
     answer = post(url, name, body)
     assert answer.status_code == 400
@@ -309,10 +316,9 @@ def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
     ],
     ids=lambda body: ascii(body[:20]),
 )
-def test_json_that_means_nothing_here_is_refused(preview: WebPreview, body: bytes) -> None:
-    answer = httpx.post(
-        f"{preview.start()}control/tone", content=body, headers={"Content-Type": "application/json"}, timeout=30
-    )
+def test_json_that_means_nothing_here_is_refused(open_page, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{open_page[0]}control/tone", content=body, headers=headers, timeout=30)
     assert answer.status_code == 400
     assert "not valid JSON" in answer.json()["error"]
 

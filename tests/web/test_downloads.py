@@ -34,6 +34,17 @@ def preview(tmp_path: Path) -> Iterator[WebPreview]:
     preview.close()
 
 
+@pytest.fixture(scope="module")
+def url_after_one_snapshot(tmp_path_factory: pytest.TempPathFactory, series) -> Iterator[str]:
+    """Return the address of a page that has shown a snapshot."""
+    preview = WebPreview(PreviewOptions(port=0, recordings=tmp_path_factory.mktemp("recordings")))
+    url = preview.start()
+    with watch(url, "jpeg") as viewer:
+        show(preview, viewer, series, 0)
+    yield url
+    preview.close()
+
+
 def watch(url: str, codec: str) -> ClientConnection:
     return connect(f"ws://{urlsplit(url).netloc}/live?codec={codec}", max_size=None)
 
@@ -85,11 +96,8 @@ def test_values_are_those_of_the_snapshot_not_of_the_screen(preview: WebPreview,
         ("recordings/..%2Fsecret.h5", ""),
     ],
 )
-def test_requests_that_cannot_be_answered_are_refused_in_words(preview: WebPreview, series, path: str, words) -> None:
-    url = preview.start()
-    with watch(url, "jpeg") as viewer:
-        show(preview, viewer, series, 0)
-    answer = httpx.get(url + path)
+def test_requests_that_cannot_be_answered_are_refused_in_words(url_after_one_snapshot: str, path: str, words) -> None:
+    answer = httpx.get(url_after_one_snapshot + path)
     assert answer.status_code in {400, 404}
     assert words in answer.text
 
