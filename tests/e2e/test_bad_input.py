@@ -7,7 +7,6 @@ Each case is a rig with one error, the exit status, and words that the message m
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import pytest
 import scipy.io
 import torch
 
-from sci_stream.cli import main
 from sci_stream.config import load_rig
 from sci_stream.errors import StorageError
 from sci_stream.optics.calibration import Calibration
@@ -174,17 +172,9 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
-    """Return ``sci-stream check`` as the command line runs it, in this process, where all is imported already."""
-
-    def run(path: Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["sci-stream", "check", str(path)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capfd.readouterr()
-        return Ended(int(ended.value.code or 0), said.out + said.err)
-
-    return run
+def check(command_here: Callable[..., Ended]) -> Check:
+    """Return ``sci-stream check``."""
+    return lambda path: command_here("check", path, cwd=path.parent)
 
 
 def assert_said_well(output: str, words: tuple[str, ...]) -> None:
@@ -255,8 +245,8 @@ def test_run_names_port_in_use_and_exits(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.glob("recordings/*.h5")) == [], "it is reported before the run"
 
 
-def test_check_of_valid_rig_passes(tmp_path: Path) -> None:
-    ended = sci_stream("check", write_rig(tmp_path, {"preview": {"enabled": True}}), cwd=tmp_path)
+def test_check_of_valid_rig_passes(tmp_path: Path, check: Check) -> None:
+    ended = check(write_rig(tmp_path, {"preview": {"enabled": True}}))
     assert ended.status == 0, ended.output
     lines = ended.output.splitlines()
     assert len(lines) == 8

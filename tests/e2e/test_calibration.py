@@ -17,12 +17,13 @@ from sci_stream.storage.recording.inspection import inspect_recording
 from sci_stream.storage.recording.series import open_recording
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
+from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
 
 CAMERA = {"options": {"snapshot_rate_hz": 0.0, "loop_snapshots": 0}}
 
 
-def test_calibrate_check_and_show_run_unattended(tmp_path: Path) -> None:
+def test_calibrate_check_and_show_run_unattended(tmp_path: Path, command_here: CommandHere) -> None:
     rig = write_rig(tmp_path, {"camera": CAMERA})
     made = sci_stream("calibrate", rig, "-o", "masks.h5", "--yes", "--frames", "8", cwd=tmp_path)
     assert made.status == 0, made.output
@@ -30,29 +31,29 @@ def test_calibrate_check_and_show_run_unattended(tmp_path: Path) -> None:
     assert load_calibration(tmp_path / "masks.h5").n_frames == 4
     assert (tmp_path / "masks.png").read_bytes().startswith(b"\x89PNG")
 
-    judged = sci_stream("calibration", "check", "masks.h5", "--json", "report.json", cwd=tmp_path)
+    judged = command_here("calibration", "check", "masks.h5", "--json", "report.json", cwd=tmp_path)
     assert judged.status == 0, judged.output
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "ok"
     assert {figure["name"] for figure in report["figures"]} >= {"blind", "contrast", "likeness", "read_noise_dn"}
 
-    shown = sci_stream("calibration", "show", "masks.h5", "--report", "again.png", cwd=tmp_path)
+    shown = command_here("calibration", "show", "masks.h5", "--report", "again.png", cwd=tmp_path)
     assert shown.status == 0, shown.output
     assert "SIM-0" in shown.output
     assert (tmp_path / "again.png").exists()
 
-    again = sci_stream("calibrate", rig, "-o", "masks.h5", "--yes", cwd=tmp_path)
+    again = command_here("calibrate", rig, "-o", "masks.h5", "--yes", cwd=tmp_path)
     assert again.status == 3
     assert "--force" in again.output
 
 
-def test_import_accepts_published_and_flags_bad_masks(tmp_path: Path) -> None:
+def test_import_accepts_published_and_flags_bad_masks(tmp_path: Path, command_here: CommandHere) -> None:
     masks = np.random.default_rng(0).random((6, 32, 32))
     masks[3] = masks[2]
     np.save(tmp_path / "masks.npy", masks)
-    made = sci_stream("calibration", "import", "masks.npy", "-o", "masks.h5", "--bit-depth", "12", cwd=tmp_path)
+    made = command_here("calibration", "import", "masks.npy", "-o", "masks.h5", "--bit-depth", "12", cwd=tmp_path)
     assert made.status == 0, made.output
-    judged = sci_stream("calibration", "check", "masks.h5", cwd=tmp_path)
+    judged = command_here("calibration", "check", "masks.h5", cwd=tmp_path)
     assert judged.status == 2
     assert "masks 2 and 3 are duplicates" in judged.output
 
@@ -136,7 +137,7 @@ def test_run_corrects_single_masks_and_states_the_evidence(tmp_path: Path) -> No
     assert mismatch[6:].mean() < mismatch[0] / 2, "what is corrected is no noise any more"
 
 
-def test_run_with_other_cameras_masks_warns_and_shows_snapshots(tmp_path: Path) -> None:
+def test_run_with_other_cameras_masks_warns_and_shows_snapshots(tmp_path: Path, command_here: CommandHere) -> None:
     phi = np.random.default_rng(0).random((4, 128, 128), dtype=np.float32)
     save_calibration(tmp_path / "other.h5", Calibration(phi, full_scale_dn=500.0))
     options = {"width_px": 128, "height_px": 128, "bayer": "none", "loop_snapshots": 0}
@@ -152,15 +153,15 @@ def test_run_with_other_cameras_masks_warns_and_shows_snapshots(tmp_path: Path) 
     again = replay(recorded, ReplayPlan()).path
     found = compare_recordings(recorded, again)
     assert max(one.most_difference for one in found.snapshots) == 0, "replay withholds them, too"
-    shown = sci_stream("inspect", recorded, cwd=tmp_path)
+    shown = command_here("inspect", recorded, cwd=tmp_path)
     assert "the masks explain nothing" in shown.output
 
 
-def test_calibration_of_other_camera_is_rejected(tmp_path: Path) -> None:
+def test_calibration_of_other_camera_is_rejected(tmp_path: Path, command_here: CommandHere) -> None:
     phi = np.random.default_rng(0).random((4, 64, 64), dtype=np.float32)
     save_calibration(tmp_path / "other.h5", Calibration(phi, camera_serial="DMD-17"))
     rig = write_rig(tmp_path, {"calibration": {"file": "other.h5"}})
-    checked = sci_stream("check", rig, cwd=tmp_path)
+    checked = command_here("check", rig, cwd=tmp_path)
     assert checked.status == 2
     assert "SIM-0" in checked.output
     assert "DMD-17" in checked.output

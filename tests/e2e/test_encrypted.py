@@ -14,15 +14,16 @@ from sci_stream.security.curve import present
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.transport.sockets import make_socket
+from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream, write_rig
 from tests.hostile_messages import hostile_messages
 
 
-def keys(folder: Path) -> dict[str, Any]:
+def keys(folder: Path, command: CommandHere) -> dict[str, Any]:
     """Create this host's keys with the command."""
-    made = sci_stream("keys", "new", "--file", folder / "key", cwd=folder)
+    made = command("keys", "new", "--file", folder / "key", cwd=folder)
     assert made.status == 0, made.output
-    public = sci_stream("keys", "show", "--file", folder / "key", cwd=folder).output.strip()
+    public = command("keys", "show", "--file", folder / "key", cwd=folder).output.strip()
     assert public in made.output
     return {
         "encryption": "on",
@@ -51,8 +52,8 @@ def unknown_peers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Sock
         context.destroy(linger=0)
 
 
-def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path) -> None:
-    security = keys(tmp_path)
+def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path, command_here: CommandHere) -> None:
+    security = keys(tmp_path, command_here)
     with RunningRig(tmp_path, {"security": security}, "--snapshots", "30") as rig:
         own = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
         for report in subscribe_status(rig.rig.network.taps, timeout_s=60.0, configure=own):
@@ -71,25 +72,25 @@ def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path) -> None:
     assert read_key_pair(tmp_path / "key").secret.decode() not in rig.output
 
 
-def test_missing_key_names_command_to_create_it(tmp_path: Path) -> None:
-    security = {**keys(tmp_path), "key": str(tmp_path / "elsewhere")}
+def test_missing_key_names_command_to_create_it(tmp_path: Path, command_here: CommandHere) -> None:
+    security = {**keys(tmp_path, command_here), "key": str(tmp_path / "elsewhere")}
     with RunningRig(tmp_path, {"security": security}, "--snapshots", "3") as rig:
         assert rig.wait() == 2
         assert "sci-stream keys new" in rig.output
         assert "Traceback" not in rig.output
 
 
-def test_check_names_missing_key_and_list_that_others_can_write(tmp_path: Path) -> None:
-    security = keys(tmp_path)
+def test_check_names_missing_key_and_list_that_others_can_write(tmp_path: Path, command_here: CommandHere) -> None:
+    security = keys(tmp_path, command_here)
     path = write_rig(tmp_path, {"security": {**security, "key": str(tmp_path / "elsewhere")}})
-    without_key = sci_stream("check", path, cwd=tmp_path)
+    without_key = command_here("check", path, cwd=tmp_path)
     assert without_key.status == 2
     assert "sci-stream keys new" in without_key.output
     path = write_rig(tmp_path, {"security": security})
     allowed = tmp_path / "allowed_keys"
     allowed.touch()
     allowed.chmod(0o666)
-    open_list = sci_stream("check", path, cwd=tmp_path)
+    open_list = command_here("check", path, cwd=tmp_path)
     assert open_list.status == 2
     assert "chmod go-w" in open_list.output
 
