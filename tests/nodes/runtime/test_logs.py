@@ -82,22 +82,22 @@ def test_repeated_lines_are_limited_and_counted(
     now_s = 100.0
     monkeypatch.setattr(logs.time, "monotonic", lambda: now_s)
     set_up_logging("sink", verbose=False, environment={})
-    log = logging.getLogger("uvicorn.error")
+    log = logging.getLogger("another.library")
 
-    def say(n: int) -> None:
+    def fail(n: int) -> None:
         try:
             raise ValueError(n)
         except ValueError:
             log.exception("a viewer failed: %d", n)
 
     for n in range(1000):
-        say(n)
+        fail(n)
     log.warning("something else")
     flooded = capsys.readouterr().err
     assert flooded.count("a viewer failed") == 30
     assert "something else" in flooded
     now_s += 1.0
-    say(1000)
+    fail(1000)
     assert "a viewer failed: 1000 (and 970 more like this before)" in capsys.readouterr().err
 
 
