@@ -7,9 +7,10 @@ BIN    := $(VENV)/bin
 # Whole rigs, and whatever else starts processes or compiles: these tests wait as much as they compute. In this order:
 # files whose tests are long come first, so that no process is left with one of them at the end.
 RIG_TESTS := tests/storage/test_hostile_files.py tests/e2e tests/tools/test_batch.py tests/chaos tests/network \
-	tests/examples tests/bench/pipeline tests/nodes/sink/test_killed_recorder.py tests/storage/recording/test_crash.py \
-	tests/transport/test_remote_memory.py tests/cli/test_cameras.py tests/drivers/harvesters tests/drivers/gentl_sim \
-	tests/drivers/test_camera_contract.py
+	tests/examples tests/bench/pipeline tests/bench/speed/test_large_scale.py tests/nodes/launcher/test_supervisor.py \
+	tests/nodes/sink/test_killed_recorder.py tests/storage/recording/test_crash.py tests/storage/recording/test_repair.py \
+	tests/transport/test_remote_memory.py tests/cli/test_demo.py tests/cli/test_cameras.py tests/drivers/harvesters \
+	tests/drivers/gentl_sim tests/drivers/test_camera_contract.py
 
 .PHONY: lock audit demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
 
@@ -22,8 +23,8 @@ test: test-unit test-rigs  ## Every test but the long ones
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-test-unit: install  ## Tests of single parts, in two processes
-	$(PYTEST) -n 2 --dist worksteal $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
+test-unit: install  ## Tests of single parts, three at a time
+	$(PYTEST) -n 3 --dist worksteal $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
 
 test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, four at a time
 	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(RIG_TESTS) $(ARGS)

@@ -1,4 +1,4 @@
-"""The commands for after the run, applied to a rig's recording, each as a separate process."""
+"""The commands for after the run, applied to a rig's recording."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from sci_stream.storage.recording import Recording
 from sci_stream.storage.recording.segments import existing_segments
 from sci_stream.tools.compare import compare_recordings
+from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, sci_stream
 
 
@@ -41,8 +42,8 @@ def test_replay_equals_live_result(run: Path) -> None:
     assert max(one.most_difference for one in found.snapshots) <= 2**-10
 
 
-def test_inspect_describes_the_run(run: Path) -> None:
-    said = sci_stream("inspect", "run.h5", "--json", cwd=run)
+def test_inspect_describes_the_run(run: Path, command_here: CommandHere) -> None:
+    said = command_here("inspect", "run.h5", "--json", cwd=run)
     found = json.loads(said.output)
     assert found["state"] == "complete"
     assert found["stored"]["raw"] == found["stored"]["video"] == 16
@@ -50,13 +51,13 @@ def test_inspect_describes_the_run(run: Path) -> None:
     assert found["gaps"] == {"raw": [], "video": []}
     assert {result["denoiser"] for result in found["solving"]["solvers"].values()} == {"tv"}
     assert set(found["solving"]["by_solver"]) == set(found["solving"]["solvers"])
-    words = sci_stream("inspect", "run.h5", cwd=run).output
+    words = command_here("inspect", "run.h5", cwd=run).output
     assert "16 acquired = 16 reconstructed + 0 raw only: closes" in words
 
 
-def test_live_and_exported_movies_play(run: Path) -> None:
+def test_live_and_exported_movies_play(run: Path, command_here: CommandHere) -> None:
     av = pytest.importorskip("av")
-    said = sci_stream("export", "run.h5", "film.mp4", cwd=run)
+    said = command_here("export", "run.h5", "film.mp4", cwd=run)
     assert "16 snapshots, 64 frames, mp4" in said.output
     frames = {}
     for name in ("run.mkv", "film.mp4"):
@@ -64,7 +65,7 @@ def test_live_and_exported_movies_play(run: Path) -> None:
             frames[name] = sum(1 for _ in film.decode(video=0))
     assert frames["film.mp4"] == 64
     assert 0 < frames["run.mkv"] <= 64
-    again = sci_stream("export", "run.h5", "film.mp4", cwd=run)
+    again = command_here("export", "run.h5", "film.mp4", cwd=run)
     assert again.status == 3
     assert "film.mp4 exists" in again.output
 
