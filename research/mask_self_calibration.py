@@ -2,19 +2,17 @@
 
 Run `python research/mask_self_calibration.py reporting published 0.5 8`: half of the scenes, masks, blur in pixels,
 frames per snapshot, and, if not all, names of scenes. It prints the PSNR of the tenth snapshot of a series without
-correction, with it, and with exact masks: 12 iterations of `ffdnet-lite`, 128 × 128 pixels. `cost` prints the CPU time
-of the checks of the first ten snapshots over that of their solves. SCI_STREAM_DATA names the data.
+correction, with it, and with exact masks: 12 iterations of `ffdnet-lite`, 128 × 128 pixels. SCI_STREAM_DATA names the
+data.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from sci_stream.bench.reality.perturbations import PERTURBATIONS, parse_perturbation
 from sci_stream.bench.reality.rigs import OpticalSetup, film
@@ -46,28 +44,6 @@ def last_db(calibration: Calibration, snapshots: Sequence[Snapshot], *, correct:
     return report.psnr_db
 
 
-def cost() -> None:
-    """Print the CPU time of checks and solves side by side: 256 × 256 pixels, masks with jitter."""
-    torch.set_num_threads(1)
-    rig = OpticalSetup("random", 0.5, 8)
-    scene = next(scene for scene in SCENES if scene.name == "simulated fast")
-    series = film(rig, rig.optics(256), scene.frames(Take(256, 8, False, SNAPSHOTS)), parse_perturbation("jitter"))
-    engine = Engine(series.assumed, PRIOR, CPU, SETTINGS)
-    engine.warm_up()
-    monitor = CalibrationMonitor(series.assumed, CPU, every=20, correct=True)
-    solve_s, check_s = [], []
-    for snapshot in series.snapshots:
-        began_s = time.process_time()
-        video, _ = engine.reconstruct(snapshot, Budget(ITERATIONS))
-        solved_s = time.process_time()
-        monitor.look(snapshot, video)
-        engine.correct_masks(monitor.correction)
-        solve_s.append(solved_s - began_s)
-        check_s.append(time.process_time() - solved_s)
-        print(f"solve {1e3 * solve_s[-1]:.0f} ms, check {1e3 * check_s[-1]:.0f} ms", flush=True)
-    print(f"checks are {sum(check_s) / sum(solve_s):.1%} of the solves")
-
-
 def main() -> None:
     """Print PSNR for each perturbation and scene, then the means."""
     half, patterns, blur_px, frames, *names = sys.argv[1:]
@@ -92,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cost() if sys.argv[1:] == ["cost"] else main()
+    main()

@@ -330,8 +330,7 @@ class MaskFitter:
             part = self._filtered(self._phi, at, 1 - axis)
             dim, base = -1 - axis, at.base_px[axis]
             seen_at = [
-                torch.einsum("nbp,nbp->np", self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)), video)
-                for i in (0, *_TAPS)
+                (self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)) * video).sum(1) for i in (0, *_TAPS)
             ]
             columns += [shifted - seen_at[0] for shifted in seen_at[1:]]
         model = measured - seen.residual

@@ -159,6 +159,7 @@ def bench_reality(
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core, or one for a GPU.")] = 0,
     cells: Annotated[bool, typer.Option("--cells", help="Also print every cell.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="Only what noise estimation and self-calibration cost.")] = False,
     device: Device = "auto",
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file.")] = None,
@@ -166,11 +167,17 @@ def bench_reality(
 ) -> None:
     """Measure the loss from errors of the calibrated masks, on scenes with ground truth."""
     from sci_stream.bench.reality import compare, rigs
+    from sci_stream.bench.reality.cost import bench_cost
     from sci_stream.bench.reality.perturbations import PERTURBATIONS
     from sci_stream.bench.reality.scenes import Half
     from sci_stream.bench.reality.solving import SolverSpec
     from sci_stream.bench.result import require_matplotlib, write_markdown
 
+    section = reconstruct_section(denoiser, weights, None, None, set_ or [], warm_start=True)
+    spec = SolverSpec(section, device, iterations)
+    if cost:
+        _show(bench_cost(spec), json_path)
+        return
     if scenes not in {"all", *Half}:
         raise ConfigError("Unknown --scenes", expected="tuning, reporting or all", got=repr(scenes))
     if plot_path is not None:
@@ -188,8 +195,6 @@ def bench_reality(
         size=size,
         scenes_per_rig=0 if full else 1 if quick else 2,
     )
-    section = reconstruct_section(denoiser, weights, None, None, set_ or [], warm_start=True)
-    spec = SolverSpec(section, device, iterations)
     result = compare.bench(plan, spec, _progress(), settings={"set": " ".join(set_ or [])}, jobs=jobs)
     _show(result, json_path, [compare.cell_table(result)] if cells else [])
     if report is not None:

@@ -110,8 +110,11 @@ def _interpolation(shift_px: torch.Tensor, blur_px2: torch.Tensor) -> torch.Tens
 
 def _filtered(phi: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
     """Return Σ_i weights[b, i] φ_b(r + i − 2) along an axis, −1 or −2; masks are continued with their last pixels."""
-    images = phi.reshape(-1, *phi.shape[-3:])
-    across = dim == -1
-    padded = F.pad(images, (2, 2, 0, 0) if across else (0, 0, 2, 2), mode="replicate")
-    kernel = weights.view(len(weights), 1, *((1, 5) if across else (5, 1)))
-    return F.conv2d(padded, kernel, groups=len(weights)).reshape(phi.shape)
+    images, length = phi.reshape(-1, *phi.shape[-3:]), phi.shape[dim]
+    padded = F.pad(images, (2, 2, 0, 0) if dim == -1 else (0, 0, 2, 2), mode="replicate")
+    # A grouped convolution takes twice to nine times as long on a CPU.
+    first, *others = weights.T.unsqueeze(-1).unsqueeze(-1)
+    total: torch.Tensor = padded.narrow(dim, 0, length) * first
+    for i, factors in enumerate(others, 1):
+        total.addcmul_(padded.narrow(dim, i, length), factors)
+    return total.view(phi.shape)

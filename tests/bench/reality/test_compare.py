@@ -11,6 +11,7 @@ import pytest
 
 from sci_stream.bench.reality import compare
 from sci_stream.bench.reality.compare import Cell, ComparisonPlan, bench, cell_table, plot, summarise, verdicts
+from sci_stream.bench.reality.cost import bench_cost
 from sci_stream.bench.reality.rigs import OpticalSetup
 from sci_stream.bench.reality.scenes import DATA_VARIABLE, SCENES, Half, NamedScene, SceneUnavailableError, Take
 from sci_stream.bench.reality.solving import SolverSpec
@@ -152,3 +153,13 @@ def test_summary_has_means_and_worst_cells_of_each_half() -> None:
     assert "in 1 of 2 cells" in verdicts(cells)[0]
     assert "in 0 of 1 cells" in verdicts(cells)[1]
     assert compare.PLAIN_MARGIN_DB == 0.1
+
+
+def test_cost_of_checks_is_stated_next_to_the_solves() -> None:
+    result = bench_cost(SPEC, snapshots=11, size=64)
+    solve, noise, first, later = result.tables[0].rows
+    assert (solve.snapshots, first.snapshots, later.snapshots) == (11, 10, 1)
+    assert 0 < noise.ms < solve.ms
+    assert first.ms > 0
+    assert solve.share == 1.0
+    assert f"{noise.share + first.share:.1%} of a solve" in result.notes[0]
