@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from sci_stream.bench.datasets import Footage
-from sci_stream.bench.quality.paper_table import METHODS, bench, chosen_methods, plot
+from sci_stream.bench.quality.paper_table import METHODS, Stage, bench, chosen_methods, plot
 from sci_stream.bench.quality.published_sets import PAPER, PAPER_MINUTES
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot, SnapshotId
@@ -47,7 +48,7 @@ def test_every_printed_row_of_the_paper_has_a_method() -> None:
 
 def test_plain_rows_have_nothing_that_the_paper_does_not() -> None:
     for method in METHODS:
-        if method.plain and not method.live:
+        if method.plain and not method.live and not method.stages:
             settings = method.settings(CPU)
             names = ("linear_start", "correlated", "local_sigma", "weigh_noise", "along_time", "warm_start")
             assert not [name for name in names if getattr(settings, name)]
@@ -55,7 +56,8 @@ def test_plain_rows_have_nothing_that_the_paper_does_not() -> None:
 
 def test_methods_are_chosen_by_prefix() -> None:
     assert chosen_methods(()) == METHODS
-    assert [method.prior for method in chosen_methods(("desci", "PnP-WNNM-T"))] == ["wnnm", "tv+wnnm"]
+    assert [method.prior for method in chosen_methods(("desci", "PnP-WNNM-TV"))] == ["wnnm", "wnnm", "tv+wnnm"]
+    assert [method.plain for method in chosen_methods(("desci", "PnP-WNNM-TV"))] == [True, False, True]
     with pytest.raises(ConfigError, match="DeSCI"):
         chosen_methods(("BIRNAT",))
 
@@ -80,6 +82,25 @@ def test_bench_measures_each_method_on_each_shot(
     pytest.importorskip("matplotlib")
     plot(result, tmp_path / "paper.png")
     assert (tmp_path / "paper.png").stat().st_size > 1000
+
+
+def test_stage_begins_with_the_video_of_the_one_before(footage: Footage) -> None:
+    nothing: Callable[[str], None] = lambda _line: None  # noqa: E731
+    first, then = Stage("tv", (27.5,), each=4), Stage("tv", (20.0, 10.0), each=2)
+    stages = (first,), (first, then)
+    methods = [dataclasses.replace(METHODS[0], stages=each) for each in stages]
+    short, long = bench([footage], methods, "cpu", nothing, shots=1).rows
+    assert long.psnr_at[:4] == short.psnr_at
+    assert len(long.psnr_at) == long.iterations == 8
+    assert min(long.psnr_at[4:]) > short.psnr_at[0]
+
+
+def test_stage_by_frames_is_not_one_through_all_frames(footage: Footage) -> None:
+    nothing: Callable[[str], None] = lambda _line: None  # noqa: E731
+    stages = [(Stage("wnnm", (25.0,), each=1, by_frames=alone),) for alone in (False, True)]
+    methods = [dataclasses.replace(METHODS[0], stages=each) for each in stages]
+    together, alone = bench([footage], methods, "cpu", nothing, shots=1).rows
+    assert abs(together.psnr_db - alone.psnr_db) > 1e-3
 
 
 def test_bench_times_one_thread_by_its_processor_time(footage: Footage, monkeypatch: pytest.MonkeyPatch) -> None:

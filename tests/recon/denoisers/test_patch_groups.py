@@ -10,7 +10,7 @@ import torch
 from sci_stream.recon.algorithms.noise_level import local_sigma
 from sci_stream.recon.denoisers.nonlocal_priors import block_matching, wnnm
 from sci_stream.recon.denoisers.nonlocal_priors.block_matching import threshold_4d
-from sci_stream.recon.denoisers.nonlocal_priors.patch_groups import Search, filter_groups
+from sci_stream.recon.denoisers.nonlocal_priors.patch_groups import Search, _patch_means, filter_groups
 from sci_stream.recon.denoisers.nonlocal_priors.wnnm import shrink_singular_values
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.metrics import psnr
@@ -81,6 +81,13 @@ def test_video_of_any_size_keeps_its_shape(name: str, shape: tuple[int, ...]) ->
     found = make_denoiser(name, CPU).denoise_video(x, 0.1)  # type: ignore[attr-defined]
     assert found.shape == x.shape
     assert found.isfinite().all()
+
+
+@pytest.mark.parametrize(("patch", "stride"), [(8, 4), (6, 4), (5, 3), (4, 4)])
+def test_patch_means_equal_those_of_pooling(patch: int, stride: int) -> None:
+    images = torch.rand(2, 3, patch + 5 * stride, patch + 7 * stride, generator=torch.Generator().manual_seed(0))
+    found = _patch_means(images, Search(patch=patch, stride=stride, radius=1, count=1))
+    torch.testing.assert_close(found, torch.nn.functional.avg_pool2d(images, patch, stride))
 
 
 @pytest.mark.parametrize("per_frame", [False, True])
