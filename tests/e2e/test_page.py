@@ -426,6 +426,24 @@ def test_page_fits_phone_and_desktop(open_viewer, width: int, height: int) -> No
     assert small == 0, "buttons are large enough for a finger"
 
 
+def test_alarm_whose_figures_change_is_acknowledged_once(open_viewer) -> None:
+    viewer = open_viewer()
+    alarms = viewer.page.evaluate(
+        """async () => {
+            const { state } = await import("/static/page.js"), { follow } = await import("/static/alarms.js");
+            for (const px of ["-0.18", "+0.01"]) {
+                const calibration_alerts = [`the masks have moved by 0.18 px (${px}, 0.02)`];
+                state.status = { ...state.status, calibration_alerts };
+                follow();
+            }
+            return [...document.querySelectorAll("#alarms li")].map((li) => li.textContent);
+        }"""
+    )
+    moved = [text for text in alarms if "the masks have moved" in text]
+    assert len(moved) == 1
+    assert "+0.01" in moved[0]
+
+
 def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> None:
     # Two seconds are promised: the heartbeat timeout; the page is informed at once.
     assert MISSED_HEARTBEATS * rig.rig.network.heartbeat_s < 2.0

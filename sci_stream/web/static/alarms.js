@@ -22,7 +22,7 @@ function conditions() {
   } else if (recording.warning) found.push({ key: "disk", kind: "warn", text: recording.warning });
   const dropped = Object.values(ledger.dropped ?? {}).reduce((sum, n) => sum + n, 0);
   if (dropped) found.push({ key: `dropped ${state.status.series}`, kind: "warn", n: dropped, text: t("some_dropped", { n: count(dropped), all: count(ledger.acquired) }) });
-  for (const text of ended ? [] : state.status.calibration_alerts ?? []) found.push({ key: `calibration ${text.replace(/[\d.]+/g, "")}`, kind: "warn", text });
+  for (const text of ended ? [] : state.status.calibration_alerts ?? []) found.push({ key: `calibration ${text.replace(/[+-]?[\d.]+/g, "")}`, kind: "warn", text });
   if (ledger.camera_missed) found.push({ key: `missed ${state.status.series}`, kind: "warn", n: ledger.camera_missed, text: t("camera_missed", { n: count(ledger.camera_missed) }) });
   const refused = Object.values(wireErrors).reduce((sum, n) => sum + n, 0);
   if (refused) found.push({ key: "refused", kind: "warn", n: refused, text: t("refused", { n: count(refused), reasons: Object.keys(wireErrors).map((reason) => reason.replaceAll("_", " ")).join(", ") }) });

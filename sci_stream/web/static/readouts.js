@@ -65,15 +65,14 @@ const milliseconds = (value) => (value >= 1000 ? count(value) : fixed(value, 1))
 function showShift(calibration) {
   const shift = calibration?.shift_px;
   const px = Array.isArray(shift) ? Math.hypot(...shift) : shift;
-  const sd = known(calibration?.shift_sd_px) ? ` ± ${calibration.shift_sd_px.toFixed(2)}` : "";
-  put("shift", known(px) ? `${px.toFixed(2)}${sd} px` : "–");
-  const odds = known(calibration?.error_log_odds) ? t("odds", { n: calibration.error_log_odds.toFixed(0) }) : "";
+  put("shift", known(px) ? `${px.toFixed(2)} px` : "–");
   const verdict = t(calibration?.corrected ? "corrected" : known(px) ? "uncorrected" : "not_seen_yet");
-  put("corrected", [verdict, odds].filter(Boolean).join(", "));
+  const sd = known(calibration?.shift_sd_px) ? ` ± ${calibration.shift_sd_px.toFixed(2)}` : "";
+  put("corrected", verdict + sd);
   const own = calibration?.jitter_px > 0 || calibration?.gain_error > 0;
-  el("corrected").title = own
-    ? t("single_masks", { px: calibration.jitter_px.toFixed(3), gain: percent(calibration.gain_error) })
-    : t("mask_shift_title");
+  const single = own ? t("single_masks", { px: calibration.jitter_px.toFixed(3), gain: percent(calibration.gain_error) }) : "";
+  const odds = known(calibration?.error_log_odds) ? t("odds", { n: calibration.error_log_odds.toFixed(0) }) : "";
+  el("corrected").title = [t("mask_shift_title"), single, odds].filter(Boolean).join("; ");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 
