@@ -230,10 +230,11 @@ def _time_size(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     engine, snapshots = _scene(prior, settings, device, size)
+    # First, while the recordings are those of the settings.
+    snapshot_s = _stream_s(engine, snapshots, plan.snapshots)
     # The difference of two solves removes the start and the copies, which do not belong to an iteration.
     few_s, many_s = (_solve_s(engine, snapshots[0], n, plan.times) for n in (plan.few, plan.many))
     iteration_s = max(many_s - few_s, 1e-9) / (plan.many - plan.few)
-    snapshot_s = _stream_s(engine, snapshots, plan.snapshots)
     flop = None if weights is None else flop_per_pixel(weights) * size.pixels
     return SizeSpeed(
         size=str(size),
@@ -281,6 +282,10 @@ def _scene(
 def _solve_s(engine: Engine, snapshot: Snapshot, iterations: int, times: int) -> float:
     """Return the median seconds of a solve by the device clock."""
     budget = Budget(iterations)
+    if engine.recordings:  # of a whole solve there is one for a number of iterations
+        least = min(engine.settings.min_iterations, iterations)
+        engine.change_settings(dataclasses.replace(engine.settings, iterations=iterations, min_iterations=least))
+        engine.reconstruct(snapshot, budget)
     return float(np.median([engine.reconstruct(snapshot, budget)[1].solve_ns / 1e9 for _ in range(times)]))
 
 

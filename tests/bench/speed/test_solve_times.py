@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -20,9 +21,12 @@ from sci_stream.bench.speed.time_to_quality import LADDER, read_shots, time_to_r
 from sci_stream.cli import app
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream.recon.engine import Engine, default_settings
 from sci_stream.recon.settings import SolverSettings
+from tests.recon.backend.stand_in import Device
 
 LITE = str(shipped_weights("ffdnet-lite"))
 
@@ -62,6 +66,22 @@ def test_flop_per_pixel_matches_model_card() -> None:
 
 def test_matrix_rate_is_positive() -> None:
     assert matrix_rate(torch.device("cpu"), torch.float32, size=64, products=2) > 0
+
+
+def test_recorded_iterations_are_timed_as_whole_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a rig: step by step, a GPU would be slower than what a node gets out of it."""
+    recorder, cpu = Device(), torch.device("cpu")
+    monkeypatch.setattr(solve_times, "Engine", functools.partial(Engine, recorder=recorder.record))
+    settings = dataclasses.replace(default_settings(cpu, "tv"), iterations=6)
+    engine, (shot, _) = solve_times._scene(TvDenoiser(), settings, cpu, Size(32, 40, 4))
+    launches = []
+    for times in (1, 2):
+        recorder.reset()
+        with recorder:
+            assert solve_times._solve_s(engine, shot, 3, times) > 0
+        launches.append(recorder.launches)
+    assert launches[1] - launches[0] < 12
+    assert engine.settings.iterations == 3
 
 
 def test_bench_speed_figures_are_consistent(tmp_path: Path) -> None:
