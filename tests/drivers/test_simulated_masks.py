@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sci_stream_drivers.simulated.masks import MaskOptics, make_masks
+from sci_stream_drivers.simulated.masks import MaskOptics
 from sci_stream_drivers.simulated.options import SimulatedOptions
 
 from sci_stream.model import Array
 
 
 def masks(**options: Any) -> Array:
-    return make_masks(SimulatedOptions.model_validate({"width_px": 64, "height_px": 48, **options}))
+    return MaskOptics(SimulatedOptions.model_validate({"width_px": 64, "height_px": 48, **options})).stack()
 
 
 @pytest.mark.parametrize("kind", ["shifting", "random"])

@@ -120,11 +120,6 @@ class MaskOptics:
         return np.asarray(kernel / kernel.sum())
 
 
-def make_masks(options: SimulatedOptions) -> npt.NDArray[np.float32]:
-    """Return the masks as a calibration would measure them, (B, H, W) float32 in [0, 1], a new array."""
-    return MaskOptics(options).stack()
-
-
 def _contrast(pattern: npt.NDArray[np.bool_], closed: float) -> npt.NDArray[np.float64]:
     return np.where(pattern, 1.0, closed)
 
