@@ -133,7 +133,7 @@ class WebPreview:
         listener = listen(
             self.options.host,
             self.options.port,
-            what="The live page",
+            what="The live page ([preview] port)",
             hint="Another program may use the port: choose another, or 0 for any free one.",
         )
         port = listener.getsockname()[1]

@@ -19,7 +19,7 @@ from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream, write_ri
 from tests.hostile_messages import hostile_messages
 
 
-def keys(folder: Path, command: CommandHere) -> dict[str, Any]:
+def keys(folder: Path, command: CommandHere = sci_stream) -> dict[str, Any]:
     """Create this host's keys with the command."""
     made = command("keys", "new", "--file", folder / "key", cwd=folder)
     assert made.status == 0, made.output
