@@ -53,7 +53,8 @@ _KIND_AND_HEADER = 2
 _SHOWN_BYTES = 16
 # Fits into the second-level cache of current processors, see `_read`.
 _PIECE_BYTES = 256 << 10
-_FORBIDDEN = {errno.EPERM, errno.ENOSYS, errno.EACCES}
+# EFAULT too: memory that a driver has mapped, as that of videos from a GPU, need not be readable for other processes.
+_FORBIDDEN = {errno.EPERM, errno.ENOSYS, errno.EACCES, errno.EFAULT}
 # From linux/prctl.h: the letters "Yama".
 _PR_SET_PTRACER = 0x59616D61
 

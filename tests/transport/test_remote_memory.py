@@ -57,6 +57,20 @@ for line in sys.stdin:
 """Another process: lends a snapshot, shows its memory, and changes what it has lent when given to."""
 
 
+_VIDEO = """
+import sys, zlib, torch
+video = torch.arange(2**18, dtype=torch.float32)
+array = (video.pin_memory() if sys.argv[1] else video).numpy()
+print(array.__array_interface__["data"][0], array.nbytes, zlib.crc32(array), flush=True)
+sys.stdin.read()
+"""
+
+_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/proc/driver/nvidia/version").exists(), reason="no CUDA device"),
+]
+
+
 @contextlib.contextmanager
 def lender(endpoint: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", LENDER, endpoint]
@@ -106,6 +120,17 @@ def test_payload_is_read_from_the_senders_memory(router: zmq.Socket[bytes], tmp_
         np.testing.assert_array_equal(found.counts, LARGE.counts)
         assert not found.counts.flags.writeable
         assert can_read(incoming.process, bytes(incoming.frames[-1]).decode())
+
+
+@pytest.mark.parametrize("page_locked", [False, pytest.param(True, marks=_GPU)])
+def test_video_of_another_process_can_be_read(page_locked: bool) -> None:
+    """A GPU's videos arrive in page-locked memory, which its driver maps."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", _VIDEO, "page-locked" * page_locked]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address, nbytes, checksum = map(int, process.stdout.readline().split())
+        assert lending._read(process.pid, address, nbytes)[1] == checksum
 
 
 def test_changed_or_vanished_memory_is_refused(router: zmq.Socket[bytes], tmp_path: Path) -> None:
@@ -276,8 +301,9 @@ def test_nodes_of_one_supervisor_share_memory_both_ways(rig: Rig, borrowed: list
         assert not errors
 
 
+@pytest.mark.parametrize("why", [errno.EPERM, errno.EFAULT])
 def test_unreadable_memory_falls_back_to_the_socket(
-    rig: Rig, borrowed: list[int], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, borrowed: list[int], monkeypatch: pytest.MonkeyPatch, why: int
 ) -> None:
     until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
     rig.node.handshake(hello(credit=2))
@@ -288,7 +314,7 @@ def test_unreadable_memory_falls_back_to_the_socket(
     def forbidden(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
         # Not what is read to try it out: either side may do that again at any time.
         if nbytes > 16:
-            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+            raise OSError(why, os.strerror(why))
         return original(process, address, nbytes)
 
     monkeypatch.setattr(lending, "_read", forbidden)
