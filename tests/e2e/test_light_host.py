@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.storage.recording import Recording
+from sci_stream.storage.recording import Compression, Recording, RecordingWriter
 from tests.e2e.kit import COMMAND, PATIENCE_S, ROOT, environment, sci_stream, write_rig
 from tests.ports import free_ports
+from tests.series_fixtures import Series
 
 _BLOCKER = """
 import sys
@@ -83,10 +84,10 @@ def test_compression_without_hdf5plugin_is_found_by_check(tmp_path: Path, light:
     assert 'pip install "sci-stream[compression]"' in checked.output
 
 
-def test_compressed_recording_without_hdf5plugin_names_the_extra(tmp_path: Path, light: str) -> None:
-    rig = write_rig(tmp_path, {"record": {"compression": "bitshuffle_lz4"}})
-    assert sci_stream("run", rig, "--snapshots", "2", cwd=tmp_path).status == 0
-    (path,) = (tmp_path / "recordings").glob("*.h5")
+def test_compressed_recording_without_hdf5plugin_names_the_extra(tmp_path: Path, light: str, series: Series) -> None:
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration, compression=Compression.BITSHUFFLE_LZ4) as writer:
+        writer.write_reconstruction(series.reconstruction(0))
     exported = sci_stream("export", path, "video.tiff", cwd=tmp_path, PYTHONPATH=light)
     assert 'pip install "sci-stream[compression]"' in exported.output
     assert "damaged" not in exported.output

@@ -15,6 +15,8 @@ from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 # No series here has a limit: on a busy machine it could end before the test reaches its next step. Snapshots cost
 # little, so that the backlog is small, and all of it is delivered at the end.
 RUNS_ON = {"reconstruct": {"nodes": 2, "iterations": 3, "block_snapshots": 3}, "drain": {"timeout_s": 600.0}}
+# Where a second node adds nothing: each imports torch for seconds.
+ONE_NODE = {**RUNS_ON, "reconstruct": {**RUNS_ON["reconstruct"], "nodes": 1}}
 RESUMED = re.compile(r"resuming series \S+ at snapshot (\d+)")
 
 
@@ -84,7 +86,7 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
 
 
 def test_killed_sink_resumes_series_from_recording(tmp_path: Path) -> None:
-    changes = {**RUNS_ON, "policy": {"mode": "record"}, "reconstruct": {"nodes": 1, "iterations": 3}}
+    changes = {**ONE_NODE, "policy": {"mode": "record"}}
     with RunningRig(tmp_path, changes) as rig:
         so_far = rig.wait_for_count("reconstructed", 6)["ledger.reconstructed"]
         rig.kill("sink")
@@ -116,7 +118,7 @@ def test_killed_sink_resumes_series_from_recording(tmp_path: Path) -> None:
 def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None:
     place = tmp_path / "spool"
     kept = {"spool": str(place)} if policy == "record" else {}  # or the folder of the supervisor
-    changes = {**RUNS_ON, "policy": {"mode": policy, **kept}}
+    changes = {**ONE_NODE, "policy": {"mode": policy, **kept}}
     with RunningRig(tmp_path, changes) as rig:
         begun = rig.wait_for_count("reconstructed", 4)
         rig.kill("acquire")
@@ -142,7 +144,7 @@ def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None
 
 def test_series_left_without_sink_is_resumed_from_spool(tmp_path: Path) -> None:
     changes = {
-        **RUNS_ON,
+        **ONE_NODE,
         "camera": {"options": {"snapshot_rate_hz": 20.0}},
         "policy": {"mode": "live", "queue_snapshots": 1000, "spool": str(tmp_path / "spool")},
         "drain": {"timeout_s": 1.0},
