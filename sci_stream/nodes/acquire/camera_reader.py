@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from sci_stream.errors import CameraError, CameraLost, SciStreamError
-from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.trigger_monitor import TriggerWatch
 from sci_stream.optics.calibration import Calibration
@@ -36,12 +36,16 @@ _REQUESTS_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A frame with its number in the series. ``frame`` is None if the memory budget was exhausted."""
+    """A frame with its number in the series.
+
+    ``frame`` is None if the memory budget was exhausted; ``snapshot`` is what the ``keep`` of `CameraPump` made of it.
+    """
 
     seq: int
     epoch: int
     missed: int
     frame: CameraFrame | None
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

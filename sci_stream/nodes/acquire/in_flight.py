@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from sci_stream.model import CameraFrame
+from sci_stream.model import CameraFrame, Snapshot
 from sci_stream.nodes.acquire.spool.spool import Spool
 
 
-def frame_bytes(frame: CameraFrame) -> int:
+def frame_bytes(frame: CameraFrame | Snapshot) -> int:
     """Return the memory of a frame, including its ground truth."""
     return frame.counts.nbytes + (0 if frame.truth is None else frame.truth.nbytes)
 

@@ -16,7 +16,7 @@ from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import CameraError, EnvironmentFault
-from sci_stream.model import CameraFrame, Policy, SeriesInfo, Snapshot
+from sci_stream.model import Policy, SeriesInfo
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraPump, Captured
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
@@ -292,7 +292,7 @@ class AcquireNode:
         record = self._policy is Policy.RECORD
         for recovered in left.snapshots:
             snapshot = recovered.snapshot
-            nbytes = snapshot.counts.nbytes + (0 if snapshot.truth is None else snapshot.truth.nbytes)
+            nbytes = frame_bytes(snapshot)
             self._ring.hold(nbytes)
             self._in_flight.hold(snapshot.id.seq, snapshot.id.epoch, nbytes, raw_pending=record)
             if record:
@@ -381,33 +381,28 @@ class AcquireNode:
         return "raw_only" if self._policy is Policy.RECORD else "dropped"
 
     def _keep(self, captured: Captured) -> Captured:
-        """Write a frame to the spool, where it survives a crash. Called in the camera thread."""
-        missed = self._pump.counts["missed"]
-        if captured.frame is None:
+        """Build the snapshot and write it to the spool, where it survives a crash. Called in the camera thread."""
+        missed, frame = self._pump.counts["missed"], captured.frame
+        if frame is None:
             self._recovery.number(captured.seq, captured.epoch, missed)
             return captured
-        frame = captured.frame
+        assert self._info is not None
+        assert self._pump.opened is not None
         if self._recovery.spool is not None or self._policy is Policy.RECORD:
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
             frame = dataclasses.replace(frame, counts=sealed(frame.counts))
-            captured = dataclasses.replace(captured, frame=frame)
-        self._recovery.keep(self._snapshot(captured, frame), missed)
-        return captured
-
-    def _snapshot(self, captured: Captured, frame: CameraFrame) -> Snapshot:
-        assert self._info is not None
-        assert self._pump.opened is not None
-        return make_snapshot(captured, frame, self._info, self._pump.opened.capabilities.clock)
+        snapshot = make_snapshot(captured, frame, self._info, self._pump.opened.capabilities.clock)
+        self._recovery.keep(snapshot, missed)
+        return dataclasses.replace(captured, frame=frame, snapshot=snapshot)
 
     def _accept(self, captured: Captured, now_s: float) -> None:
-        seq, frame = captured.seq, captured.frame
-        if frame is None:
+        seq, snapshot = captured.seq, captured.snapshot
+        if snapshot is None:
             self._in_flight.pass_over()
             self._link.post(Dropped(self._series, captured.epoch, seq, DropReason.RING_FULL), now_s)
             return
-        snapshot = self._snapshot(captured, frame)
         record = self._policy is Policy.RECORD
-        self._in_flight.hold(seq, captured.epoch, frame_bytes(frame), raw_pending=record)
+        self._in_flight.hold(seq, captured.epoch, frame_bytes(snapshot), raw_pending=record)
         if record:
             self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
         for displaced in self._dispatcher.offer(snapshot):
