@@ -97,13 +97,18 @@ def _bomb(name: str, shape: tuple[int, ...], chunks: tuple[int, ...] | None) -> 
         del file[name]
         node = file.create_dataset(name, shape, dtype, chunks=chunks, compression="gzip" if chunks else None)
         if chunks:
-            packed = zlib.compressobj(9)
-            block = bytes(1 << 20)
-            chunk_bytes = int(np.prod(chunks)) * dtype.itemsize
-            data = b"".join(packed.compress(block) for _ in range(chunk_bytes >> 20)) + packed.flush()
+            data = _deflated_zeros(int(np.prod(chunks)) * dtype.itemsize >> 20)
             node.id.write_direct_chunk((0,) * len(shape), data)
 
     return change
+
+
+def _deflated_zeros(mebibytes: int) -> bytes:
+    """Return zeros in zlib's format: one mebibyte is compressed, which takes milliseconds, and repeated."""
+    packer = zlib.compressobj(9, wbits=-15)
+    block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    adler32 = (mebibytes << 20) % 65521 << 16 | 1
+    return b"\x78\x9c" + block * mebibytes + b"\x03\x00" + struct.pack(">I", adler32)
 
 
 def crafted(folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -210,9 +215,9 @@ def _crafted_arrays(folder: Path) -> Iterator[tuple[str, Path, str]]:
         archive.open("y.npy", "w", force_zip64=True) as file,
     ):
         head = io.BytesIO()
-        np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (1 << 30, 1)})
+        np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (1 << 28, 1)})
         file.write(head.getvalue())
-        for _ in range(1 << 10):
+        for _ in range(1 << 8):
             file.write(bytes(1 << 20))
     yield "bomb as .npz", bomb, "arrays"
     lies = folder / "lies.npz"
