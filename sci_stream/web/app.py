@@ -102,9 +102,27 @@ class Hub:
 
     `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop; everything else runs on
     the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
+
+    Parameters
+    ----------
+    on_join
+        Called with each new viewer.
+    expired
+        Returns whether the token of the viewers has expired.
+    counters
+        Returns further entries of the preview's status.
     """
 
-    def __init__(self, *, most_viewers: int, stale_s: float, on_join: Callable[[Viewer], None]) -> None:
+    def __init__(
+        self,
+        *,
+        most_viewers: int,
+        stale_s: float,
+        offers_h264: bool,
+        on_join: Callable[[Viewer], None],
+        expired: Callable[[], bool],
+        counters: Callable[[], JsonObject],
+    ) -> None:
         self.latest: dict[str, Picture] = {}
         """The latest image by codec, in those that viewers have asked for."""
         self._published_ns = 0
@@ -112,20 +130,17 @@ class Hub:
         self.interval_s = _HEARTBEAT_S
         self.status: JsonObject = {}
         self.history = History()
-        self.counters: Callable[[], JsonObject] = dict
-        self.expired: Callable[[], bool] = bool
-        """Whether the token of the viewers has expired."""
         self.viewers: set[Viewer] = set()
-        self.offers_h264 = False
         self.stale_s = stale_s
         self.closing = False
         self.most_viewers = most_viewers
-        self._on_join = on_join
+        self.offers_h264 = offers_h264
+        self._on_join, self._expired, self._counters = on_join, expired, counters
 
     @property
     def over(self) -> bool:
         """Whether viewers are to be disconnected."""
-        return self.closing or self.expired()
+        return self.closing or self._expired()
 
     def show(self, pictures: dict[str, Picture]) -> None:
         """Replace the latest image, by codec; called from one thread at a time. Without viewers it is not kept."""
@@ -175,7 +190,7 @@ class Hub:
             "viewers": len(self.viewers),
             "most_viewers": self.most_viewers,
             "stale_s": self.stale_s,
-            **self.counters(),
+            **self._counters(),
         }
         preview["history"] = self.history.tail()
         return {**self.status, "preview": preview}

@@ -95,16 +95,20 @@ class WebPreview:
                 hint="Otherwise anyone on the network could watch.",
             )
         self.options = options
-        self._hub = Hub(most_viewers=options.most_viewers, stale_s=options.stale_s, on_join=self._encode_for_new_viewer)
-        self._hub.counters = self._counters
         wants_h264 = options.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(options.h264_mbit_per_s) if wants_h264 else None
-        self._hub.offers_h264 = wants_h264
         self.archive = PictureArchive(options.archive_bytes)
         self._access = HttpAccessControl(
             options.token or None, options.token_expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST
         )
-        self._hub.expired = lambda: self._access.expired(unix_ns() / 1e9)
+        self._hub = Hub(
+            most_viewers=options.most_viewers,
+            stale_s=options.stale_s,
+            offers_h264=wants_h264,
+            on_join=self._encode_for_new_viewer,
+            expired=lambda: self._access.expired(unix_ns() / 1e9),
+            counters=self._counters,
+        )
         self._changed = threading.Condition()
         self._newest: _Published | None = None
         self._operator = operator

@@ -28,17 +28,20 @@ class HealthReporter:
     ----------
     node, kind_of_node, index
         Identity of the node; the index distinguishes reconstruct nodes.
+    page_refused
+        Requests refused by the live page, by reason, if this node serves it.
     """
 
-    def __init__(self, rig: Rig, node: str, kind_of_node: str, index: int = 0) -> None:
+    def __init__(
+        self, rig: Rig, node: str, kind_of_node: str, index: int = 0, *, page_refused: Counter[str] | None = None
+    ) -> None:
         section = rig.health
         self.figures = Figures(node, kind_of_node, versions())
         self._health = Health(self.figures)
         self._manager = SystemdNotifier()
         self._server: HealthServer | None = None
         self._next_s = float("-inf")
-        self.page_refused: Counter[str] | None = None
-        """Requests refused by the live page, by reason, if this node serves it."""
+        self._page_refused = page_refused
         if section.enabled:
             port = section.port(kind_of_node, index)
             expires_s = expiry_s(section.token_expires)
@@ -68,7 +71,7 @@ class HealthReporter:
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
         refused = Counter({} if self._server is None else self._server.refused)
-        refused.update(Counter({} if self.page_refused is None else self.page_refused))
+        refused.update(Counter({} if self._page_refused is None else self._page_refused))
         self._health.report(not_ready, status, {"http_refused": dict(refused), **figures})
         self._manager.report(not_ready or "ready", progress=progress, idle=idle)
 

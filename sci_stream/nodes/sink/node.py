@@ -109,7 +109,6 @@ class SinkNode:
             configure=self._security.serve,
         )
         self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._security.serve)
-        self._health = HealthReporter(rig, "sink", "sink")
         movie_options(rig)  # report missing dependencies now, not at the start of a series
         self._series: SeriesSession | None = None
         self._callbacks = Callbacks(
@@ -124,10 +123,10 @@ class SinkNode:
             self._server, options, lambda: self._series, self._wakeup.wake, self._show_status_soon
         )
         self._preview = self._operators.preview
-        if self._preview is not None:
-            self._health.page_refused = self._preview.refused
-            if rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
-                log.error("[preview] token has expired (token_expires): the live page is not accessible")
+        page_refused = None if self._preview is None else self._preview.refused
+        self._health = HealthReporter(rig, "sink", "sink", page_refused=page_refused)
+        if self._preview is not None and rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
+            log.error("[preview] token has expired (token_expires): the live page is not accessible")
         self._preview_url = ""
         self._ended: deque[str] = deque(maxlen=64)
         self._ledger_file = LedgerFile.of(rig)
