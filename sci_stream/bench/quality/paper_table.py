@@ -113,16 +113,16 @@ class Method:
 
 
 # The paper's code (github.com/liuyang12/PnP-SCI) has 60 iterations at each level of WNNM's σ and 170 with block
-# matching; these have half of that, since they cost minutes. WNNM begins with single frames: those of ȳ are alike, and
-# groups through all of them would keep what moves as blurred as it is.
+# matching; these have a third of that, since they cost minutes. WNNM begins with single frames: those of ȳ are alike,
+# and groups through all of them would keep what moves as blurred as it is.
 _TV = Stage("tv", (27.5,), each=100)
 _FFDNET = Stage("ffdnet", (50, 50, 25, 12, 6), each=10)
-_VBM4D = Stage("vbm4d", (50, 25, 12, 6), each=20)
-_WNNM_FRAMES = Stage("wnnm", (50, 25), each=20, by_frames=True)
+_VBM4D = Stage("vbm4d", (50, 25, 12, 6), each=14)
+_WNNM_FRAMES = Stage("wnnm", (50,), each=10, by_frames=True)
 
 
 def _wnnm(*levels: float) -> Stage:
-    return Stage("wnnm", levels, each=30)
+    return Stage("wnnm", levels, each=20)
 
 
 def _staged(name: str, printed: str, *stages: Stage) -> Method:
@@ -139,7 +139,7 @@ def _linear_start(name: str, prior: str, printed: str) -> Method:
 METHODS = (
     Method("GAP-TV", "tv", "GAP-TV", iterations=24, sigma_first=40 / 255),
     Method("ADMM-TV", "tv", solver="admm", iterations=24, sigma_first=40 / 255),
-    _staged("DeSCI (GAP-WNNM)", "DeSCI", _WNNM_FRAMES, _wnnm(12, 6)),
+    _staged("DeSCI (GAP-WNNM)", "DeSCI", _WNNM_FRAMES, _wnnm(25, 12, 6)),
     _staged("PnP-VBM4D", "PnP-VBM4D", _VBM4D),
     Method("PnP-FFDNet (GAP)", "ffdnet", "PnP-FFDNet", shape=Shape.STEPWISE),
     Method("PnP-FFDNet (GAP, adaptive)", "ffdnet", "PnP-FFDNet", rule=LambdaRule.ADAPTIVE),
@@ -276,8 +276,8 @@ def bench(
         notes=(
             "PSNR and SSIM are means over the shots of a set. Printed values are those of the paper's Table 1; its "
             "times are of its own machine. Ours are processor time where one thread of a CPU computes.",
-            "Rows with WNNM or VBM4D have half of the iterations of the paper's code, or fewer. VBM4D is block "
-            "matching with a 4-D transform, not the published program.",
+            "Rows with WNNM or VBM4D have a third of the iterations of the paper's code. VBM4D is block matching "
+            "with a 4-D transform, not the published program.",
             "Rows with the linear start are ours, and the live row is a different method: see docs/algorithm.md.",
         ),
         settings={"weights": str(weights or ""), "shots": shots},
