@@ -90,6 +90,14 @@ def test_unit_starts_existing_command_with_watchdog(unit: Path) -> None:
         assert f"\n{line}\n" in text
 
 
+@pytest.mark.parametrize("name", ["sci-stream-acquire.service", "sci-stream-reconstruct@.service"])
+def test_unit_of_a_node_with_a_device_can_open_it(name: str) -> None:
+    """ProtectClock allows the clock device, and with it, before systemd 253, no other: no camera, no GPU."""
+    lines = (DEPLOY / "systemd" / name).read_text().splitlines()
+    assert not [line for line in lines if line.startswith(("ProtectClock=", "PrivateDevices=", "DevicePolicy="))]
+    assert {"SystemCallFilter=@system-service", "CapabilityBoundingSet="} <= set(lines), "the clock cannot be set"
+
+
 def test_compose_file_matches_schema() -> None:
     check = pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
     path = DEPLOY / "container" / "compose.yaml"
