@@ -24,7 +24,7 @@ from sci_stream.recon.engine import Budget, Engine, default_settings
 from tests.recon.backend.stand_in import Device
 
 CPU = torch.device("cpu")
-SHAPE = (8, 48, 56)
+SHAPE = (4, 32, 40)
 MakeCalibration = Callable[..., Calibration]
 Expose = Callable[..., Snapshot]
 
