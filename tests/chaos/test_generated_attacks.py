@@ -233,7 +233,8 @@ def test_rig_survives_generated_requests_and_messages(tmp_path: Path, n: int) ->
         refused += attack_socket(rig.rig.network.dispatch, n // 2, seed=3)
         wait_for(lambda: reconstructed(sink) >= 20, "it continues")
         after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
-        errors = Counter(counted(sink)) + Counter(counted(acquire))
+        # The figures are those of the last report, which is written twice a second.
+        wait_for(lambda: (Counter(counted(sink)) + Counter(counted(acquire))).total() > 0, "refusals are counted")
         rig.process.terminate()
         summary = rig.finish(timeout_s=120.0)
     assert answers.total() == n
@@ -243,7 +244,6 @@ def test_rig_survives_generated_requests_and_messages(tmp_path: Path, n: int) ->
     grown = {name: (after[name][1] - before[name][1]) >> 20 for name in after}
     assert all(after[name][1] < before[name][1] + _MOST_GROWTH_BYTES for name in after), grown
     assert refused["valid"] > n // 50, "some reach the nodes"
-    assert errors.total() > 0
     assert summary["restarts"] == 0
     assert_accounted_for(summary)
     assert json.dumps(summary)
