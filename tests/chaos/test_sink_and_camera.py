@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 from tests.ports import free_ports
 
@@ -38,7 +38,7 @@ def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
 
 def acquired(port: int) -> float:
     """Return the number of acquired snapshots that the acquire node itself reports."""
-    metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text
+    metrics = plain_http.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text
     return next(
         float(line.split()[1]) for line in metrics.splitlines() if line.startswith("sci_stream_acquired_total ")
     )

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import plain_http
 from tests.deploy.test_deploy import dashboard_queries
 from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
 from tests.ports import free_ports
@@ -21,7 +22,7 @@ KINDS = ("acquire", "sink", "reconstruct")
 
 
 def get(url: str) -> httpx.Response:
-    return httpx.get(url, timeout=PATIENCE_S)
+    return plain_http.get(url, timeout=PATIENCE_S)
 
 
 def figures(url: str) -> dict[str, dict[str, float]]:

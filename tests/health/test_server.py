@@ -19,6 +19,7 @@ from sci_stream.errors import TransportError
 from sci_stream.health import Figures, Health, HealthServer
 from sci_stream.health.report import ALIVE_WITHIN_S
 from sci_stream.health.server import HealthConnection
+from tests import plain_http
 from tests.chaos.test_generated_attacks import attack_pages
 
 
@@ -41,7 +42,7 @@ class Node:
         return "127.0.0.1", int(self.server.url.rpartition(":")[2])
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(self.server.url + path, headers=headers, timeout=60)
+        return plain_http.get(self.server.url + path, headers=headers, timeout=60)
 
 
 @pytest.fixture
@@ -94,13 +95,13 @@ def test_token_protects_figures_and_reason() -> None:
     server = HealthServer(health, "127.0.0.1", 0, token="hush")
     try:
         for path in ("/status", "/metrics"):
-            assert httpx.get(server.url + path).status_code == 401
-            wrong = httpx.get(server.url + path, headers={"Authorization": "Bearer hish"})
+            assert plain_http.get(server.url + path).status_code == 401
+            wrong = plain_http.get(server.url + path, headers={"Authorization": "Bearer hish"})
             assert wrong.status_code == 401
-            assert httpx.get(server.url + path, headers={"Authorization": "Bearer hush"}).status_code == 200
-        unknown = httpx.get(server.url + "/readyz", headers={"Host": "rig.example"})
+            assert plain_http.get(server.url + path, headers={"Authorization": "Bearer hush"}).status_code == 200
+        unknown = plain_http.get(server.url + "/readyz", headers={"Host": "rig.example"})
         assert (unknown.status_code, unknown.text) == (503, "no\n")
-        known = httpx.get(server.url + "/readyz", headers={"Authorization": "Bearer hush"})
+        known = plain_http.get(server.url + "/readyz", headers={"Authorization": "Bearer hush"})
         assert known.text == "the camera of bench 4 is lost\n"
     finally:
         server.close()
@@ -109,10 +110,10 @@ def test_token_protects_figures_and_reason() -> None:
 def test_expired_token_is_named_only_to_its_holder() -> None:
     server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush", expires_s=1_000_000.0)
     try:
-        late = httpx.get(server.url + "/status", headers={"Authorization": "Bearer hush"})
+        late = plain_http.get(server.url + "/status", headers={"Authorization": "Bearer hush"})
         assert late.status_code == 401
         assert "has expired" in late.text
-        wrong = httpx.get(server.url + "/status", headers={"Authorization": "Bearer hish"})
+        wrong = plain_http.get(server.url + "/status", headers={"Authorization": "Bearer hish"})
         assert wrong.status_code == 401
         assert "expired" not in wrong.text
         assert server.refused == {"expired": 1, "token": 1}
@@ -181,7 +182,7 @@ def test_generated_requests_are_answered_without_errors(token: str | None, caplo
 def test_path_of_a_refused_request_does_not_forge_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush")
     try:
-        assert httpx.get(server.url + "/status%0aERROR%20forged%1b[2J").status_code == 401
+        assert plain_http.get(server.url + "/status%0aERROR%20forged%1b[2J").status_code == 401
     finally:
         server.close()
     (line,) = [record.getMessage() for record in caplog.records if "Refused" in record.message]

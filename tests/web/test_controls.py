@@ -21,6 +21,7 @@ from sci_stream.model import BayerPhase
 from sci_stream.web import controls as preview_controls
 from sci_stream.web.message import split_message
 from sci_stream.web.preview import PreviewOptions, WebPreview
+from tests import plain_http
 from tests.series_fixtures import Series
 
 WAIT_S = 60.0
@@ -78,7 +79,7 @@ def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, W
 
 
 def post(url: str, name: str, body: object, **headers: str) -> httpx.Response:
-    return httpx.post(f"{url}control/{name}", json=body, headers=headers, timeout=WAIT_S)
+    return plain_http.post(f"{url}control/{name}", json=body, headers=headers, timeout=WAIT_S)
 
 
 def grey(series: Series, level: float = 0.5, tint: tuple[float, float, float] = (1, 1, 1)) -> object:
@@ -104,7 +105,7 @@ def test_new_tone_is_shown_to_every_viewer_at_once(preview: WebPreview, series) 
         )
         # Two stops less light, through a gamma of 2.2.
         assert new_level == pytest.approx(old_level * 0.25 ** (1 / 2.2), abs=3)
-    assert httpx.get(f"{url}status").json()["preview"]["tone"]["exposure_ev"] == -2.0
+    assert plain_http.get(f"{url}status").json()["preview"]["tone"]["exposure_ev"] == -2.0
 
 
 def next_other_picture(viewer, level: float) -> tuple[dict, float]:
@@ -255,7 +256,7 @@ def test_unavailable_recording_is_refused() -> None:
     preview = WebPreview(PreviewOptions(port=0))
     url = preview.start()
     try:
-        assert httpx.get(f"{url}status").json()["preview"]["can_record"] is False
+        assert plain_http.get(f"{url}status").json()["preview"]["can_record"] is False
         assert "Recording is not available" in post(url, "recording", {"on": True}).json()["error"]
     finally:
         preview.close()
@@ -293,12 +294,12 @@ def test_invalid_request_is_refused_without_effect(open_page, name: str, body: o
 
 def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
     url = f"{preview.start()}control/tone"
-    form = httpx.post(url, data={"exposure_ev": "1"})
+    form = plain_http.post(url, data={"exposure_ev": "1"})
     assert (form.status_code, "Content-Type" in form.json()["error"]) == (400, True)
     json_type = {"Content-Type": "application/json"}
-    assert "not valid JSON" in httpx.post(url, content=b"{", headers=json_type).json()["error"]
-    assert "too long" in httpx.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
-    assert httpx.get(url).status_code == 405
+    assert "not valid JSON" in plain_http.post(url, content=b"{", headers=json_type).json()["error"]
+    assert "too long" in plain_http.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
+    assert plain_http.get(url).status_code == 405
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,7 @@ def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
 )
 def test_json_that_means_nothing_here_is_refused(open_page, body: bytes) -> None:
     headers = {"Content-Type": "application/json"}
-    answer = httpx.post(f"{open_page[0]}control/tone", content=body, headers=headers, timeout=30)
+    answer = plain_http.post(f"{open_page[0]}control/tone", content=body, headers=headers, timeout=30)
     assert answer.status_code == 400
     assert "not valid JSON" in answer.json()["error"]
 

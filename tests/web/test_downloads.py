@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import cv2
-import httpx
 import numpy as np
 import pytest
 from websockets.sync.client import ClientConnection, connect
@@ -22,6 +21,7 @@ from sci_stream.web import h264
 from sci_stream.web.archive import PictureArchive
 from sci_stream.web.message import JPEG, Picture, merge_patch, split_message
 from sci_stream.web.preview import PreviewOptions, WebPreview
+from tests import plain_http
 
 WAIT_S = 60.0
 INTERVAL_NS = 200_000_000
@@ -70,11 +70,11 @@ def test_values_are_those_of_the_snapshot_not_of_the_screen(preview: WebPreview,
             show(preview, viewer, series, seq)
     shown = preview.find_shown("run-1", 1)
     region = {"x": 5, "y": 2, "width": 4, "height": 3, "pixels": 1}
-    answer = httpx.get(f"{url}values", params={"series": "run-1", "seq": 1, "frame": 2, **region}).json()
+    answer = plain_http.get(f"{url}values", params={"series": "run-1", "seq": 1, "frame": 2, **region}).json()
     assert np.allclose(answer["pixels"]["video"], shown.video[2, 2:5, 5:9].astype(float), atol=1e-5)
     assert answer["pixels"]["counts"] == shown.counts[2:5, 5:9].tolist()
     assert answer["counts"]["max"] == shown.counts[2:5, 5:9].max()
-    whole = httpx.get(f"{url}values", params={"series": "run-1", "seq": 1, "frame": 0}).json()
+    whole = plain_http.get(f"{url}values", params={"series": "run-1", "seq": 1, "frame": 0}).json()
     assert np.isclose(whole["video"]["mean"], shown.video[0].astype(float).mean(), rtol=1e-4)
 
 
@@ -97,7 +97,7 @@ def test_values_are_those_of_the_snapshot_not_of_the_screen(preview: WebPreview,
     ],
 )
 def test_requests_that_cannot_be_answered_are_refused_in_words(url_after_one_snapshot: str, path: str, words) -> None:
-    answer = httpx.get(url_after_one_snapshot + path)
+    answer = plain_http.get(url_after_one_snapshot + path)
     assert answer.status_code in {400, 404}
     assert words in answer.text
 
@@ -108,11 +108,11 @@ def test_kept_picture_is_the_one_that_was_shown(preview: WebPreview, series, cod
     url = preview.start()
     with watch(url, codec) as viewer:
         sent = [show(preview, viewer, series, seq) for seq in range(3)]
-    listed = httpx.get(f"{url}timeline").json()
+    listed = plain_http.get(f"{url}timeline").json()
     assert [entry[2] for entry in listed["snapshots"]] == [0, 1, 2]
     assert 0 < listed["bytes"] <= listed["most_bytes"]
     header, _ = sent[1]
-    fetched, parts = split_message(httpx.get(f"{url}picture/{header['number']}", params={"codec": codec}).content)
+    fetched, parts = split_message(plain_http.get(f"{url}picture/{header['number']}", params={"codec": codec}).content)
     assert (fetched["seq"], fetched["levels"]) == (1, header["levels"])
     assert len(parts) == 3 + fetched["coded"]
     if codec == "h264":
@@ -144,7 +144,7 @@ def test_still_is_the_snapshot_asked_for(preview: WebPreview, series) -> None:
     with watch(url, "jpeg") as viewer:
         for seq in range(3):
             show(preview, viewer, series, seq)
-    answer = httpx.get(f"{url}download/still", params={"series": "run-1", "seq": 1})
+    answer = plain_http.get(f"{url}download/still", params={"series": "run-1", "seq": 1})
     assert "run-1_000001.zip" in answer.headers["content-disposition"]
     with zipfile.ZipFile(io.BytesIO(answer.content)) as file:
         described = json.loads(file.read("run-1_000001/snapshot.json"))
@@ -162,7 +162,7 @@ def test_clip_has_its_frames_at_the_pace_of_filming(series, tmp_path, codec: str
     with watch(url, codec) as viewer:
         for seq in (0, 1, 2, 3, 6, 7):  # snapshots 4 and 5 were lost
             show(preview, viewer, series, seq)
-    answer = httpx.get(f"{url}download/clip", params={"seconds": 60, "format": kind})
+    answer = plain_http.get(f"{url}download/clip", params={"seconds": 60, "format": kind})
     preview.close()
     assert f"run-1_000000-000007.{kind}" in answer.headers["content-disposition"]
     (tmp_path / "clip").write_bytes(answer.content)
@@ -226,10 +226,10 @@ def test_recordings_are_listed_with_their_ledger_and_downloaded(preview: WebPrev
     url = preview.start()
     preview.set_status({"recording": {"state": "recording", "file": str(tmp_path / "now.h5")}})
     (tmp_path / "now.h5").write_bytes(b"open")
-    found = {entry["name"]: entry["state"] for entry in httpx.get(f"{url}recordings").json()["recordings"]}
+    found = {entry["name"]: entry["state"] for entry in plain_http.get(f"{url}recordings").json()["recordings"]}
     assert found == {"broken.h5": "unreadable", "film.mp4": "movie", "now.h5": "open"}
-    assert httpx.get(f"{url}recordings/film.mp4").content == b"film"
-    refused = httpx.get(f"{url}recordings/now.h5")
+    assert plain_http.get(f"{url}recordings/film.mp4").content == b"film"
+    refused = plain_http.get(f"{url}recordings/now.h5")
     assert (refused.status_code, "still being written" in refused.text) == (400, True)
 
 

@@ -25,6 +25,7 @@ from sci_stream.http_server import LimitedConnection
 from sci_stream.web import app as preview_app
 from sci_stream.web.message import split_message
 from sci_stream.web.preview import PreviewOptions, WebPreview
+from tests import plain_http
 
 WAIT_S = 60.0
 WEB = Path(preview_app.__file__).parent / "static"
@@ -67,7 +68,7 @@ def acknowledge(viewer: ClientConnection, header: dict) -> None:
 def until(url: str, counter: str, least: int) -> None:
     """Wait until a counter of the preview reaches a value."""
     deadline = time.monotonic() + WAIT_S
-    while httpx.get(f"{url}status").json()["preview"][counter] < least:
+    while plain_http.get(f"{url}status").json()["preview"][counter] < least:
         assert time.monotonic() < deadline, f"{counter} did not reach {least}"
         time.sleep(0.01)
 
@@ -105,7 +106,7 @@ def test_nothing_is_encoded_without_viewers(preview: WebPreview, series) -> None
     url = preview.start()
     for seq in range(5):
         preview.publish(series.reconstruction(seq))
-    counters = httpx.get(f"{url}status").json()["preview"]
+    counters = plain_http.get(f"{url}status").json()["preview"]
     assert (counters["published"], counters["encoded"], counters["viewers"]) == (5, 0, 0)
 
 
@@ -178,7 +179,7 @@ def test_status_reaches_page_and_status_address(preview: WebPreview) -> None:
                 break
         assert message["status"]["ledger"] == {"acquired": 5}
         assert abs(message["now_ns"] - time.time_ns()) < 60e9
-    assert httpx.get(f"{url}status").json()["ledger"] == {"acquired": 5}
+    assert plain_http.get(f"{url}status").json()["ledger"] == {"acquired": 5}
 
 
 def test_invalid_messages_of_a_viewer_are_ignored(preview: WebPreview, series) -> None:
@@ -191,15 +192,15 @@ def test_invalid_messages_of_a_viewer_are_ignored(preview: WebPreview, series) -
 
 def test_page_requests_nothing_from_other_hosts(preview: WebPreview) -> None:
     url = preview.start()
-    page = httpx.get(url)
+    page = plain_http.get(url)
     assert page.status_code == 200
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for path in (f"static/{file.name}" for file in sorted(WEB.iterdir())):
-        answer = httpx.get(url + path)
+        answer = plain_http.get(url + path)
         assert answer.status_code == 200
         assert "https://" not in answer.text
-    assert httpx.get(f"{url}healthz").text == "ok\n"
-    assert httpx.get(f"{url}static/../preview.py").status_code == 404
+    assert plain_http.get(f"{url}healthz").text == "ok\n"
+    assert plain_http.get(f"{url}static/../preview.py").status_code == 404
 
 
 def test_mjpeg_shows_frames_then_no_data(preview: WebPreview, series) -> None:
@@ -243,8 +244,8 @@ def test_nothing_is_shown_without_the_token(guarded: str) -> None:
     parts = urlsplit(guarded)
     base = f"http://{parts.netloc}"
     for path in ("/", "/status", "/stream.mjpg", "/static/app.js", "/?token=wrong"):
-        assert httpx.get(base + path).status_code == 403
-    assert httpx.get(f"{base}/healthz").status_code == 200
+        assert plain_http.get(base + path).status_code == 403
+    assert plain_http.get(f"{base}/healthz").status_code == 200
     with pytest.raises(InvalidStatus):
         connect(f"ws://{parts.netloc}/live")
 
@@ -252,15 +253,15 @@ def test_nothing_is_shown_without_the_token(guarded: str) -> None:
 def test_missing_and_wrong_tokens_are_explained(guarded: str) -> None:
     base = guarded.partition("?")[0].rstrip("/")
     browser = {"Accept": "text/html,application/xhtml+xml"}
-    asked = httpx.get(base + "/", headers=browser)
+    asked = plain_http.get(base + "/", headers=browser)
     assert asked.status_code == 403
     assert "A token is required" in asked.text
     assert '<form action="/" method="get">' in asked.text
     assert "form-action 'self'" in asked.headers["content-security-policy"]
-    wrong = httpx.get(base + "/?token=wrong", headers=browser)
+    wrong = plain_http.get(base + "/?token=wrong", headers=browser)
     assert "The token is wrong" in wrong.text
-    assert httpx.get(base + "/status?token=wrong").text.startswith("the token is wrong")
-    assert httpx.get(base + "/status").text.startswith("a token is required")
+    assert plain_http.get(base + "/status?token=wrong").text.startswith("the token is wrong")
+    assert plain_http.get(base + "/status").text.startswith("a token is required")
     with httpx.Client(follow_redirects=True, headers=browser) as client:
         assert client.get(base + "/", params={"token": "s3cret&more"}).url.path == "/"
         assert 'id="video"' in client.get(base + "/").text
@@ -274,7 +275,7 @@ def test_token_moves_from_the_address_into_a_cookie(guarded: str) -> None:
         assert "token" not in str(page.url)
         assert "httponly" in page.history[0].headers["set-cookie"].lower()
         assert browser.get(f"{base}/status").status_code == 200
-    assert httpx.get(f"{base}/status", headers={"Authorization": "Bearer s3cret&more"}).status_code == 200
+    assert plain_http.get(f"{base}/status", headers={"Authorization": "Bearer s3cret&more"}).status_code == 200
     with watch(guarded) as viewer:
         next_status(viewer)
 
@@ -303,10 +304,12 @@ def test_expired_token_disconnects_viewers(series, monkeypatch) -> None:
             preview.publish(series.reconstruction(0))
             next_picture(viewer)
             monkeypatch.setattr(time, "time", lambda: ends_s + 1)
-            assert httpx.get(url, follow_redirects=True).status_code == 200, "the clock was set, no time has passed"
+            assert plain_http.get(url, follow_redirects=True).status_code == 200, (
+                "the clock was set, no time has passed"
+            )
             monotonic_ns = time.monotonic_ns
             monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic_ns() + 3601 * 10**9)
-            refused = httpx.get(url)
+            refused = plain_http.get(url)
             assert refused.status_code == 403
             assert "has expired" in refused.text
             assert preview.refused["expired"] == 1
@@ -348,9 +351,9 @@ def test_page_of_another_origin_may_not_watch(preview: WebPreview) -> None:
 
 def test_rebound_host_name_is_refused(preview: WebPreview) -> None:
     url = preview.start()
-    assert httpx.get(url, headers={"Host": "elsewhere.example"}).status_code == 403
-    assert httpx.get(url, headers={"Host": "[bad"}).status_code == 403
-    assert httpx.get(url, headers={"Host": "localhost:1"}).status_code == 200
+    assert plain_http.get(url, headers={"Host": "elsewhere.example"}).status_code == 403
+    assert plain_http.get(url, headers={"Host": "[bad"}).status_code == 403
+    assert plain_http.get(url, headers={"Host": "localhost:1"}).status_code == 200
 
 
 def test_number_of_viewers_is_limited() -> None:
@@ -364,7 +367,7 @@ def test_number_of_viewers_is_limited() -> None:
                 pytest.raises(Exception, match=r"1 viewer is watching, the most that \[preview\] most_viewers admits"),
             ):
                 second.recv(WAIT_S)
-            assert httpx.get(f"{url}stream.mjpg").status_code == 503
+            assert plain_http.get(f"{url}stream.mjpg").status_code == 503
     finally:
         preview.close()
 
@@ -379,7 +382,7 @@ def test_close_disconnects_viewers_and_ends_threads(preview: WebPreview, series)
         preview.close()
         assert {thread.name for thread in threading.enumerate() if thread.name.startswith("preview")} <= before
     with pytest.raises(httpx.ConnectError):
-        httpx.get(url)
+        plain_http.get(url)
 
 
 def trickle(port: int, n: int) -> list[socket.socket]:
@@ -409,7 +412,7 @@ def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch)
     with watch(f"http://127.0.0.1:{port}/") as viewer:
         slow = trickle(port, 40)
         assert all(is_closed(each) for each in slow[:20])
-        assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S).status_code == 200
+        assert plain_http.get(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S).status_code == 200
         next_status(viewer)
         monkeypatch.setattr(LimitedConnection, "request_s", 0.2)
         late = trickle(port, 1)

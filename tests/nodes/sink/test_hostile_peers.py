@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import psutil
 import pytest
@@ -28,6 +27,7 @@ from sci_stream.storage.recording import Recording
 from sci_stream.transport.client_connection import identity_of
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd, decode, encode
+from tests import plain_http
 from tests.e2e.kit import PATIENCE_S
 from tests.hostile_messages import with_header
 from tests.ports import free_ports
@@ -290,10 +290,10 @@ def test_page_token_is_in_no_output(tmp_path: Path, series: Series, caplog: pyte
         sink.begin(series)
         (status,) = itertools.islice(subscribe_status(sink.taps, timeout_s=PATIENCE_S), 1)
         assert status.status["preview"] == f"http://127.0.0.1:{page}/"
-        document = httpx.get(f"http://127.0.0.1:{health}/status").text
+        document = plain_http.get(f"http://127.0.0.1:{health}/status").text
         assert f"http://127.0.0.1:{page}/" in document
-        assert httpx.get(f"http://127.0.0.1:{page}/?token=the-secret-token").status_code == 303
-        assert httpx.get(f"http://127.0.0.1:{page}/?token=wrong").status_code == 403
+        assert plain_http.get(f"http://127.0.0.1:{page}/?token=the-secret-token").status_code == 303
+        assert plain_http.get(f"http://127.0.0.1:{page}/?token=wrong").status_code == 403
         sink.end(series, 0)
     log = "\n".join(record.getMessage() for record in caplog.records if not record.name.startswith("http"))
     assert "live page at" in log
