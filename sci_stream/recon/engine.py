@@ -21,7 +21,7 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import CorrelatedResidual
 from sci_stream.recon.algorithms.noise_level import ladder_on_device
-from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, LambdaRule, ladder_forms
+from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, LambdaRule, ladder_forms
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     MOST_PIXELS,
@@ -40,7 +40,6 @@ from sci_stream.recon.factory import SOLVERS, make_rule, make_solver, solver_ste
 from sci_stream.recon.fused_gap import fused_gap
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.initializer import (
-    LEAST_FIRST_SIGMA,
     REASONS,
     Initializer,
     InitialState,
@@ -163,7 +162,7 @@ class Engine:
         if self._whole is not None and settings.solver == "gap":
             relaxation = settings.relaxation if settings.accelerate else 0.0
             shape = self._masks.phi.shape
-            lowest = min(settings.sigma_last, LEAST_FIRST_SIGMA)
+            lowest = min(settings.sigma_last, LEAST_SIGMA)
             fused, self._fused_fault = fused_gap(denoiser, self._priors, shape, relaxation, lowest, device)
             self._whole = fused or self._whole
         self._solving = False
@@ -403,7 +402,7 @@ class Engine:
     def _is_one_graph(self) -> bool:
         """Return whether a solve of all iterations can be one recording: if nothing but tensors decides its course."""
         settings = self.settings
-        forms = [ladder_forms(settings.schedule, prior.graph_key, LEAST_FIRST_SIGMA) for prior in self._priors]
+        forms = [ladder_forms(settings.schedule, prior.graph_key) for prior in self._priors]
         recordable = all(prior.graph_key(settings.sigma_first) is not None for prior in self._priors)
         return (
             self._graphs is not None

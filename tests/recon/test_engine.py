@@ -198,7 +198,7 @@ def test_mosaic_equals_four_measurements(
     calibration, truth = make_calibration(bayer=BayerPhase.RGGB), make_video()
     snapshot = expose(calibration, truth)
     # The first σ and the noise are estimated from all planes together: here σ is constant and the noise is not used.
-    settings = dataclasses.replace(TV, sigma_first=4 / 255, sigma_last=4 / 255, weigh_noise=False)
+    settings = dataclasses.replace(TV, sigma_first=1 / 255, sigma_last=1 / 255, weigh_noise=False)
     video, report = _engine(calibration, settings).reconstruct(snapshot)
     planes = []
     for phi, counts in zip(bayer_planes.split(calibration.phi), bayer_planes.split(snapshot.counts), strict=True):

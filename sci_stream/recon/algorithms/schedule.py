@@ -74,18 +74,15 @@ def advance_at(k: int, iterations: int) -> float:
     return k / (iterations - 1) if iterations > 1 else 1.0
 
 
-# Levels of σ tried for different forms. Solves end below a schedule's last level too, where the start is nearly right.
-_LEVELS_TRIED, _LEAST_LEVEL = 64, 1 / 255
+LEAST_SIGMA = 1 / 255
+"""Lowest level of a solve: one step of 8 bits. Where the start is nearly right, solves end below their last level."""
+
+_LEVELS_TRIED = 64
 
 
-def ladder_forms(
-    schedule: SigmaSchedule, form: Callable[[float], Hashable], lowest: float = _LEAST_LEVEL
-) -> list[float]:
-    """Return a level of σ of each form that a denoiser takes on the way down a schedule, from high to low.
-
-    ``lowest`` is the lowest level that a solve can end at, if the schedule does not end below it.
-    """
-    down = SigmaSchedule(schedule.first, min(schedule.last, lowest)).ladder(_LEVELS_TRIED)
+def ladder_forms(schedule: SigmaSchedule, form: Callable[[float], Hashable]) -> list[float]:
+    """Return a level of σ of each form that a denoiser takes on the way down a schedule, from high to low."""
+    down = SigmaSchedule(schedule.first, min(schedule.last, LEAST_SIGMA)).ladder(_LEVELS_TRIED)
     return list({form(sigma): sigma for sigma in reversed(down)}.values())[::-1]
 
 

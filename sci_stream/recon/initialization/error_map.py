@@ -13,20 +13,13 @@ from typing import NamedTuple
 
 import torch
 
-from sci_stream.recon.initialization.optical_flow import box_mean
+from sci_stream.recon.algorithms.gap import ERROR_PER_SIGMA
+from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 
-# Radius of the windows in which prediction errors are averaged, twice.
-_AROUND_PX = 6
-
-# Lowest σ at a pixel in units of σ. Tuned on five scenes behind binary and grey masks (research/real-light.md): 0.5
-# costs 0.4 dB behind binary masks and 0.2 dB behind grey ones, since still texture is denoised away.
+# Lowest σ at a pixel in units of σ, since noise is divided by its square. 0.02 gives the same; 0.5 would denoise still
+# texture away: 0.4 dB behind binary masks (research/real-light.md).
 _LEAST_LEVEL = 0.1
-
-# Share of the noise n²/R that counts as error of the frames: the measurement is weighted by its noise, so that less
-# than all of it gets into them. Five tuning scenes with jittered masks, mean: ½ gives 24.3 dB, 1 gives 23.9 dB, and 0
-# makes the edges in the real capture soft.
-_ERROR_PER_NOISE = 0.5
 
 _TINY = 1e-12
 
@@ -55,8 +48,9 @@ class InitialErrorMap(NamedTuple):
     ) -> tuple[torch.Tensor, InitialErrorMap]:
         """Return the noise of y with the errors of the masks that motion reveals, and the map with its part in e_p².
 
-        A projection puts noise of variance n² into the frames with the variance n²/R. Where nothing moves, the start
-        averages it out over all frames, and the map has it already.
+        A projection puts noise of variance n² into the frames with the variance n²/R, which is compared with an error
+        of variance 2σ² (`sci_stream.recon.algorithms.gap.data_weight`): half of it is part of σ². Where nothing moves,
+        the start averages noise out over all frames, and the map has it already.
 
         Parameters
         ----------
@@ -65,10 +59,10 @@ class InitialErrorMap(NamedTuple):
         r_inv
             1/R, 0 at pixels without a valid measurement; (P, H, W).
         """
-        moves = box_mean(self.moves, _AROUND_PX)
+        moves = box_mean(self.moves, WINDOW_PX)
         noise = torch.addcmul(noise, mismatch.clamp_min(0.0), moves, value=MOVING_MISMATCH - 1.0)
-        added = box_mean(noise * r_inv, _AROUND_PX).mul_(moves)
-        return noise, self._replace(around=self.around.add(added, alpha=_ERROR_PER_NOISE))
+        added = box_mean(noise * r_inv, WINDOW_PX).mul_(moves)
+        return noise, self._replace(around=self.around.add(added, alpha=1 / ERROR_PER_SIGMA))
 
 
 def start_error(mispredicted: torch.Tensor, contrast: torch.Tensor, moves: torch.Tensor) -> InitialErrorMap:
@@ -86,8 +80,8 @@ def start_error(mispredicted: torch.Tensor, contrast: torch.Tensor, moves: torch
     moves
         (P, H, W), 0–1: where something moves.
     """
-    near = box_mean(contrast, _AROUND_PX)
+    near = box_mean(contrast, WINDOW_PX)
     known = near > _TINY
-    around = box_mean(mispredicted, _AROUND_PX) / torch.where(known, near, 1.0)
+    around = box_mean(mispredicted, WINDOW_PX) / torch.where(known, near, 1.0)
     where_wrong = ((around * known).square().sum() / known.sum().clamp_min(1)).sqrt()
     return InitialErrorMap(torch.where(known, around, math.inf), where_wrong, moves)

@@ -37,7 +37,7 @@ import torch
 
 from sci_stream.optics.forward import forward
 from sci_stream.recon.denoisers.temporal import cosines, transformed
-from sci_stream.recon.initialization.optical_flow import box_mean
+from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 
 # ν in units of Σφ² and of the frames' variance. It regularises where masks hardly differ; 0.01 and 0.05 gain on one
 # group of sequences what they lose on another (research/correlated-errors.md).
@@ -52,9 +52,6 @@ _STEPS = 2
 
 # Square of the relative residual below which a solution is converged to rounding in float32.
 _SOLVED = 1e-10
-
-# Radius of the windows in which the diagonal of an inverse is averaged, twice.
-_EXPECTED_PX = 6
 
 # Random vectors for estimating the diagonal of an inverse, once per calibration.
 _PROBES = 2
@@ -255,7 +252,7 @@ class GaussianPrior:
             signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total)
             total += signs * self.solve(signs * self._measured, self._measured).dual
         # The diagonal is positive; unconverged conjugate gradients can give negative values at a few pixels.
-        return box_mean(total / _PROBES, _EXPECTED_PX).clamp_min(1e-6)
+        return box_mean(total / _PROBES, WINDOW_PX).clamp_min(1e-6)
 
 
 def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId, Start
 from sci_stream.recon.algorithms.gap import cold_start
+from sci_stream.recon.algorithms.schedule import LEAST_SIGMA
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdict
@@ -21,9 +22,6 @@ from sci_stream.recon.settings import SolverSettings
 # figures are √2 higher, as the error there is √2 lower. The errors of a warm start are few and large, at mispredicted
 # motion, and need a lower σ: 1.1 costs 0.4 dB on Traffic and 0.2 dB on Crash in 4 iterations.
 _SIGMA_PER_ERROR, _WARM_SIGMA_PER_ERROR = 1.4, 0.8
-
-LEAST_FIRST_SIGMA = 4 / 255
-"""Lowest first σ, however small the estimated error of the start is: no solve ends lower than that or its settings."""
 
 # Shorter solves, of K iterations, end at √(16/K) times the last σ: correcting smooth motion needs the spatial reach of
 # a high σ, and only longer solves have corrected it before σ is low.
@@ -281,4 +279,4 @@ def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: fl
     """Return the first σ after a start of this error, ()."""
     first = per_error * error.where_wrong.sqrt()
     # An error that overflowed says no more than that it is large.
-    return first.nan_to_num(nan=settings.sigma_first).clamp(LEAST_FIRST_SIGMA).clamp_max(settings.sigma_first)
+    return first.nan_to_num(nan=settings.sigma_first).clamp(LEAST_SIGMA).clamp_max(settings.sigma_first)

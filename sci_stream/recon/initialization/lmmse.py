@@ -11,7 +11,7 @@ differences of the masks to separate the frames.
 **Leave-one-out errors.** z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error of predicting y_p from the other pixels if the frames are
 a guess (here m) plus such a field. With equal frames, S = Σφ in place of Φ, it is the error of assuming that nothing
 moves. The squared errors, averaged around each pixel, weight one guess against another: a guess of error e has the
-weight 1/(1 + (e/e')⁸) against one of error e'. So x⁰ is blended with ȳ, which is exact where nothing moves while x⁰
+weight 1/(1 + (e/e')¹⁰) against one of error e'. So x⁰ is blended with ȳ, which is exact where nothing moves while x⁰
 mistakes texture for motion, and a warm start is blended with both. The same errors, without the part due to texture,
 estimate the error of the start, from which the first σ is chosen.
 
@@ -31,22 +31,11 @@ import torch
 from sci_stream.optics.forward import forward
 from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
 from sci_stream.recon.initialization.gaussian_prior import ESTIMATES, FRAMES, CodedField, GaussianPrior
-from sci_stream.recon.initialization.optical_flow import box_mean
+from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 
-# Radius of the windows in which brightness and prediction errors are averaged, twice.
-_MEAN_PX, _CHOICE_PX = 2, 3
-
-# Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 8.
-_DECISION = 4.0
-
-# Share by which squared prediction errors must be below those of equal frames to count as motion for certain. Tuned
-# with `_TEXTURE` on twelve sequences and on films (research/correlated-errors.md).
-_SURELY_BETTER = 0.4
-
-# Share of the prediction errors without motion that counts as error of the frames. 0.25 costs 0.1 to 0.3 dB on films
-# and 0.8 to 1.1 dB on the simulated camera's scenes, whose still texture is denoised away
-# (research/correlated-errors.md).
-_TEXTURE = 0.1
+# Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 10. 4 and 6 are as good within
+# 0.1 dB in the mean of the tuning half of `bench reality`: what 6 gains without errors of the masks it loses with jitter.
+_DECISION = 5.0
 
 _TINY = 1e-20
 
@@ -170,14 +159,14 @@ class LeaveOneOutError:
 
     def blended(self, one: InitialGuess, other: InitialGuess) -> InitialGuess:
         """Blend two guesses by their prediction errors at each pixel; the other one where nothing was measured."""
-        weight = self._measured / (1 + (one.error / other.error.clamp_min(_TINY)).pow(_DECISION))
+        weight = self._measured * _weight(one.error, other.error)
         return InitialGuess(other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight))
 
     def without_texture(self, guess: InitialGuess, moves: torch.Tensor) -> InitialGuess:
-        """Return a guess with prediction errors reduced by the part that is likely due to texture.
+        """Return a guess whose prediction errors count only where something moves.
 
         Fine texture cannot be predicted from its surroundings, so it causes prediction errors even if the frames are
-        right. Without motion, errors are attributed to texture.
+        right. Without motion ȳ is exact but for its noise.
 
         Parameters
         ----------
@@ -186,18 +175,15 @@ class LeaveOneOutError:
         moves
             (P or 1, H, W), 0–1: where something moves; see `moving`.
         """
-        texture, noise = guess.error, torch.zeros_like(guess.error)
+        noise = torch.zeros_like(guess.error)
         if self._noise is not None:
-            # Prediction errors due to noise are not texture; of the noise of y only a part is in ȳ.
-            texture = (guess.error - self._noise).clamp_min_(0.0)
+            # Of the noise of y only a part is in ȳ.
             noise = self._noise * self._contrast / self._opened.square().clamp_min(_TINY)
-        still = _TEXTURE**2 * texture + noise
-        return InitialGuess(guess.video, still.lerp(guess.error, moves))
+        return InitialGuess(guess.video, noise.lerp(guess.error, moves))
 
     def moving(self, guess: InitialGuess) -> torch.Tensor:
-        """Return where something moves, (P, H, W), 0–1: where a cold start predicts y better than equal frames."""
-        better = 1 - guess.error / self._alike_error.clamp_min(_TINY)
-        return (better / _SURELY_BETTER).clamp_(0.0, 1.0)
+        """Return where something moves, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess against equal frames."""
+        return (2 * _weight(guess.error, self._alike_error) - 1).clamp_(0.0, 1.0)
 
     def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:
         """Return the estimated error of a guess.
@@ -216,12 +202,17 @@ class LeaveOneOutError:
     @staticmethod
     def _squared_error(model: GaussianPrior, dual: torch.Tensor) -> torch.Tensor:
         """Return the local mean of the squared leave-one-out errors, (P, H, W)."""
-        return box_mean((dual / model.expected).square_(), _CHOICE_PX)
+        return box_mean((dual / model.expected).square_(), WINDOW_PX)
+
+
+def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the weight of a guess against another one by their squared prediction errors."""
+    return 1 / (1 + (error / other.clamp_min(_TINY)).pow(_DECISION))
 
 
 def _local_mean(y: torch.Tensor, opened: torch.Tensor) -> torch.Tensor:
     """Average y/Σφ around each pixel, each weighed by Σφ; where nothing near is measured, over the whole plane."""
-    near = box_mean(opened, _MEAN_PX)
+    near = box_mean(opened, WINDOW_PX)
     everywhere = y.sum((-2, -1), keepdim=True) / opened.sum((-2, -1), keepdim=True).clamp_min(_TINY)
     known = near > 1e-6 * opened.amax((-2, -1), keepdim=True)
-    return torch.where(known, box_mean(y, _MEAN_PX) / torch.where(known, near, 1.0), everywhere)
+    return torch.where(known, box_mean(y, WINDOW_PX) / torch.where(known, near, 1.0), everywhere)

@@ -21,8 +21,11 @@ _GRADIENT_NOISE = 1e-3
 # The linearisation is valid for about half a pixel at the resolution of the level.
 _LARGEST_STEP_PX = 0.5
 
-# Radius of the window in which motion is taken as uniform.
-_WINDOW_PX = 4
+WINDOW_PX = 4
+"""Radius of the windows, averaged over twice, in which motion, brightness and prediction errors count as uniform.
+
+Windows of 2, 3, 6 and 6 pixels for brightness, choice, error and its expectation are as good within 0.05 dB.
+"""
 
 NEIGHBOURS = (-2, -1, 1, 2)
 """Frames that the motion of each frame is estimated from, and that a video network sees: two before, two after."""
@@ -222,7 +225,7 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
             # Least squares slope of the brightness over time at each pixel of the aligned frames.
             slope = torch.tensordot(centred / centred.square().sum(), aligned, dims=1)
             a, b = gradient(mean)
-            step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, _WINDOW_PX)
+            step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, WINDOW_PX)
             flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
             frames *= 2
     return _rescaled(flow, height, width)

@@ -17,6 +17,7 @@ import torch
 from sci_stream.optics.forward import forward
 from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError
 from sci_stream.recon.initialization.optical_flow import (
+    WINDOW_PX,
     Trajectory,
     box_mean,
     enlarged,
@@ -169,7 +170,7 @@ def _trusted_share(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *
         for frames, image in _warped(last, share * flow, coded.phi.shape[1], stride=stride):
             residual -= forward(coded.phi[:, frames], image)
         misfits.append((residual.square_() * coded.r_inv).sum(0))
-    best = box_mean(torch.stack(misfits), 4).min(0).indices  # a tenth of the time that argmin takes
+    best = box_mean(torch.stack(misfits), WINDOW_PX).min(0).indices  # a tenth of the time that argmin takes
     share_of = torch.zeros_like(coded.y[0])
     for n, share in enumerate(_SHARES):
         share_of.masked_fill_(best == n, share)

@@ -69,7 +69,7 @@ def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tupl
 @pytest.mark.parametrize("video", [smooth(0.5), smooth(3), textured()], ids=["slow", "fast", "texture"])
 def test_sigma_stays_within_the_set_limits(video: np.ndarray) -> None:
     _, sigmas = solved(video, FRAMES_ONLY, 16)
-    assert 4 / 255 <= sigmas[0] <= SETTINGS.sigma_first + 1e-9
+    assert 1 / 255 <= sigmas[0] <= SETTINGS.sigma_first + 1e-9
     assert sigmas[-1] <= SETTINGS.sigma_last + 1e-9
     assert all(after <= before + 1e-9 for before, after in itertools.pairwise(sigmas))
 

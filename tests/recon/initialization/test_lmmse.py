@@ -211,4 +211,4 @@ def test_errors_at_known_motion_are_not_texture() -> None:
     left = everywhere * (torch.arange(W) < W // 2)
     halves = evidence.without_texture(cold, left).error
     torch.testing.assert_close(halves[..., : W // 2], cold.error[..., : W // 2])
-    torch.testing.assert_close(halves[..., W // 2 :], cold.error[..., W // 2 :] / 100)
+    assert not halves[..., W // 2 :].any()
