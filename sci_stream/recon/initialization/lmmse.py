@@ -34,7 +34,7 @@ from sci_stream.recon.initialization.gaussian_prior import ESTIMATES, FRAMES, Co
 from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 
 # Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 10. 4 and 6 are as good within
-# 0.1 dB in the mean of the tuning half of `bench reality`: what 6 gains without errors of the masks it loses with jitter.
+# 0.1 dB in the mean of the tuning half of `bench reality`: 6 gains without errors of the masks and loses with jitter.
 _DECISION = 5.0
 
 _TINY = 1e-20
