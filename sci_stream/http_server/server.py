@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import threading
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -108,6 +110,7 @@ class HttpServer:
     def _serve(self, ready: threading.Event) -> None:
         async def main() -> None:
             self.loop = asyncio.get_running_loop()
+            self.loop.set_exception_handler(_log_fault)
             ready.set()
             await self._server.serve(sockets=[self._listener])
             for connection in list(self._server.server_state.connections):  # clients that do not read their answers
@@ -125,3 +128,12 @@ class HttpServer:
         """End connections and stop. May be called again."""
         self._server.should_exit = True
         self._thread.join(_JOIN_S)
+
+
+def _log_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a fault of the event loop; exhausted descriptors, which asyncio reports many times a second, in one line."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        _LOG.error("cannot accept HTTP connections: %s (raise `ulimit -n`)", error.strerror)
+    else:
+        loop.default_exception_handler(context)

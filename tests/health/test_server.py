@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import resource
 import socket
 import threading
 import time
@@ -286,3 +287,25 @@ def test_client_that_reads_slowly_is_ended_after_its_time_limit(node: Node, monk
         while open_descriptors() > before + 1:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
+
+
+def test_exhausted_descriptors_are_one_clear_message(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert node.get("/healthz").status_code == 200, "it has loaded what it needs files for"
+    with contextlib.ExitStack() as opened:
+        client = opened.enter_context(socket.socket())
+        client.settimeout(60.0)
+        with contextlib.ExitStack() as files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 8, limits[1]))
+            files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+            with contextlib.suppress(OSError):
+                while True:
+                    files.enter_context(Path("/dev/null").open())
+            client.connect(node.address)
+            deadline_s = time.monotonic() + 60.0
+            while "cannot accept HTTP connections" not in caplog.text:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
+        assert "Traceback" not in caplog.text
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
