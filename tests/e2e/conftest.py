@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,14 @@ def command_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[s
         monkeypatch.chdir(cwd)
         monkeypatch.setattr(sys, "argv", ["sci-stream", *map(str, arguments)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
+        root = logging.getLogger()
+        before = root.handlers[:], root.level
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:  # a command logs to its own standard error
+            root.handlers[:] = before[0]
+            root.setLevel(before[1])
         printed = capfd.readouterr()
         return Ended(int(ended.value.code or 0), printed.out + printed.err)
 

@@ -63,9 +63,10 @@ if kind == "acquire":
     signal.signal(signal.SIGTERM, drain)
     (folder / "running").touch()
 elif "--index" in sys.argv and sys.argv[-1] == "0":
-    if (folder / "draining").exists():
+    if (folder / "started").exists():
         (folder / "started again").touch()
     else:
+        (folder / "started").touch()
         wait_for("draining")
         os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(60)
@@ -83,6 +84,7 @@ def test_node_killed_while_the_series_ends_is_restarted(tmp_path: Path) -> None:
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     wait_for((tmp_path / "running").exists, "the acquire node runs")
+    wait_for((tmp_path / "started").exists, "the node that is to be killed runs")
     stop.set()
     thread.join(PATIENCE_S)
     assert (tmp_path / "started again").exists()
