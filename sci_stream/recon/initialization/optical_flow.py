@@ -15,8 +15,8 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 # Shorter side of the coarsest level of the pyramid: below, a window would be the whole image.
 _COARSEST_PX = 12
 
-# λ: square of the brightness gradient per pixel below which it counts as noise and shows no motion.
-_GRADIENT_NOISE = 1e-3
+GRADIENT_NOISE = 1e-3
+"""λ: square of the brightness gradient per pixel below which it counts as noise and shows no motion."""
 
 # The linearisation is valid for about half a pixel at the resolution of the level.
 _LARGEST_STEP_PX = 0.5
@@ -225,7 +225,7 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
             # Least squares slope of the brightness over time at each pixel of the aligned frames.
             slope = torch.tensordot(centred / centred.square().sum(), aligned, dims=1)
             a, b = gradient(mean)
-            step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), _GRADIENT_NOISE, WINDOW_PX)
+            step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), GRADIENT_NOISE, WINDOW_PX)
             flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
             frames *= 2
     return _rescaled(flow, height, width)
@@ -282,7 +282,7 @@ def neighbour_velocities(video: torch.Tensor) -> torch.Tensor:
             slope, mean = (aligned * slope_of).sum(1), (aligned * mean_of).sum(1)
             a, b = gradient(mean)
             terms = torch.stack((a * a, a * b, b * b, -a * slope, -b * slope))
-            step = solve_2x2(terms, _GRADIENT_NOISE, _NEIGHBOURS_WINDOW_PX)
+            step = solve_2x2(terms, GRADIENT_NOISE, _NEIGHBOURS_WINDOW_PX)
             step = step * (_NEIGHBOURS_STEP_PX / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0)
             flow = box_mean((flow + step.transpose(0, 1)).flatten(0, 1), 1).view(flow.shape)
     return flow * float(2**finest)

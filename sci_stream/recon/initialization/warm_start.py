@@ -17,6 +17,7 @@ import torch
 from sci_stream.optics.forward import forward
 from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError
 from sci_stream.recon.initialization.optical_flow import (
+    GRADIENT_NOISE,
     WINDOW_PX,
     Trajectory,
     box_mean,
@@ -31,19 +32,12 @@ from sci_stream.recon.measurement import Measurement
 # ρ above which a prediction is not used: it gains less than 0.3 dB, and its acceleration is limited.
 _USELESS = 0.97
 
-# Scene cuts: of 168 cuts the smallest ‖y − Φx̂‖/‖y‖ was 0.30 and the smallest own ratio 1.37; of 42 continuations the
-# largest were 0.22 and 0.95. In scenes with few details the ratio may be low after a cut; there a larger residual
-# decides.
-_CUT_RESIDUAL, _CUT_RATIO, _HOPELESS_RESIDUAL = 0.25, 0.9, 0.4
+# Of 168 cuts the smallest ‖y − Φx̂‖/‖y‖ was 0.30 and the smallest own ratio 1.37; of 42 continuations the largest were
+# 0.22 and 0.95.
+_CUT_RESIDUAL = 0.25
 
-# λ of `refine`: steps are halved where a pixel of motion changes the scaled measurement by its square root.
-_DAMPING = 5e-3
-
-# Shares of the measured velocity, tried at each pixel before refinement: objects may turn or stop.
-_SHARES = (1.0, 0.5, 0.0)
-
-# Motion over a whole snapshot above which a pixel has moved for certain, and the radius of averaging.
-_SURELY_MOVED_PX, _MOVED_PX = 1.0, 3
+# Motion over a whole snapshot above which a pixel has moved for certain.
+_SURELY_MOVED_PX = 1.0
 
 _TINY = 1e-20
 
@@ -71,9 +65,12 @@ class Prediction(NamedTuple):
 
 
 def verdict(figures: torch.Tensor) -> torch.Tensor:
-    """Return whether a prediction with these figures is used, (): the place in `VERDICTS`; no number is read back."""
+    """Return whether a prediction with these figures is used, (): the place in `VERDICTS`; no number is read back.
+
+    The scene has changed if the last video predicts y badly, and worse than a cold start, which knows nothing of it.
+    """
     error_ratio, own_ratio, residual = figures.unbind()
-    cut = ((residual > _CUT_RESIDUAL) & (own_ratio > _CUT_RATIO)) | (residual > _HOPELESS_RESIDUAL)
+    cut = (residual > _CUT_RESIDUAL) & (own_ratio > 1)
     return cut.to(figures.dtype) + 2.0 * (~cut & (error_ratio > _USELESS))
 
 
@@ -100,10 +97,9 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence
     with_slopes = torch.cat((last, *gradient(last)))
     thinned = {stride: coded.thinned(stride) for stride in {stride for stride, _ in _STEPS}}
     flow = velocity(past.mean(0), finest=2, rounds=2)
-    flow = _trusted_share(flow, last, thinned[2], stride=2)
     for stride, radius in _STEPS:
         flow = refine(flow, with_slopes if stride > 1 else last, thinned[stride], stride=stride, radius=radius)
-    moved = box_mean((torch.hypot(*flow).unsqueeze(0) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), _MOVED_PX)
+    moved = box_mean((torch.hypot(*flow).unsqueeze(0) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), WINDOW_PX)
     return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence, moved)
 
 
@@ -155,26 +151,8 @@ def refine(
         columns -= forward(masks, right)
     residual, rows, columns = residual * weight, rows * weight, columns * weight
     products = (rows * rows, rows * columns, columns * columns, rows * residual, columns * residual)
-    step = limited(solve_2x2(torch.stack([product.sum(0) for product in products]), _DAMPING, radius), 1.0)
+    step = limited(solve_2x2(torch.stack([product.sum(0) for product in products]), GRADIENT_NOISE, radius), 1.0)
     return flow + (enlarged(step, *flow.shape[-2:]) if stride > 1 else step)
-
-
-def _trusted_share(flow: torch.Tensor, last: torch.Tensor, coded: Measurement, *, stride: int) -> torch.Tensor:
-    """Keep at each pixel the fraction of the velocity that fits the measurement around it best.
-
-    ``coded`` is thinned by the stride.
-    """
-    misfits = []
-    for share in _SHARES:
-        residual = coded.y.clone()
-        for frames, image in _warped(last, share * flow, coded.phi.shape[1], stride=stride):
-            residual -= forward(coded.phi[:, frames], image)
-        misfits.append((residual.square_() * coded.r_inv).sum(0))
-    best = box_mean(torch.stack(misfits), WINDOW_PX).min(0).indices  # a tenth of the time that argmin takes
-    share_of = torch.zeros_like(coded.y[0])
-    for n, share in enumerate(_SHARES):
-        share_of.masked_fill_(best == n, share)
-    return flow * enlarged(box_mean(share_of.unsqueeze(0), 1), *flow.shape[-2:])
 
 
 def _warped(
