@@ -8,6 +8,7 @@ solves the real capture and writes pictures to a folder. SCI_STREAM_DATA names t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ from sci_stream.storage.published_data import read_published
 DATA = Path(os.environ.get("SCI_STREAM_DATA", "../shared/data"))
 CPU = torch.device("cpu")
 DENOISER = make_denoiser("ffdnet-lite", CPU)
-SETTINGS = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), iterations=12)
+SETTINGS = default_settings(CPU, "ffdnet-lite")
 B, SIZE = 8, 256
 # File below the data folder, and the first frame used.
 TUNING = {
@@ -93,10 +94,10 @@ def snapshot(blur_px: float, kind: str, video: np.ndarray) -> np.ndarray:
     return y.astype(np.float32)
 
 
-def defaults(phi: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the reconstruction with the default settings in 12 iterations."""
+def defaults(phi: np.ndarray, y: np.ndarray, iterations: int = 12) -> np.ndarray:
+    """Return the reconstruction with the default settings."""
     calibration = Calibration(phi.clip(0, 1))
-    engine = Engine(calibration, DENOISER, CPU, SETTINGS)
+    engine = Engine(calibration, DENOISER, CPU, dataclasses.replace(SETTINGS, iterations=iterations))
     return engine.reconstruct(Snapshot(SnapshotId("study", 0, 0), y, calibration.hash, len(phi), 0))[0]
 
 
@@ -143,11 +144,12 @@ def solve_capture(folder: Path) -> None:
     phi = (capture.mask / capture.mask.max()).astype(np.float32)
     still = capture.meas[0] / phi.sum(0).clip(0.5)
     y = (capture.meas[0] / np.percentile(still, 99.5)).astype(np.float32)
-    for name, solve in (("defaults", defaults), ("plain", plain)):
+    more = functools.partial(defaults, iterations=40)
+    for name, solve in (("defaults", defaults), ("defaults-40", more), ("plain", plain)):
         video = solve(phi, y)
-        print(f"{name:10} unsupported texture {unsupported_texture(torch.from_numpy(video)):.4f}")
+        print(f"{name:12} unsupported texture {unsupported_texture(torch.from_numpy(video)):.4f}")
         shown = np.hstack([video[frame].clip(0, 1) ** 0.6 for frame in (0, 3, 6, 9, 13)])
-        cv2.imwrite(str(folder / f"4fan14-{name}.png"), np.rint(255 * shown))
+        cv2.imwrite(str(folder / f"4fan14-{name}.png"), np.rint(255 * shown).astype(np.uint8))
 
 
 if __name__ == "__main__":
