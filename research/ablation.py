@@ -88,11 +88,11 @@ def films(half: str, names: list[str]) -> Iterator[Series]:
             continue
         left, before = group.scenes or len(scenes), ()
         for scene in scenes:
-            videos = _videos(scene, Take(SIZE, group.rig.n_frames, False, 3)) if left else None
-            if videos is None:
+            taken = videos(scene, Take(SIZE, group.rig.n_frames, False, 3)) if left else None
+            if taken is None:
                 continue
             left -= 1
-            series = film(group.rig, group.rig.optics(SIZE), videos, parse_perturbation(group.perturbation))
+            series = film(group.rig, group.rig.optics(SIZE), taken, parse_perturbation(group.perturbation))
             yield Series(group.name, scene.name, series.assumed, series.snapshots, group.warm)
             if group.warm:
                 if before and (not names or "cut" in names):
@@ -100,10 +100,10 @@ def films(half: str, names: list[str]) -> Iterator[Series]:
                 before = series.snapshots
     rig = OpticalSetup("published", 0.0, 8)
     for scene in scenes:
-        videos = _videos(scene, Take(WHOLE, 8, False, 9)) if scene.name in {"traffic", "crash"} else None
-        if videos is None:
+        taken = videos(scene, Take(WHOLE, 8, False, 9)) if scene.name in {"traffic", "crash"} else None
+        if taken is None:
             continue
-        made = film(rig, rig.optics(WHOLE), videos, parse_perturbation("none"))
+        made = film(rig, rig.optics(WHOLE), taken, parse_perturbation("none"))
         if not names or "binary" in names:
             for snapshot in made.snapshots[::2]:
                 yield Series("binary", scene.name, made.assumed, (snapshot,))
@@ -111,7 +111,8 @@ def films(half: str, names: list[str]) -> Iterator[Series]:
             yield Series("warm", scene.name, made.assumed, made.snapshots[:3], warm=True)
 
 
-def _videos(scene: NamedScene, take: Take) -> np.ndarray | None:
+def videos(scene: NamedScene, take: Take) -> np.ndarray | None:
+    """Return the videos of a scene; None if its data are not here."""
     try:
         return scene.frames(take)
     except SceneUnavailableError:

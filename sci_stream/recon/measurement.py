@@ -22,7 +22,7 @@ class Measurement:
     noise
         n², (P, h, w), the variance of y's noise; None to fit every pixel exactly.
     mismatch
-        Variance of y that errors of the masks cause, in units of y, (); part of n², None where n² is.
+        Variance of y that errors of the masks cause, in units of y, (h, w); part of n², None where n² is.
     r_inv_clipped
         As ``r_inv``, but with saturated pixels: clipped y is wrong, yet the best guess of a highlight. None if none
         are saturated.

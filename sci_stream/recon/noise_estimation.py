@@ -20,6 +20,9 @@ noise behind binary masks varies with Σφ as changing texture does, and is foun
 error that leaves Σφ as it is, such as a phase error of a pattern that moves, is invisible to windows of still scene and
 falsifies only what moves. So where something moves, the part b·y counts `MOVING_MISMATCH` times.
 
+Masks are often worse at the border: an error of their scale or of their rotation displaces them in proportion to the
+distance ρ from the centre. So b is b₀ (1 + g (ρ²/⟨ρ²⟩ − 1)), where 0 ≤ g ≤ 1 is estimated with the rest.
+
 References
 ----------
 The model a + b·y: A. Foi et al., "Practical Poissonian-Gaussian noise modeling and fitting for single-image raw-data",
@@ -57,7 +60,7 @@ _TINY = 1e-12
 
 
 class NoiseEstimate(NamedTuple):
-    """n² = a + b·y, (P, H, W), ≥ 0, and b, (), ≥ 0, which errors of the masks cause, or shot noise."""
+    """n² = a + b·y, (P, H, W), ≥ 0, and b, (H, W), ≥ 0, which errors of the masks cause, or shot noise."""
 
     variance: torch.Tensor
     slope: torch.Tensor
@@ -84,21 +87,31 @@ def estimate_noise(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> N
     """
     rows, columns = ((size - _WINDOW_PX) // _STRIDE_PX + 1 for size in y.shape[-2:])
     if len(y) * max(rows, 0) * max(columns, 0) < _FEWEST_WINDOWS:
-        return NoiseEstimate(torch.zeros_like(y), y.new_zeros(()))
-    offset, slope = (_TAKEN_FOR_TEXTURE * part for part in _variance_components(_windows(y, phi, r_inv)))
-    return NoiseEstimate(y.clamp_min(0.0).mul(slope).add_(offset), slope)
+        return NoiseEstimate(torch.zeros_like(y), y.new_zeros(y.shape[-2:]))
+    eccentricity = _eccentricity(y)
+    offset, slope, growth = _variance_components(_windows(y, phi, r_inv, eccentricity))
+    by_place = _TAKEN_FOR_TEXTURE * slope * (1.0 + growth * eccentricity)
+    return NoiseEstimate(y.clamp_min(0.0) * by_place + _TAKEN_FOR_TEXTURE * offset, by_place)
+
+
+def _eccentricity(y: torch.Tensor) -> torch.Tensor:
+    """Return ρ²/⟨ρ²⟩ − 1, (H, W), where ρ is the distance from the centre: −1 there, and 0 in the mean."""
+    rows, columns = (torch.arange(size, dtype=y.dtype, device=y.device) - (size - 1) / 2 for size in y.shape[-2:])
+    squared = rows.square().unsqueeze(1) + columns.square()
+    return squared / squared.mean() - 1.0
 
 
 class _Windows(NamedTuple):
-    """Mean of y, (windows,), ≥ 0; and r², A and T, (25, windows); all 0 where a pixel is invalid."""
+    """Mean of y, (windows,); r², A and T, (25, windows), all 0 where a pixel is invalid; ρ²/⟨ρ²⟩ − 1, (windows,)."""
 
     brightness: torch.Tensor
     squared: torch.Tensor
     of_noise: torch.Tensor
     of_texture: torch.Tensor
+    eccentricity: torch.Tensor
 
 
-def _windows(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> _Windows:
+def _windows(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, eccentricity: torch.Tensor) -> _Windows:
     size = _WINDOW_PX
     stride = max(_STRIDE_PX, math.ceil((y.numel() / _MOST_WINDOWS) ** 0.5))
     at = torch.arange(size, dtype=y.dtype, device=y.device) - size // 2
@@ -117,7 +130,8 @@ def _windows(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> _Window
     fitted = torch.stack(basis).square().sum(0)
     of_texture = coded * (1 - 2 * fitted) + coded.mean(0) * fitted
     brightness = values.mean(0).clamp_min(0.0) * whole
-    return _Windows(brightness, *(part * whole for part in (squared, 1 - fitted, of_texture.clamp_min(0.0))))
+    far = cut(eccentricity.expand_as(y)).mean(0)
+    return _Windows(brightness, squared * whole, (1 - fitted) * whole, of_texture.clamp_min(0.0) * whole, far)
 
 
 def _orthonormal(*columns: torch.Tensor) -> list[torch.Tensor]:
@@ -131,24 +145,29 @@ def _orthonormal(*columns: torch.Tensor) -> list[torch.Tensor]:
     return basis
 
 
-def _variance_components(windows: _Windows) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the maximum likelihood estimates of a and b, (), as the module describes."""
-    brightness, squared, noisy, textured = windows
+def _variance_components(windows: _Windows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the maximum likelihood estimates of a, b₀ and g, (), as the module describes."""
+    brightness, squared, noisy, textured, eccentricity = windows
     # As if a window's residual were all noise: that of the tenth with the smallest is where to begin.
     level = torch.where(brightness > 0, squared.sum(0) / noisy.sum(0).clamp_min(_TINY), 0.0)
     noise = level.sort().values[len(level) // 10].expand_as(level)
     texture = (squared.sum(0) - noise * noisy.sum(0)).clamp_min(0.0) / textured.sum(0).clamp_min(_TINY)
     offset = slope = level.new_zeros(())
+    growth = level.new_ones(())  # from 0 it could not leave 0 where the brightness alone explains nothing
     for _ in range(_SCORING_STEPS):
         weight = (noise * noisy + texture * textured + _TINY).reciprocal().square()
         nn, nt, tt = ((weight * product).sum(0) for product in (noisy * noisy, noisy * textured, textured * textured))
         rn, rt = ((weight * squared * part).sum(0) for part in (noisy, textured))
         # s_w² is eliminated from the normal equations of the windows that have any.
         share = torch.where(texture > 0, nt / tt.clamp_min(_TINY), 0.0)
-        offset, slope = _line(brightness, nn - share * nt, rn - share * rt)
-        noise = slope * brightness + offset
+        information, score = nn - share * nt, rn - share * rt
+        offset, slope = _line(brightness * (1.0 + growth * eccentricity), information, score)
+        grows = slope * brightness * eccentricity
+        left = (grows * (score - information * (slope * brightness + offset))).sum()
+        growth = (left / (information * grows.square()).sum().clamp_min(_TINY)).clamp(0.0, 1.0)
+        noise = slope * brightness + growth * grows + offset
         texture = ((rt - noise * nt) / tt.clamp_min(_TINY)).clamp_min(0.0)
-    return offset, slope
+    return offset, slope, growth
 
 
 def _line(x: torch.Tensor, weight: torch.Tensor, weighted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
