@@ -23,7 +23,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -119,18 +119,18 @@ def videos(scene: NamedScene, take: Take) -> np.ndarray | None:
         return None
 
 
-def solved(series: Series, settings: dict[str, object], iterations: int) -> float:
+def solved(series: Series, settings: dict[str, Any], iterations: int) -> float:
     """Return the PSNR of the last snapshot, dB."""
-    engine = Engine(series.calibration, PRIOR, CPU, dataclasses.replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    engine = Engine(series.calibration, PRIOR, CPU, dataclasses.replace(SETTINGS, **settings))
     for snapshot in series.snapshots if series.warm else series.snapshots[-1:]:
         _, report = engine.reconstruct(snapshot, Budget(iterations))
     assert report.psnr_db is not None
     return report.psnr_db
 
 
-def changed(variant: str) -> dict[str, object]:
+def changed(variant: str) -> dict[str, Any]:
     """Set the constants of a variant such as ``lmmse._TEXTURE=0.0``; return the settings that it has."""
-    settings: dict[str, object] = {}
+    settings: dict[str, Any] = {}
     for part in variant.split(";"):
         name, _, value = part.partition("=")
         module, _, constant = name.rpartition(".")
@@ -157,7 +157,7 @@ def _module(name: str) -> ModuleType:
     raise SystemExit(f"no module {name} below {', '.join(PLACES)}")
 
 
-def measured(every: list[Series], settings: dict[str, object]) -> dict[str, list[list[float]]]:
+def measured(every: list[Series], settings: dict[str, Any]) -> dict[str, list[list[float]]]:
     """Return the PSNR of every series with each number of iterations, by group."""
     found: dict[str, list[list[float]]] = defaultdict(list)
     for series in every:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,14 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"published data not found: {folder} (set SCI_STREAM_DATA)")
     return folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: more wait for each other on busy cores, and older releases of torch round differently."""
+    import torch  # noqa: PLC0415 - the tests that run without torch read this file too
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-import torch
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: blocks are small, and threads that wait for each other on busy cores cost tenfold."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Rig:

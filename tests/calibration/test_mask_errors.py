@@ -13,11 +13,10 @@ from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.optics.mask_shift import corrected_masks
-from tests.calibration.moved_masks import Rig, one_thread
+from tests.calibration.moved_masks import Rig
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
-__all__ = ["one_thread"]
 
 
 def wrong(calibration: Calibration, correction: MaskCorrection) -> Calibration:

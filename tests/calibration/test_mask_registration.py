@@ -10,11 +10,10 @@ import torch
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import shift_masks
-from tests.calibration.moved_masks import Rig, one_thread
+from tests.calibration.moved_masks import Rig
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
-__all__ = ["one_thread"]
 SHIFTS = [(0.0, 0.0), (0.05, -0.1), (0.3, 0.2), (-0.5, 0.5), (0.7, -0.4), (-1.0, 1.0)]
 
 

@@ -10,10 +10,9 @@ import torch
 
 from sci_stream.calibration.mask_order import is_cycle
 from sci_stream.calibration.monitor import CalibrationMonitor
-from tests.calibration.moved_masks import Rig, one_thread
+from tests.calibration.moved_masks import Rig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-__all__ = ["one_thread"]
 
 
 def better_order(order: np.ndarray, snapshots: int = 5, **options: object) -> tuple[int, ...] | None:

@@ -13,11 +13,10 @@ from sci_stream.model import CalibrationHealth, Snapshot, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
-from tests.calibration.moved_masks import Rig, one_thread
+from tests.calibration.moved_masks import Rig
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
-__all__ = ["one_thread"]
 
 
 def run(

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 import sci_stream
@@ -217,15 +216,6 @@ def stored(path: Path) -> int:
             return len(recording.video)
     except FileFormatError:
         return 0
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, as the workers do: older releases of torch round differently with more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

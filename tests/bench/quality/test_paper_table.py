@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +33,10 @@ def footage() -> Footage:
         identity = SnapshotId("bench", 0, seq)
         shots.append(Snapshot(identity, (phi * truth).sum(0), calibration.hash, 4, 0, truth=truth))
     return Footage("kobe_test", calibration, tuple(shots))
+
+
+def ignore(_line: str) -> None:
+    """Take a line of progress."""
 
 
 def test_every_printed_row_of_the_paper_has_a_method() -> None:
@@ -85,21 +88,19 @@ def test_bench_measures_each_method_on_each_shot(
 
 
 def test_stage_begins_with_the_video_of_the_one_before(footage: Footage) -> None:
-    nothing: Callable[[str], None] = lambda _line: None  # noqa: E731
     first, then = Stage("tv", (27.5,), each=4), Stage("tv", (20.0, 10.0), each=2)
     stages = (first,), (first, then)
     methods = [dataclasses.replace(METHODS[0], stages=each) for each in stages]
-    short, long = bench([footage], methods, "cpu", nothing, shots=1).rows
+    short, long = bench([footage], methods, "cpu", ignore, shots=1).rows
     assert long.psnr_at[:4] == short.psnr_at
     assert len(long.psnr_at) == long.iterations == 8
     assert min(long.psnr_at[4:]) > short.psnr_at[0]
 
 
 def test_stage_by_frames_is_not_one_through_all_frames(footage: Footage) -> None:
-    nothing: Callable[[str], None] = lambda _line: None  # noqa: E731
     stages = [(Stage("wnnm", (25.0,), each=1, by_frames=alone),) for alone in (False, True)]
     methods = [dataclasses.replace(METHODS[0], stages=each) for each in stages]
-    together, alone = bench([footage], methods, "cpu", nothing, shots=1).rows
+    together, alone = bench([footage], methods, "cpu", ignore, shots=1).rows
     assert abs(together.psnr_db - alone.psnr_db) > 1e-3
 
 
@@ -107,13 +108,12 @@ def test_bench_times_one_thread_by_its_processor_time(footage: Footage, monkeypa
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)
     readings = iter(range(1000))
     monkeypatch.setattr("time.process_time", lambda: next(readings))
-    (row,) = bench([footage], chosen_methods(("GAP-TV",)), "cpu", lambda _line: None, shots=1).rows
+    (row,) = bench([footage], chosen_methods(("GAP-TV",)), "cpu", ignore, shots=1).rows
     assert row.seconds_at == tuple(range(1, 25))
 
 
 def test_bench_of_shots_is_bounded_and_nothing_is_an_error(footage: Footage) -> None:
-    (row,) = bench([footage], chosen_methods(("GAP-TV",)), "cpu", lambda _line: None, shots=1).rows
+    (row,) = bench([footage], chosen_methods(("GAP-TV",)), "cpu", ignore, shots=1).rows
     assert row.shots == 1
-    nothing: Callable[[str], None] = lambda _line: None  # noqa: E731
     with pytest.raises(FileFormatError, match="Nothing to measure"):
-        bench(["skipped: no truth"], METHODS, "cpu", nothing)
+        bench(["skipped: no truth"], METHODS, "cpu", ignore)

@@ -18,11 +18,10 @@ from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine, default_settings
-from tests.calibration.moved_masks import Rig, one_thread
+from tests.calibration.moved_masks import Rig
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
-__all__ = ["one_thread"]
 
 WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward", brightness=0.4)
 
