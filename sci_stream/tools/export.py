@@ -229,10 +229,8 @@ class _Job:
 
 
 def _interval_s(series: RecordedSeries, frames_each: int) -> float | None:
-    """Return the frame interval: the median interval of the snapshots, divided by their frames."""
-    came = series.rows["host_time_ns"]
-    steps = np.diff(np.sort(came[came > 0]))
-    period_ns = series.info.frame_period_ns or (float(np.median(steps)) if len(steps) else None)
+    """Return the frame interval: the period of the snapshots, divided by their frames."""
+    period_ns = series.period_ns
     return None if not period_ns else float(f"{period_ns / 1e9 / frames_each:.9g}")
 
 

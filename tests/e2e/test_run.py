@@ -116,7 +116,7 @@ def test_recording_contains_calibration_and_rig(run: Run) -> None:
     camera = SimulatedCamera(SimulatedCamera.Options.model_validate(run.rig.rig.camera.options))
     camera.open()
     assert run.recording.calibration.hash == run.recording.info.calibration_hash == camera.calibration().hash
-    assert 'driver = "simulated"' in run.recording.rig_toml
+    assert 'driver = "simulated"' in run.recording.info.rig_toml
 
 
 def test_run_prints_result_for_operator(run: Run) -> None:

@@ -209,9 +209,14 @@ def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
         node = group.create_dataset(
             column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
         )
-        node.attrs["long_name"] = column.meaning
-        if column.units:
-            node.attrs["units"] = column.units
+        describe_column(node, column)
+
+
+def describe_column(node: h5py.Dataset, column: Column) -> None:
+    """Describe a column with NeXus attributes."""
+    node.attrs["long_name"] = column.meaning
+    if column.units:
+        node.attrs["units"] = column.units
 
 
 class RowTable:

@@ -53,6 +53,10 @@ class RowState(enum.IntFlag):
     VIDEO = 2
 
 
+FRAME_FLAGS = {"raw": RowState.RAW, "video": RowState.VIDEO}
+"""The datasets of frames, and the flags of rows that have content in them."""
+
+
 def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
     """Return the dtype of this series' raw counts, from its bit depth and pixel format."""
     if info.bit_depth > 16 or info.pixel_format.lower().endswith(("32f", "float")):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
@@ -22,7 +20,7 @@ from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
 from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, START_NAMES, cell_text
 from sci_stream.storage.recording.file import RecordingFile, release, share
-from sci_stream.storage.recording.layout import VIDEO_U16_STEP, RowState, raw_dtype, read_info
+from sci_stream.storage.recording.layout import FRAME_FLAGS, VIDEO_U16_STEP, RowState, raw_dtype, read_info
 
 # As in the messages (`sci_stream.wire`).
 _MOST_SEQ = 2**48
@@ -58,7 +56,7 @@ class Recording:
         self._shared: RecordingFile | None = share(path)
         self._rows = self._shared.rows
         try:
-            with self._hdf5() as file:
+            with self._file.hdf5() as file:
                 self.info: SeriesInfo = read_info(file)
                 self.first_seq: int = read_attribute(file, "first_seq", int)
             self._require_fitting()
@@ -84,12 +82,6 @@ class Recording:
             raise ValueError(f"the recording {self.path} is closed")
         return self._shared
 
-    @contextmanager
-    def _hdf5(self) -> Iterator[h5py.File]:
-        """Lend the HDF5 file, which is not closed or refreshed meanwhile."""
-        with self._file.hdf5() as file:
-            yield file
-
     def refresh(self) -> None:
         """Read what a live writer has flushed since.
 
@@ -104,7 +96,7 @@ class Recording:
     @cached_property
     def calibration(self) -> Calibration:
         """The calibration recorded with the series, verified by its hash. Raises as `load_calibration`."""
-        with self._hdf5() as file:
+        with self._file.hdf5() as file:
             group = file.get("calibration")
             if not isinstance(group, h5py.Group):
                 raise FileFormatError(f"The recording {self.path} is incomplete", expected="a group 'calibration'")
@@ -113,16 +105,10 @@ class Recording:
     @property
     def disk_bytes(self) -> int:
         """Size on disk; for a virtual dataset over segments, including the existing segments."""
-        with self._hdf5() as file:
+        with self._file.hdf5() as file:
             names = file.attrs.get("segments", ())
         others = (self.path.with_name(str(name)) for name in names)
         return sum(path.stat().st_size for path in (self.path, *others) if path.exists())
-
-    @property
-    def rig_toml(self) -> str:
-        """Text of the rig file."""
-        with self._hdf5() as file:
-            return read_text(file, "rig_toml")
 
     @property
     def rows(self) -> Mapping[str, Array]:
@@ -176,7 +162,7 @@ class Recording:
     @property
     def parent(self) -> JsonObject | None:
         """Source of a derived recording; None for a recording of a camera."""
-        with self._hdf5() as file:
+        with self._file.hdf5() as file:
             if "parent" not in file:
                 return None
             parent = json.loads(read_text(file, "parent"))
@@ -240,19 +226,19 @@ class Recording:
         FileFormatError
             If they are damaged.
         """
-        return self._frame("raw", seq, RowState.RAW, part)
+        return self._frame("raw", seq, part)
 
     def video(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
         """Return the video of a snapshot, (B, H, W) on the 0–1 scale, or a part of it. Raises as `raw`.
 
         float16 or float32 as recorded; float32 of video that is stored as uint16.
         """
-        stored = self._frame("video", seq, RowState.VIDEO, part)
+        stored = self._frame("video", seq, part)
         return stored * np.float32(VIDEO_U16_STEP) if stored.dtype == np.uint16 else stored
 
-    def _frame(self, name: str, seq: int, flag: RowState, part: tuple[int | slice, ...]) -> Array:
+    def _frame(self, name: str, seq: int, part: tuple[int | slice, ...]) -> Array:
         row = seq - self.first_seq
-        if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & flag:
+        if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & FRAME_FLAGS[name]:
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
         return self._file.frame(name, row, part)
 
@@ -317,7 +303,5 @@ class Recording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

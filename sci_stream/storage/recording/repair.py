@@ -14,13 +14,12 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.model import Array, JsonObject
-from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, open_for_reading
-from sci_stream.storage.recording.columns import OUTCOME_CODES, cell_text, columns_of, create_columns
-from sci_stream.storage.recording.layout import Compression, Layout, RowState, create_layout, ledger_document
-from sci_stream.storage.recording.nexus import create_nexus
+from sci_stream.storage.recording.columns import OUTCOME_CODES, cell_text, columns_of
+from sci_stream.storage.recording.layout import FRAME_FLAGS, Compression, Layout, RowState, ledger_document
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.segments import earlier_segments, first_segment
+from sci_stream.storage.recording.writer import create_recording
 
 # Id of the bitshuffle filter in the registry of The HDF Group.
 _BITSHUFFLE_ID = 32008
@@ -178,19 +177,13 @@ def _settled_elsewhere(old: Recording) -> _Elsewhere:
 def _lay_out(out: h5py.File, source: h5py.File, old: Recording) -> None:
     raw = source["raw"].dtype if "raw" in source else None
     video = source["video"].dtype if "video" in source else None
-    create_layout(out, old.info, Layout(old.first_seq, raw, video, _compression(source), old.parent))
-    write_calibration(out.create_group("calibration"), old.calibration)
-    create_columns(out.create_group("rows"), old.info)
-    create_nexus(out, old.info, old.calibration)
+    layout = Layout(old.first_seq, raw, video, _compression(source), old.parent)
+    create_recording(out, old.info, old.calibration, layout)
 
 
 def _compression(source: h5py.File) -> Compression:
-    nodes = [source[name] for name in ("raw", "video") if name in source]
-    packed = any(
-        node.id.get_create_plist().get_filter(i)[0] == _BITSHUFFLE_ID
-        for node in nodes
-        for i in range(node.id.get_create_plist().get_nfilters())
-    )
+    lists = [source[name].id.get_create_plist() for name in FRAME_FLAGS if name in source]
+    packed = any(one.get_filter(i)[0] == _BITSHUFFLE_ID for one in lists for i in range(one.get_nfilters()))
     return Compression.BITSHUFFLE_LZ4 if packed else Compression.NONE
 
 
@@ -203,18 +196,17 @@ def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
 
 def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:
     """Copy chunks without unpacking them."""
-    for name in ("raw", "video"):
-        if name in source:
-            out[name].resize(used, 0)
+    stored = [(source[name], out[name], flag) for name, flag in FRAME_FLAGS.items() if name in source]
+    for _, node, _ in stored:
+        node.resize(used, 0)
     for row in range(used):
-        for name, flag in (("raw", RowState.RAW), ("video", RowState.VIDEO)):
-            if name in source and state[row] & flag:
-                frames = source[name].shape[1] if name == "video" else 1
-                for frame in range(frames):
-                    at = (row, frame, 0, 0) if name == "video" else (row, 0, 0)
+        for old, new, flag in stored:
+            if state[row] & flag:
+                for frame in np.ndindex(old.shape[1:-2]):
+                    at = (row, *frame, 0, 0)
                     # Neither decoded nor encoded, so bit-identical; `_verify` decodes both afterwards.
-                    mask, chunk = source[name].id.read_direct_chunk(at)
-                    out[name].id.write_direct_chunk(at, chunk, mask)
+                    mask, chunk = old.id.read_direct_chunk(at)
+                    new.id.write_direct_chunk(at, chunk, mask)
         progress(row + 1, used)
 
 

@@ -80,13 +80,13 @@ def first_segment(path: Path) -> Path:
 def create_segment(
     path: Path,
     series: str,
+    known: Known,
     build: Callable[[Known], bytes],
     begin: Callable[[Path, Path], h5py.File],
     *,
-    known: Known | None = None,
     segment: int = 0,
-) -> tuple[int, Known]:
-    """Create the first segment that does not exist yet, complete and open, or not at all.
+) -> int:
+    """Create the first segment that does not exist yet, complete and open, or not at all; return its number.
 
     HDF5 marks a file as being written a moment before it allows concurrent readers; a writer killed between the two
     leaves a file that no reader can open. So the file is created under a hidden name and renamed once both are set.
@@ -95,24 +95,20 @@ def create_segment(
     ----------
     path, series
         Path of the first segment; name of the series.
+    known
+        Rows in the segments before number ``segment``; those of later ones, which exist, are added.
     build
         Makes the initial bytes of the file, given the rows of earlier segments.
     begin
         Opens the file under the hidden name for writing; the second argument is its final name.
-    known, segment
-        Rows known to be in the segments before number ``segment``; these are not read again.
-
-    Returns
-    -------
-    segment, known
-        Number of the new segment, and the rows of ``series`` in the segments before it.
+    segment
+        Number to begin with.
 
     Raises
     ------
     StorageError
         If the file cannot be created.
     """
-    known = Known() if known is None else known
     for number in range(segment, _MOST_SEGMENTS):
         candidate = segment_path(path, number)
         try:
@@ -121,7 +117,7 @@ def create_segment(
             if candidate.exists():
                 raise FileExistsError
             _begin_new(candidate, build(known), begin)
-            return number, known
+            return number
         except FileExistsError:
             _learn(candidate, series, known)
         except OSError as error:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +18,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
-from sci_stream.storage.recording.layout import RowState
+from sci_stream.storage.recording.layout import FRAME_FLAGS, RowState
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.segments import earlier_segments
 
@@ -161,6 +160,15 @@ class RecordedSeries:
         return self.segments[0].calibration
 
     @property
+    def period_ns(self) -> float | None:
+        """Period of the snapshots: the camera's, else the median of their intervals; None if unknown."""
+        if self.info.frame_period_ns:
+            return self.info.frame_period_ns
+        came = self.rows["host_time_ns"]
+        steps = np.diff(np.sort(came[came > 0]))
+        return float(np.median(steps)) if len(steps) else None
+
+    @property
     def parent(self) -> JsonObject | None:
         """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
         return self.segments[0].parent
@@ -226,17 +234,17 @@ class RecordedSeries:
 
     def raw_of(self, seq: int, part: _Part = ()) -> Array:
         """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if none are stored."""
-        return self._segment("raw", seq, RowState.RAW).raw(seq, part)
+        return self._segment("raw", seq).raw(seq, part)
 
     def video_of(self, seq: int, part: _Part = ()) -> Array:
         """Return the video (B, H, W) of a snapshot by its sequence number. Raises KeyError if none is stored."""
-        return self._segment("video", seq, RowState.VIDEO).video(seq, part)
+        return self._segment("video", seq).video(seq, part)
 
-    def _segment(self, name: str, seq: int, flag: RowState) -> Recording:
+    def _segment(self, name: str, seq: int) -> Recording:
         for segment in self.segments:
             state = segment.rows["state"]
             row = seq - segment.first_seq
-            if 0 <= row < len(state) and state[row] & flag:
+            if 0 <= row < len(state) and state[row] & FRAME_FLAGS[name]:
                 return segment
         raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
 
@@ -277,9 +285,7 @@ class RecordedSeries:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -17,9 +17,10 @@ import numpy as np
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, write_mark, write_text
-from sci_stream.storage.recording.columns import columns_of
+from sci_stream.storage.recording.columns import columns_of, describe_column
 from sci_stream.storage.recording.layout import (
     FORMAT,
+    FRAME_FLAGS,
     LEDGER_BYTES,
     SCHEMA_VERSION,
     RowState,
@@ -79,16 +80,13 @@ def _fill(file: h5py.File, series: RecordedSeries) -> None:
     write_calibration(file.create_group("calibration"), series.calibration)
     rows = file.create_group("rows")
     for column in columns_of(info):
-        node = rows.create_dataset(column.name, data=series.rows[column.name])
-        node.attrs["long_name"] = column.meaning
-        if column.units:
-            node.attrs["units"] = column.units
+        describe_column(rows.create_dataset(column.name, data=series.rows[column.name]), column)
     size = (info.height_px, info.width_px)
     if any(segment.has_raw for segment in series.segments):
-        _virtual(file, series, "raw", shape=size, dtype=series.raw.dtype, flag=RowState.RAW)
+        _virtual(file, series, "raw", shape=size, dtype=series.raw.dtype)
     if any(segment.has_video for segment in series.segments):
         shape = (info.n_frames, *size)
-        _virtual(file, series, "video", shape=shape, dtype=_video_dtype(series), flag=RowState.VIDEO)
+        _virtual(file, series, "video", shape=shape, dtype=_video_dtype(series))
     if series.parent is not None:
         write_text(file, "parent", json.dumps(series.parent, indent=1, sort_keys=True))
     create_nexus(file, info, series.calibration)
@@ -113,10 +111,9 @@ def _virtual(
     *,
     shape: tuple[int, ...],
     dtype: np.dtype[np.generic],
-    flag: RowState,
 ) -> None:
     layout = h5py.VirtualLayout((len(series.rows["state"]), *shape), dtype)
-    for number, start, stop in _owners(series, flag):
+    for number, start, stop in _owners(series, FRAME_FLAGS[name]):
         segment = series.segments[number]
         rows = len(segment.rows["state"])
         source = h5py.VirtualSource(segment.path.name, name, shape=(rows, *shape), dtype=dtype)

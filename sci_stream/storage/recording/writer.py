@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import copy
+import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
@@ -30,6 +30,7 @@ from sci_stream.storage.recording.columns import (
     reconstruction_cells,
 )
 from sci_stream.storage.recording.layout import (
+    FRAME_FLAGS,
     GROWTH_ROWS,
     VIDEO_U16_STEP,
     Compression,
@@ -77,8 +78,6 @@ class RecordingWriter:
         Type of the video: float16, float32, or uint16 for 0 to 2 in equal steps.
     parent
         Source of a derived recording; stored as JSON.
-    after
-        Writer of the preceding segment; see `next_segment`.
 
     Raises
     ------
@@ -100,74 +99,60 @@ class RecordingWriter:
         dtype: npt.DTypeLike | None = None,
         video_dtype: npt.DTypeLike = np.float16,
         parent: JsonObject | None = None,
-        after: RecordingWriter | None = None,
     ) -> None:
         self.info = info
-        self.first_seq = 0
+        self.notes: JsonObject = {}
+        self._calibration = calibration
+        self._first_path = path
+        self._known = Known()
+        counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
+        self._layout = Layout(
+            first_seq=0,
+            raw=counts_dtype if raw else None,
+            video=np.dtype(video_dtype) if video else None,
+            compression=compression,
+            parent=parent,
+        )
+        self._create(0, first_seq, settled_below)
+
+    def _create(self, segment: int, first_seq: int | None = None, settled_below: int = 0) -> None:
+        """Create the segment of this number, or the first after it whose file does not exist, and open it."""
         self.bytes_written = 0
         self.rows_written = 0
-        self.notes: JsonObject = {} if after is None else dict(after.notes)
         self._failure: str | None = None
         self._closed = False
-        counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
+        self._filled = IntervalSet()  # rows with content in this segment
 
         def image(known: Known) -> bytes:
-            self.first_seq = known.first_unsettled(settled_below) if first_seq is None else first_seq
             # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
             # is the first snapshot without an outcome, not the next one to arrive.
-            layout = Layout(
-                self.first_seq,
-                counts_dtype if raw else None,
-                np.dtype(video_dtype) if video else None,
-                compression,
-                parent,
-            )
-            return recording_image(info, calibration, layout)
+            self.first_seq = known.first_unsettled(settled_below) if first_seq is None else first_seq
+            layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
+            return build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
 
-        def begin(hidden: Path, named: Path) -> h5py.File:
-            self.path = named
-            with self._guard("started"):
-                # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in
-                # close.
-                self._file = h5py.File(hidden, "r+", libver=LIBVER)
-                self._rows = RowTable(self._file["rows"], info)
-                self._raw = FrameWriter(self._file["raw"], compression) if raw else None
-                self._video = FrameWriter(self._file["video"], compression) if video else None
-                self._ledger: h5py.Dataset = self._file["ledger"]
-                # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
-                # columns.
-                self._file.swmr_mode = True
-            return self._file
-
-        self.segment: int
-        self._has_raw: IntervalSet
-        self._has_outcome: IntervalSet
-        self._series_first: int
-        self.segment, known = create_segment(
-            path,
-            info.series,
-            image,
-            begin,
-            known=None if after is None else Known(after._has_raw, after._has_outcome, after._series_first),
-            segment=0 if after is None else after.segment + 1,
-        )
-        self._has_raw, self._has_outcome = known.raw, known.settled
-        self._series_first = self.first_seq if known.first is None else known.first
-        self._filled = IntervalSet()  # rows with content in this segment
+        series = self.info.series
+        self.segment = create_segment(self._first_path, series, self._known, image, self._begin, segment=segment)
+        if self._known.first is None:
+            self._known.first = self.first_seq
         self._identity = self._on_disk()
-        self._next = functools.partial(
-            RecordingWriter,
-            path,
-            info,
-            calibration,
-            raw=raw,
-            video=video,
-            compression=compression,
-            dtype=dtype,
-            video_dtype=video_dtype,
-            parent=parent,
-            after=self,
-        )
+
+    def _begin(self, hidden: Path, named: Path) -> h5py.File:
+        """Open the new file under its hidden name for writing beside live readers."""
+        self.path = named
+        with self._guard("started"):
+            # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in close.
+            self._file = h5py.File(hidden, "r+", libver=LIBVER)
+            self._rows = RowTable(self._file["rows"], self.info)
+            self._frames = {
+                flag: FrameWriter(self._file[name], self._layout.compression)
+                for name, flag in FRAME_FLAGS.items()
+                if name in self._file
+            }
+            self._ledger: h5py.Dataset = self._file["ledger"]
+            # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
+            # columns.
+            self._file.swmr_mode = True
+        return self._file
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:
@@ -213,7 +198,10 @@ class RecordingWriter:
         StorageError
             If the file cannot be created; this segment can still be written.
         """
-        return self._next()
+        following = copy.copy(self)
+        following.notes = dict(self.notes)
+        following._create(self.segment + 1)
+        return following
 
     def write_raw(self, snapshot: Snapshot) -> bool:
         """Write a raw snapshot; return False, writing nothing, if its row already has raw counts.
@@ -226,7 +214,7 @@ class RecordingWriter:
             If the snapshot does not fit the series.
         """
         seq = snapshot.id.seq
-        if seq in self._has_raw:
+        if seq in self._known.raw:
             return False
         row = self._row(seq)
         counts = self._fit_counts(snapshot.counts)
@@ -234,7 +222,7 @@ class RecordingWriter:
         with self._guard("written"):
             self._identify(row, snapshot)
             self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
-            self._put_raw(row, seq, counts)
+            self._put_raw(row, counts)
         return True
 
     def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
@@ -243,23 +231,21 @@ class RecordingWriter:
         Returns False, writing nothing, if the snapshot already has an outcome. Raises as `write_raw`.
         """
         seq = reconstruction.id.seq
-        if seq in self._has_outcome:
+        if seq in self._known.settled:
             return False
         row = self._row(seq)
-        video = fit_video(reconstruction.video, self.info, None if self._video is None else self._video.dtype)
+        video = fit_video(reconstruction.video, self.info, self._layout.video)
         counts = None
-        if reconstruction.counts is not None and seq not in self._has_raw:
+        if reconstruction.counts is not None and seq not in self._known.raw:
             counts = self._fit_counts(reconstruction.counts)
-        self._need_space(counts, None if self._video is None else video)
+        self._need_space(counts, None if self._layout.video is None else video)
         with self._guard("written"):
             self._identify(row, reconstruction)
             if counts is not None:
-                self._put_raw(row, seq, counts)
-            if self._video is not None:
-                self.bytes_written += self._video.put(row, video)
-                self._rows.set(row, state=self._rows.get(row, "state") | RowState.VIDEO)
+                self._put_raw(row, counts)
+            self._put(RowState.VIDEO, row, video)
             self._rows.set(row, **reconstruction_cells(reconstruction))
-        self._has_outcome.add(seq)
+        self._known.settled.add(seq)
         return True
 
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
@@ -274,13 +260,13 @@ class RecordingWriter:
         """
         if outcome not in OUTCOME_CODES:
             raise ValueError(f"outcome must be one of {sorted(OUTCOME_CODES)}, got {outcome!r}")
-        if seq in self._has_outcome:
+        if seq in self._known.settled:
             return False
         row = self._row(seq)
         with self._guard("written"):
             self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=ascii_cell(reason, 24))
         self._filled.add(row)
-        self._has_outcome.add(seq)
+        self._known.settled.add(seq)
         return True
 
     def _row(self, seq: int) -> int:
@@ -321,14 +307,20 @@ class RecordingWriter:
             )
 
     def _fit_counts(self, counts: Array) -> Array:
-        return fit_counts(counts, self.info, None if self._raw is None else self._raw.dtype, self.path)
+        return fit_counts(counts, self.info, self._layout.raw, self.path)
 
-    def _put_raw(self, row: int, seq: int, counts: Array) -> None:
-        if self._raw is None:
-            return
-        self.bytes_written += self._raw.put(row, counts)
-        self._has_raw.add(seq)
-        self._rows.set(row, state=self._rows.get(row, "state") | RowState.RAW)
+    def _put_raw(self, row: int, counts: Array) -> None:
+        if self._put(RowState.RAW, row, counts):
+            self._known.raw.add(self.first_seq + row)
+
+    def _put(self, flag: RowState, row: int, data: Array) -> bool:
+        """Write raw counts or video into their row; return False, writing nothing, if they are not stored."""
+        frames = self._frames.get(flag)
+        if frames is None:
+            return False
+        self.bytes_written += frames.put(row, data)
+        self._rows.set(row, state=self._rows.get(row, "state") | flag)
+        return True
 
     def flush(self) -> None:
         """Pass all written data to the operating system, frames before the rows that refer to them.
@@ -339,9 +331,8 @@ class RecordingWriter:
             As `write_raw`.
         """
         with self._guard("flushed"):
-            for frames in (self._raw, self._video):
-                if frames is not None:
-                    frames.flush()
+            for frames in self._frames.values():
+                frames.flush()
             self._rows.flush()
 
     def write_ledger(self, ledger: JsonObject | None, *, clean: bool = False, continued: str | None = None) -> None:
@@ -391,9 +382,8 @@ class RecordingWriter:
             self.write_ledger(ledger, clean=True)
         with self._guard("closed"):
             self._rows.trim()
-            for frames in (self._raw, self._video):
-                if frames is not None:
-                    frames.trim(self._rows.rows)
+            for frames in self._frames.values():
+                frames.trim(self._rows.rows)
 
     def _close_file(self) -> None:
         try:
@@ -406,9 +396,7 @@ class RecordingWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -426,7 +414,6 @@ class FrameWriter:
     def __init__(self, node: h5py.Dataset, compression: Compression) -> None:
         self._node = node
         self._packed = compression is not Compression.NONE
-        self.dtype: np.dtype[Any] = np.dtype(node.dtype)
 
     def put(self, row: int, data: Array) -> int:
         """Write a row, (H, W) or (B, H, W), contiguous and of the dataset's dtype; return its bytes."""
@@ -454,16 +441,12 @@ class FrameWriter:
             self._node.resize(rows, 0)
 
 
-def recording_image(info: SeriesInfo, calibration: Calibration, layout: Layout) -> bytes:
-    """Return the bytes of an empty recording."""
-
-    def fill(file: h5py.File) -> None:
-        create_layout(file, info, layout)
-        write_calibration(file.create_group("calibration"), calibration)
-        create_columns(file.create_group("rows"), info)
-        create_nexus(file, info, calibration)
-
-    return build_image(fill)
+def create_recording(file: h5py.File, info: SeriesInfo, calibration: Calibration, layout: Layout) -> None:
+    """Create everything except rows in an empty file."""
+    create_layout(file, info, layout)
+    write_calibration(file.create_group("calibration"), calibration)
+    create_columns(file.create_group("rows"), info)
+    create_nexus(file, info, calibration)
 
 
 def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, path: Path) -> Array:

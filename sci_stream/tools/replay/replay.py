@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
-from sci_stream.model import Array, JsonObject, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
+from sci_stream.model import JsonObject, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -434,9 +432,7 @@ class _Pace:
 
     def __init__(self, series: RecordedSeries) -> None:
         self._series = series
-        came: npt.NDArray[np.int64] = series.rows["host_time_ns"]
-        steps: Array = np.diff(np.sort(came[came > 0]))
-        self.period_ns = int(series.info.frame_period_ns or (np.median(steps) if len(steps) else 0))
+        self.period_ns = int(series.period_ns or 0)
         self._offset_ns: int | None = None
 
     def wait(self, seqs: list[int], index: int) -> int:

@@ -31,7 +31,7 @@ def test_clean_recording_round_trip(tmp_path: Path, series) -> None:
 
     with Recording(tmp_path / "run.h5") as recording:
         assert recording.info == series.info
-        assert recording.rig_toml == series.info.rig_toml
+        assert recording.info.rig_toml == series.info.rig_toml
         assert recording.calibration.hash == series.calibration.hash
         assert recording.clean
         assert recording.ledger == {"acquired": 6, "closed": True}
