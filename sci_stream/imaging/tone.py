@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from dataclasses import dataclass
 from typing import Self
@@ -247,28 +248,15 @@ def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.
     return light
 
 
-_CURVES: dict[float, U8] = {}
-_MOST_CURVES = 32
-
-
+@functools.lru_cache(maxsize=32)  # dragging a slider requests many
 def curve(gamma: float) -> U8:
     """Return the display curve as a 16-bit table: a lookup is far cheaper than a power per pixel."""
-    table = _CURVES.get(gamma)
-    if table is None:
-        if len(_CURVES) >= _MOST_CURVES:  # dragging a slider requests many
-            _CURVES.clear()
-        x = np.arange(_FULL + 1, dtype=np.float64) / _FULL
-        table = _CURVES[gamma] = np.round(255 * x ** (1 / gamma)).astype(np.uint8)
-    return table
+    x = np.arange(_FULL + 1, dtype=np.float64) / _FULL
+    return np.round(255 * x ** (1 / gamma)).astype(np.uint8)
 
 
-_PALETTES: dict[FalseColour, U8] = {}
-
-
+@functools.cache
 def palette(name: FalseColour) -> U8:
     """Return a colour map, (256, 3) uint8 RGB."""
-    table = _PALETTES.get(name)
-    if table is None:
-        ramp = np.arange(256, dtype=np.uint8)[:, None]
-        table = _PALETTES[name] = np.ascontiguousarray(cv2.applyColorMap(ramp, _COLOUR_MAPS[name])[:, 0, ::-1])
-    return table
+    ramp = np.arange(256, dtype=np.uint8)[:, None]
+    return np.ascontiguousarray(cv2.applyColorMap(ramp, _COLOUR_MAPS[name])[:, 0, ::-1])

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from sci_stream.errors import StorageError
+from sci_stream.imaging.rendering import encode_png
 from sci_stream.model import Array
 from sci_stream.optional import require_optional
 
@@ -141,10 +141,6 @@ def write_png(path: Path, stack: Stack) -> None:
     try:
         path.mkdir()
         for label, frame in zip(stack.labels, stack.frames, strict=True):
-            stored = cv2.cvtColor(frame, cv2.COLOR_RGB2BGR) if stack.colour else frame
-            done, data = cv2.imencode(".png", stored)
-            if not done:
-                raise OSError(f"frame {label} of {frame.shape}, {frame.dtype} cannot be encoded")
-            (path / f"{label}.png").write_bytes(data.tobytes())
-    except OSError as error:
+            (path / f"{label}.png").write_bytes(encode_png(frame))
+    except (OSError, ValueError) as error:
         raise StorageError(f"{path} cannot be written", got=error) from error

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import cv2
 import h5py
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import InputError, StorageError
-from sci_stream.imaging.rendering import render, render_counts
+from sci_stream.errors import InputError
+from sci_stream.imaging.rendering import encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase, JsonObject, SolveReport
 from sci_stream.optics.calibration import Calibration
@@ -133,18 +133,47 @@ def solve_file(
     y = measurements.y
     if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
         y = as_series(real_array(y, "y"))
-    count = len(y)
+    seqs = _chosen(len(y), options)
+    write = None if out is None else _writer(out, len(seqs))
+    solver = _solver(measurements.masks, options)
+    solver.require_fit(y[0])
+    truth = None if measurements.truth is None else solver.truth(measurements.truth, len(y))
+    given = isinstance(measurements.masks, Calibration)
+    solver.scale(np.empty((0, 0, 0)) if given else real_array(np.asarray(y), "y"), truth)
+    n_frames = solver.calibration.n_frames
+    done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), n_frames, solver.white)
+    total = len(seqs) * solver.settings.iterations
+    iterations = itertools.count(1)
+
+    def videos() -> Iterator[Video]:
+        for seq in seqs:
+            true = None if truth is None else truth[seq]
+            snapshot = real_array(y[seq], f"snapshot {seq}")
+            video, report = solver.solve(seq, snapshot, true, lambda: progress(next(iterations), total))
+            done.reports.append(report)
+            yield video
+        done.faults.extend(solver.faults.values())
+
+    if out is None or write is None:
+        for _ in videos():
+            pass
+    else:
+        job = _SolveJob(videos(), len(seqs), solver.calibration, options, y[seqs[0]], done, out)
+        with complete_output(out, replace=options.replace) as partial:
+            write(job, partial)
+    return done
+
+
+def _chosen(count: int, options: SolveOptions) -> range:
     last = count - 1 if options.last is None else options.last
     if not 0 <= options.first <= last < count:
-        raise InputError(
-            "These snapshots do not exist",
-            expected=f"0 to {count - 1}",
-            got=f"{options.first} to {last}",
-        )
-    write = None if out is None else _writer(out, last - options.first + 1)
-    given = isinstance(measurements.masks, Calibration)
-    solver = ArraySolver(
-        measurements.masks,
+        raise InputError("These snapshots do not exist", expected=f"0 to {count - 1}", got=f"{options.first} to {last}")
+    return range(options.first, last + 1)
+
+
+def _solver(masks: Array | Calibration, options: SolveOptions) -> ArraySolver:
+    return ArraySolver(
+        masks,
         iterations=options.iterations,
         denoiser=options.denoiser,
         weights=options.weights,
@@ -154,37 +183,6 @@ def solve_file(
         bayer=options.bayer,
         check_masks=options.check_masks,
     )
-    solver.require_fit(y[0])
-    truth = None if measurements.truth is None else solver.truth(measurements.truth, count)
-    solver.scale(np.empty((0, 0, 0)) if given else real_array(np.asarray(y), "y"), truth)
-    calibration = solver.calibration
-    done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), calibration.n_frames, solver.white)
-    total = (last - options.first + 1) * solver.settings.iterations
-    iterations = 0
-
-    def count_iteration() -> None:
-        nonlocal iterations
-        iterations += 1
-        progress(iterations, total)
-
-    def videos() -> Iterator[Video]:
-        for seq in range(options.first, last + 1):
-            true = None if truth is None else truth[seq]
-            snapshot = real_array(y[seq], f"snapshot {seq}")
-            video, report = solver.solve(seq, snapshot, true, count_iteration)
-            done.reports.append(report)
-            yield video
-        done.faults.extend(solver.faults.values())
-
-    job = _SolveJob(videos(), last - options.first + 1, calibration, options, y[options.first], done)
-    if write is None:
-        for _ in job.videos:
-            pass
-    else:
-        assert out is not None
-        with complete_output(out, replace=options.replace) as partial:
-            write(job, partial)
-    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +195,12 @@ class _SolveJob:
     options: SolveOptions
     snapshot: Array
     result: SolvedFile
+    out: Path
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the output, which has another name until it is complete."""
+        return self.out.suffix.lower()
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -227,8 +231,7 @@ def _writer(out: Path, count: int) -> Callable[[_SolveJob, Path], None]:
 
 
 def _write_film(job: _SolveJob, path: Path) -> None:
-    assert job.result.out is not None
-    with MovieFile(path, job.options.fps, container=job.result.out.suffix.lower()) as movie:
+    with MovieFile(path, job.options.fps, container=job.suffix) as movie:
         for picture in job.pictures():
             movie.write(picture)
 
@@ -238,14 +241,13 @@ def _write_gif(job: _SolveJob, path: Path) -> None:
 
 
 def _write_stack(job: _SolveJob, path: Path) -> None:
-    assert job.result.out is not None
     count, n_frames, height, width = job.shape
     stack = Stack(
         frames=(frame for video in job.videos for frame in video),
         count=count * n_frames,
         shape=(height, width),
         dtype=np.dtype(np.float32),
-        name=job.result.out.stem,
+        name=job.out.stem,
         labels=[],
         interval_s=None,
         notes={
@@ -253,7 +255,7 @@ def _write_stack(job: _SolveJob, path: Path) -> None:
             "bayer": "none" if job.calibration.bayer is None else job.calibration.bayer.value,
         },
     )
-    (write_zarr if job.result.out.suffix.lower() == ".zarr" else write_tiff)(path, stack)
+    (write_zarr if job.suffix == ".zarr" else write_tiff)(path, stack)
 
 
 def _write_npy(job: _SolveJob, path: Path) -> None:
@@ -293,10 +295,7 @@ def _write_png(job: _SolveJob, path: Path) -> None:
     for index, tile in enumerate(tiles):
         row, column = divmod(index, columns)
         canvas[row * height :, column * width :][: tile.shape[0], : tile.shape[1]] = tile
-    done, data = cv2.imencode(".png", canvas if canvas.ndim == 2 else canvas[..., ::-1])
-    if not done:
-        raise StorageError(f"A picture of {canvas.shape} cannot be encoded as PNG")
-    path.write_bytes(data.tobytes())
+    path.write_bytes(encode_png(canvas))
 
 
 _WRITERS: dict[str, Callable[[_SolveJob, Path], None]] = {
