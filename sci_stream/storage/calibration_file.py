@@ -15,8 +15,10 @@ Unknown values are absent. Recordings do not contain ``measured/``.
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
+from typing import TypeVar
 
 import h5py
 import numpy as np
@@ -35,9 +37,26 @@ from sci_stream.storage.hdf5 import (
     write_mark,
 )
 
+C = TypeVar("C", bound=enum.StrEnum)
+
 FORMAT = "sci_stream.calibration"
 # Optional attributes do not increase it: what is unknown is absent.
 _SCHEMA_VERSION = 1
+# Attributes with their types, and those that every calibration has; `bayer` is a choice.
+_ATTRIBUTES: dict[str, type[float | int | str]] = {
+    "full_scale_dn": float,
+    "saturation_dn": float,
+    "read_noise_dn": float,
+    "gain_e_per_dn": float,
+    "bit_depth": int,
+    "bayer": str,
+    "camera_serial": str,
+    "exposure_ns": int,
+    "gain_db": float,
+    "created": str,
+    "source": str,
+}
+_REQUIRED = ("full_scale_dn", "camera_serial", "created", "source")
 
 
 def save_calibration(
@@ -116,20 +135,28 @@ def _write_measured(group: h5py.Group, measured: Measured) -> None:
 
 
 def _read_measured(group: h5py.Group) -> Measured:
-    number = (int, float)
-    white_field = read_attribute(group, "field", str)
-    if white_field not in set(Field):
-        raise FileFormatError(
-            f"The attribute 'field' of {place(group)} is unknown", expected=", ".join(Field), got=repr(white_field)
-        )
     return Measured(
         white=read_array(group, "white", 2).astype(np.float32),
         flags=read_array(group, "flags", 2).astype(np.uint8),
         frames=read_attribute(group, "frames", int),
         mask_order=tuple(int(b) for b in read_array(group, "mask_order", 1)),
-        field=Field(white_field),
-        clipped_fraction=read_attribute(group, "clipped_fraction", number),
+        field=_choice(group, "field", Field),
+        clipped_fraction=read_attribute(group, "clipped_fraction", _accepted(float)),
     )
+
+
+def _accepted(kind: type) -> tuple[type, ...]:
+    """Return the types that are read as ``kind``: whole numbers may be stored as integers."""
+    return (int, float) if kind is float else (kind,)
+
+
+def _choice(group: h5py.Group, name: str, choices: type[C]) -> C:
+    text = read_attribute(group, name, str)
+    if text not in set(choices):
+        raise FileFormatError(
+            f"The attribute {name!r} of {place(group)} is unknown", expected=", ".join(choices), got=repr(text)
+        )
+    return choices(text)
 
 
 def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
@@ -140,22 +167,10 @@ def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
     group.create_dataset("dark", data=calibration.dark)
     if calibration.bad_pixels is not None:
         group.create_dataset("bad_pixels", data=calibration.bad_pixels)
-    scalars: dict[str, object] = {
-        "full_scale_dn": float(calibration.full_scale_dn),
-        "saturation_dn": None if calibration.saturation_dn is None else float(calibration.saturation_dn),
-        "read_noise_dn": calibration.read_noise_dn,
-        "gain_e_per_dn": calibration.gain_e_per_dn,
-        "bit_depth": calibration.bit_depth,
-        "bayer": None if calibration.bayer is None else str(calibration.bayer),
-        "camera_serial": calibration.camera_serial,
-        "exposure_ns": calibration.exposure_ns,
-        "gain_db": calibration.gain_db,
-        "created": calibration.created,
-        "source": calibration.source,
-    }
-    for name, value in scalars.items():
+    for name, kind in _ATTRIBUTES.items():
+        value = getattr(calibration, name)
         if value is not None:
-            group.attrs[name] = value
+            group.attrs[name] = kind(value)
 
 
 def read_calibration(group: h5py.Group) -> Calibration:
@@ -169,29 +184,16 @@ def read_calibration(group: h5py.Group) -> Calibration:
         If the content is not a usable calibration.
     """
     check_mark(group, FORMAT, _SCHEMA_VERSION)
-    bayer = read_attribute(group, "bayer", str, required=False)
-    if bayer is not None and bayer not in set(BayerPhase):
-        raise FileFormatError(
-            f"The attribute 'bayer' of {place(group)} is unknown", expected=", ".join(BayerPhase), got=repr(bayer)
-        )
-    number = (int, float)
+    scalars = {
+        name: read_attribute(group, name, _accepted(kind), required=name in _REQUIRED)
+        for name, kind in _ATTRIBUTES.items()
+    }
+    if scalars["bayer"] is not None:
+        scalars["bayer"] = _choice(group, "bayer", BayerPhase)
     bad_pixels = read_array(group, "bad_pixels", 2).astype(np.bool_) if "bad_pixels" in group else None
     try:
         calibration = Calibration(
-            phi=read_array(group, "phi", 3),
-            dark=read_array(group, "dark", 2),
-            bad_pixels=bad_pixels,
-            bayer=None if bayer is None else BayerPhase(bayer),
-            full_scale_dn=read_attribute(group, "full_scale_dn", number),
-            saturation_dn=read_attribute(group, "saturation_dn", number, required=False),
-            read_noise_dn=read_attribute(group, "read_noise_dn", number, required=False),
-            gain_e_per_dn=read_attribute(group, "gain_e_per_dn", number, required=False),
-            bit_depth=read_attribute(group, "bit_depth", int, required=False),
-            camera_serial=read_attribute(group, "camera_serial", str),
-            exposure_ns=read_attribute(group, "exposure_ns", int, required=False),
-            gain_db=read_attribute(group, "gain_db", number, required=False),
-            created=read_attribute(group, "created", str),
-            source=read_attribute(group, "source", str),
+            phi=read_array(group, "phi", 3), dark=read_array(group, "dark", 2), bad_pixels=bad_pixels, **scalars
         )
     except CalibrationError as error:
         raise CalibrationError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.hdf5 import open_for_reading, read_dataset
 from sci_stream.storage.matlab5 import read_mat
-from sci_stream.storage.media_guard import count_pages, require_image
+from sci_stream.storage.media_guard import count_pages, in_natural_order, read_image, require_image
 from sci_stream.storage.numpy_file import read_npy
 
 _SILENT = 0  # of the log levels of OpenCV
@@ -200,18 +199,10 @@ def _read_pages(path: Path) -> Array:
 
 
 def _read_folder(path: Path) -> Array:
-    files = sorted((file for file in path.iterdir() if file.suffix.lower() in IMAGES), key=_natural)
+    files = in_natural_order(file for file in path.iterdir() if file.suffix.lower() in IMAGES)
     if not files:
         raise FileFormatError(f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}")
-    images = []
-    for file in files:
-        require_image(file)
-        with reading(file, "an image"):
-            image = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
-        if image is None:
-            raise FileFormatError(f"{file} is not an image that can be decoded")
-        images.append(np.asarray(image))
-    return _stacked(path, images)
+    return _stacked(path, [read_image(file, cv2.IMREAD_UNCHANGED) for file in files])
 
 
 def _stacked(path: Path, images: list[Array]) -> Array:
@@ -226,11 +217,6 @@ def _stacked(path: Path, images: list[Array]) -> Array:
             else None,
         )
     return np.stack(images)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that places 2.png before 10.png."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def _frames_first(path: Path, array: Array, axis: int | None) -> Array:

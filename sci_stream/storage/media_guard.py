@@ -1,15 +1,19 @@
-"""Checks of image and video files before OpenCV decodes them, which allocates whatever size a file declares."""
+"""Read images, and check videos, with OpenCV, which allocates whatever size a file declares: that is checked first."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+import cv2
+import numpy as np
+
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
+from sci_stream.model import Array
 
 # Sizes are in the first bytes; metadata such as a thumbnail may come before them.
 _HEAD_BYTES = 1 << 16
@@ -43,6 +47,31 @@ def require_image(path: Path) -> None:
         declared = _declared_bytes(path)
         require_memory(max(size, declared), path)
         require_ratio(declared, size, path)
+
+
+def read_image(path: Path, flags: int) -> Array:
+    """Decode an image with OpenCV; ``flags`` as of `cv2.imread`.
+
+    Raises
+    ------
+    FileFormatError
+        If it cannot be decoded, or declares more than it can hold.
+    """
+    require_image(path)
+    with reading(path, "an image"):
+        image = cv2.imread(str(path), flags)
+    if image is None:
+        raise FileFormatError(f"{path} is not an image that can be decoded")
+    return np.asarray(image)
+
+
+def in_natural_order(files: Iterable[Path]) -> list[Path]:
+    """Sort files by their names, 2.png before 10.png."""
+
+    def key(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+    return sorted(files, key=key)
 
 
 def _declared_bytes(path: Path) -> int:

@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.model import Array, BayerPhase
@@ -123,28 +122,3 @@ def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
         raise StorageError(f"The frame file {path} cannot be written", got=error) from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-def read_frames(path: Path) -> tuple[Header, npt.NDArray[np.uint16]]:
-    """Return a frame file's header and its frames, (N, H, W), mapped and read only.
-
-    Raises
-    ------
-    FileFormatError
-        If it is missing, not a frame file, or truncated.
-    """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_LAYOUT.size)
-        size = path.stat().st_size
-    except OSError as error:
-        raise FileFormatError(f"The frame file {path} cannot be read", got=error) from error
-    if len(raw) < _LAYOUT.size or raw[:8] != _MARK:
-        raise FileFormatError(f"{path} is not a frame file", expected=f"the mark {_MARK!r}", got=raw[:8])
-    _, version, first, width, height, frames, bits, mosaic, _, black_dn, exposure_us, rate_hz = _LAYOUT.unpack(raw)
-    if version != _VERSION or mosaic >= len(_MOSAICS):
-        raise FileFormatError(f"{path} has another layout", expected=f"version {_VERSION}", got=version)
-    header = Header(width, height, frames, bits, _MOSAICS[mosaic], black_dn, exposure_us, rate_hz)
-    if size < first + 2 * width * height * frames:
-        raise FileFormatError(f"{path} is truncated", expected=f"{first + 2 * width * height * frames} bytes", got=size)
-    return header, np.memmap(path, "<u2", "r", offset=first, shape=(frames, height, width))

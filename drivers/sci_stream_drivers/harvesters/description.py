@@ -27,8 +27,8 @@ def describe(session: Session, options: HarvestersOptions, clock: str | None) ->
         The open camera, configured.
     options
         Its options.
-    Name of the clock that the camera's clock is synchronised with, if it is.
-        Name of the clock that the camera's own follows, if it does.
+    clock
+        Name of the clock that the camera's clock is synchronised with, if it is.
 
     Raises
     ------

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
+from sci_stream_drivers.harvesters.discovery import access_of, describe_camera, select, text_of
 from sci_stream_drivers.harvesters.library import QUIET, attribute, library, words
 from sci_stream_drivers.harvesters.options import Selector
-from sci_stream_drivers.harvesters.selection import access_of, describe, select, text_of
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Session:
                 hint="Close the viewer or the other acquire node that uses it.",
             ) from None
         except lib.transport_errors as error:
-            raise CameraError(f"The camera {describe(info)} cannot be opened", got=words(error)) from None
+            raise CameraError(f"The camera {describe_camera(info)} cannot be opened", got=words(error)) from None
         # Cameras with several streams (stereo, multi-component) deliver frames that belong together; this driver has no
         # notion of that.
         if len(acquirer.data_streams) != 1:

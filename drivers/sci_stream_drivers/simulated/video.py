@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.file_guard import reading
-from sci_stream.storage.media_guard import require_image, require_video
+from sci_stream.storage.media_guard import in_natural_order, read_image, require_video
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
@@ -138,22 +136,7 @@ def _pictures(source: str) -> Iterator[Picture]:
             expected="a video file, a folder with images, or a glob that matches images",
             got=f"no {', '.join(sorted(_IMAGES))} there" if path.is_dir() else "no such file",
         )
-    return _images(sorted(files, key=_natural))
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that places 2.png before 10.png."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
-
-
-def _images(files: list[Path]) -> Iterator[Picture]:
-    for file in files:
-        require_image(file)
-        with reading(file, "an image"):
-            image = cv2.imread(str(file), cv2.IMREAD_COLOR)
-        if image is None:
-            raise FileFormatError(f"{file} is not an image that can be decoded")
-        yield np.asarray(image, np.uint8)
+    return (np.asarray(read_image(file, cv2.IMREAD_COLOR), np.uint8) for file in in_natural_order(files))
 
 
 def _video(path: Path) -> Iterator[Picture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sci_stream_drivers.gentl_sim.frames import Header, read_frames, write_frames
+from sci_stream_drivers.gentl_sim.frames import Header, write_frames
 from sci_stream_drivers.gentl_sim.render import read_options, render
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
@@ -26,6 +27,16 @@ SMALL = {"width_px": 32, "height_px": 24, "n_frames": 3, "bayer": "GRBG", "seed"
 def header(**changed: object) -> Header:
     base = {"width_px": 16, "height_px": 4, "frames": 2, "bit_depth": 12, "bayer": None, "black_dn": 64.0}
     return Header(**{**base, "exposure_us": 1000.0, "rate_hz": 25.0, **changed})  # type: ignore[arg-type]
+
+
+def read_frames(path: Path) -> tuple[Header, np.ndarray]:
+    """Read a frame file by the table in `sci_stream_drivers.gentl_sim.frames`."""
+    raw = path.read_bytes()
+    mark, version, first, width, height, frames, bits, mosaic, _, *rest = struct.unpack_from("<8s8I3d", raw)
+    assert (mark, version, first) == (b"SCIFRAME", 1, 64)
+    phases = (None, BayerPhase.GRBG, BayerPhase.RGGB, BayerPhase.GBRG, BayerPhase.BGGR)
+    counts = np.frombuffer(raw, "<u2", offset=first).reshape(frames, height, width)
+    return Header(width, height, frames, bits, phases[mosaic], *rest), counts
 
 
 @given(
@@ -63,15 +74,6 @@ def test_write_frames_unlike_the_header_leaves_no_file(tmp_path: Path, frames: n
     with pytest.raises(FileFormatError, match=why):
         write_frames(tmp_path / "scene.sciframes", header(), frames)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_read_frames_refuses_truncated_files(tmp_path: Path) -> None:
-    path = tmp_path / "scene.sciframes"
-    write_frames(path, header(), np.zeros((2, 4, 16), np.uint16))
-    for size, why in ((200, "truncated"), (40, "not a frame file"), (0, "not a frame file")):
-        path.write_bytes(path.read_bytes()[:size])
-        with pytest.raises(FileFormatError, match=why):
-            read_frames(path)
 
 
 def test_render_equals_the_simulated_camera(tmp_path: Path) -> None:
