@@ -67,14 +67,7 @@ _HALVES = np.array([[0.5, 0.0, 0.5]])
 def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEAR) -> U16:
     """Demosaic mosaics.
 
-    Parameters
-    ----------
-    mosaic
-        (B, H, W) uint16 in linear light, H and W even. Not modified.
-    bayer
-        Colours of the top-left 2×2 pixels.
-    method
-        See `Demosaic`.
+    ``mosaic`` is (B, H, W) uint16 in linear light, H and W even, and not modified.
 
     Returns
     -------

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from sci_stream.clock import unix_ns
-from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.file_guard import reading, require_memory, require_regular
+from sci_stream.errors import StorageError
 from sci_stream.model import JsonObject
 
 
 class Journal:
     """Append events to a file. Used from one thread; a context manager.
 
-    Parameters
-    ----------
-    path
-        The file; created if missing, appended to otherwise.
+    The file is created if missing, appended to otherwise.
 
     Raises
     ------
@@ -91,30 +86,3 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def read_journal(path: Path) -> list[JsonObject]:
-    """Return the events of a journal, oldest first, skipping truncated lines.
-
-    Raises
-    ------
-    FileFormatError
-        If the file is missing or contains no event.
-    """
-    require_memory(require_regular(path, "a journal"), path)
-    with reading(path, "a journal"):
-        lines = path.read_bytes().splitlines()
-    events = list(_events(lines))
-    if lines and not events and len(lines) > 1:
-        raise FileFormatError(f"{path} is not a journal", expected="one JSON object with 'event' per line")
-    return events
-
-
-def _events(lines: Iterable[bytes]) -> Iterable[JsonObject]:
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # truncated by a crash: the lines that follow are complete
-        if isinstance(value, dict) and "event" in value:
-            yield value

@@ -25,6 +25,8 @@ _CONTAINERS: dict[str, tuple[str, dict[str, str]]] = {
 }
 # Denominator of the television rates, such as 30000/1001; players reject arbitrary fractions.
 _MOST_FPS_DENOMINATOR = 1001
+# Constant rate factor of H.264, 0–51: lower is better and larger. 18 is visually lossless.
+_QUALITY = "18"
 
 
 def write_gif(path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float) -> None:
@@ -69,8 +71,6 @@ class MovieFile:
         Frames per second at which the video plays.
     lossless
         FFV1 instead of H.264: exact values, many times larger, Matroska only.
-    quality
-        Constant rate factor of H.264, 0–51: lower is better and larger. 18 is visually lossless.
     threads
         Threads of the encoder; 0: chosen by the encoder.
     container
@@ -90,7 +90,6 @@ class MovieFile:
         fps: float,
         *,
         lossless: bool = False,
-        quality: int = 18,
         threads: int = 0,
         container: str = "",
     ) -> None:
@@ -99,7 +98,7 @@ class MovieFile:
         self.frames = 0
         self.encoder = ""
         self._fps = Fraction(fps).limit_denominator(_MOST_FPS_DENOMINATOR)
-        self._lossless, self._quality, self._threads = lossless, quality, threads
+        self._lossless, self._threads = lossless, threads
         self._suffix = container or path.suffix.lower()
         if self._suffix not in _CONTAINERS:
             raise InputError(
@@ -156,8 +155,8 @@ class MovieFile:
         second = str(max(1, round(self._fps)))
         options = {
             # Without B-frames and look-ahead every frame leaves the encoder at once, so that a kill loses less.
-            "libx264": {"crf": str(self._quality), "preset": "veryfast", "tune": "zerolatency", "g": second},
-            "h264_nvenc": {"cq": str(self._quality), "preset": "p4", "bf": "0", "g": second},
+            "libx264": {"crf": _QUALITY, "preset": "veryfast", "tune": "zerolatency", "g": second},
+            "h264_nvenc": {"cq": _QUALITY, "preset": "p4", "bf": "0", "g": second},
             "ffv1": {"level": "3", "slicecrc": "1", "g": "1"},
         }[encoder]
         stream = container.add_stream(encoder, rate=self._fps, options=options)

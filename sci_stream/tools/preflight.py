@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -118,15 +117,6 @@ def _first_device(rig: Rig) -> torch.device:
         return pick_device("cpu")
 
 
-@contextlib.contextmanager
-def _context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        yield context
-    finally:
-        context.destroy(linger=0)
-
-
 def _open_camera(rig: Rig) -> tuple[CameraCapabilities, Calibration | None]:
     camera = make_camera(rig)
     try:
@@ -157,13 +147,12 @@ def _check_encryption(rig: Rig) -> str:
 
 
 def _check_addresses(rig: Rig) -> str:
-    with _context() as context:
-        names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
+    names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
+    with zmq.Context() as context:
         for name in names:
-            socket = context.socket(zmq.ROUTER)
-            # Binding is the only reliable test: another program may hold the port without listening.
-            bind(socket, rig.network.listening(name), name)
-            socket.close(linger=0)
+            with context.socket(zmq.ROUTER) as socket:
+                # Binding is the only reliable test: another program may hold the port without listening.
+                bind(socket, rig.network.listening(name), name)
     if rig.preview.enabled:
         preview = WebPreview(preview_options(rig))
         preview.start()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault
-from sci_stream.imaging.rendering import render, render_counts
+from sci_stream.imaging.rendering import render, render_counts, write_centred
 from sci_stream.imaging.tone import MOST_EV, ToneSettings
 from sci_stream.model import Reconstruction
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest
@@ -99,16 +99,8 @@ class FrameClock:
 def compose(frame: U8, coded: U8 | None, words: str, alarm: str = "") -> U8:
     """Return what the window shows, (…, …, 3) uint8 BGR: the frame, the coded snapshot next to it, a line below.
 
-    Parameters
-    ----------
-    frame
-        (H, W) or (H, W, 3) RGB.
-    coded
-        (H, W), or None to leave it out.
-    words
-        Shown below.
-    alarm
-        Text across the dimmed picture, because it is not live.
+    ``frame`` is (H, W) or (H, W, 3) RGB, ``coded`` (H, W); ``alarm`` is written across the dimmed picture when it is
+    not live.
     """
     parts = [_bgr(frame), *([] if coded is None else [_bgr(coded)])]
     picture = np.concatenate(parts, axis=1)
@@ -116,9 +108,11 @@ def compose(frame: U8, coded: U8 | None, words: str, alarm: str = "") -> U8:
     picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
     if alarm:
         picture = (picture // 3).astype(np.uint8)
-        _write(picture, alarm, (picture.shape[1] // 2, picture.shape[0] // 2), picture.shape[1] / 450, (60, 60, 255))
+        write_centred(
+            picture, alarm, (picture.shape[1] // 2, picture.shape[0] // 2), picture.shape[1] / 450, (60, 60, 255)
+        )
     line = np.full((30, picture.shape[1], 3), 18, np.uint8)
-    _write(line, words, (line.shape[1] // 2, 15), 0.5, (210, 210, 210))
+    write_centred(line, words, (line.shape[1] // 2, 15), 0.5, (210, 210, 210))
     return cast(U8, np.concatenate([picture, line]))
 
 
@@ -126,25 +120,10 @@ def _bgr(image: U8) -> U8:
     return cast(U8, cv2.cvtColor(image, cv2.COLOR_GRAY2BGR if image.ndim == 2 else cv2.COLOR_RGB2BGR))
 
 
-def _write(image: U8, text: str, centre: tuple[int, int], scale: float, colour: tuple[int, int, int]) -> None:
-    """Write a line of text about a point."""
-    thick = max(1, round(2 * scale)) if scale > 0.6 else 1
-    (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, thick)
-    corner = (centre[0] - width // 2, centre[1] + height // 2)
-    cv2.putText(image, text, corner, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thick, cv2.LINE_AA)
-
-
 class Window:
     """The window; created and used in one thread, the main thread where the system requires it.
 
-    Parameters
-    ----------
-    title
-        Of the window.
-    tone
-        Initial tone.
-    stale_s
-        Without new video for longer, it shows NO DATA.
+    Without new video for ``stale_s`` it shows NO DATA.
 
     Raises
     ------

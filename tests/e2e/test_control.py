@@ -12,9 +12,9 @@ import pytest
 
 import sci_stream as package
 from sci_stream.errors import InputError, TransportError
-from sci_stream.storage.journal import read_journal
 from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream, wait_for
+from tests.journals import read_journal
 
 CONTROLLED = {
     "preview": {"enabled": True, "token": "s3cret"},

@@ -27,7 +27,6 @@ from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_
 from sci_stream.security.keys import make_key_pair, read_allowed, read_key_pair
 from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.storage.calibration_import import ImportOptions, import_masks
-from sci_stream.storage.journal import Journal, read_journal
 from sci_stream.storage.matconvnet import read_matconvnet
 from sci_stream.storage.measurement_file import load_measurement
 from sci_stream.storage.recording import RecordingWriter
@@ -259,13 +258,6 @@ def make_rig(path: Path) -> None:
     path.write_text("\n".join(table_text(name, table) for name, table in small_rig().items()))
 
 
-def make_journal(path: Path) -> None:
-    """Write a journal."""
-    with Journal(path) as journal:
-        for n in range(20):
-            journal.append("segment", {"number": n})
-
-
 def make_summary(path: Path) -> None:
     """Write the summary of a run."""
     ledger = {"acquired": 3, "reconstructed": 3, "raw_only": 0, "dropped": {}, "closed": True, "in_flight": 0}
@@ -314,7 +306,6 @@ READERS = {
     "allowed keys": Reader("", lambda path: path.write_text(f"{'a' * 40} lab\n"), read_allowed),
     "rig": Reader(".toml", make_rig, lambda path: load_rig(path, overrides={})),
     "manifest": Reader(".txt", make_manifest, read_manifest),
-    "journal": Reader(".jsonl", make_journal, read_journal),
     "summary": Reader(".json", make_summary, lambda path: complete_summary(path, 0)),
     "saved ledger": Reader(".ledger", make_ledger, lambda path: LedgerFile(path).read("run-1")),
     "spool": Reader(".spool", make_spool, read_spool),

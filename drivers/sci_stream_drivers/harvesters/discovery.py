@@ -22,18 +22,14 @@ _ATTRIBUTES = {
     "vendor": "vendor",
     "id": "id_",
 }
+_TIMEOUT_MS = 1000
 _ACCESS = {1: "free", 2: "read only", 3: "no access", 4: "in use", 5: "open", 6: "open, read only"}
 
 
-def find_cameras(places: Sequence[Path], timeout_s: float = 1.0) -> list[FoundProducer]:
+def find_cameras(places: Sequence[Path]) -> list[FoundProducer]:
     """Find cameras through every producer; one that fails is included in the result, with its problem.
 
-    Parameters
-    ----------
-    places
-        Files or folders of producers; empty for those of the environment.
-    timeout_s
-        Timeout for each producer.
+    The places are files or folders of producers; without any, those of the environment.
 
     Raises
     ------
@@ -43,17 +39,17 @@ def find_cameras(places: Sequence[Path], timeout_s: float = 1.0) -> list[FoundPr
         If the required packages are not installed.
     """
     library()
-    found = [_look_through(path, max(1, round(timeout_s * 1000))) for path in producer_files(places)]
+    found = [_look_through(path) for path in producer_files(places)]
     return _selectable(found)
 
 
-def _look_through(path: Path, timeout_ms: int) -> FoundProducer:
+def _look_through(path: Path) -> FoundProducer:
     try:
         with open_system(path) as system:
             named = {key: str(attribute(system, key, "")) for key in ("vendor", "version")}
             name = str(attribute(system, "display_name") or attribute(system, "model", ""))
             try:
-                interfaces = tuple(_interfaces(system, timeout_ms))
+                interfaces = tuple(_interfaces(system))
                 problem = ""
             except library().gentl.GenericException as error:
                 interfaces, problem = (), words(error)
@@ -62,13 +58,13 @@ def _look_through(path: Path, timeout_ms: int) -> FoundProducer:
         return FoundProducer(str(path), "", "", "", (), str(error))
 
 
-def _interfaces(system: Any, timeout_ms: int) -> Iterable[FoundInterface]:
-    system.update_interface_info_list(timeout_ms)
+def _interfaces(system: Any) -> Iterable[FoundInterface]:
+    system.update_interface_info_list(_TIMEOUT_MS)
     for info in system.interface_info_list:
         interface = info.create_interface()
         interface.open()
         try:
-            interface.update_device_info_list(timeout_ms)
+            interface.update_device_info_list(_TIMEOUT_MS)
             cameras = tuple(_camera(device) for device in interface.device_info_list)
         finally:
             interface.close()

@@ -40,11 +40,6 @@ class Recording:
     `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of recordings, in any
     threads, may read one file, and each sees the rows of its own last `refresh`.
 
-    Parameters
-    ----------
-    path
-        File of one segment.
-
     Raises
     ------
     FileFormatError
@@ -251,11 +246,6 @@ class Recording:
     def camera_frame_id(self, seq: int) -> int | None:
         """Return the frame id that the camera gave a snapshot, None if it has none."""
         value = int(self._value("camera_frame_id", seq))
-        return None if value < 0 else value
-
-    def camera_time_ns(self, seq: int) -> int | None:
-        """Return the time of a snapshot on the camera's clock, None if it has none."""
-        value = int(self._value("camera_time_ns", seq))
         return None if value < 0 else value
 
     def outcome(self, seq: int) -> tuple[str, str] | None:

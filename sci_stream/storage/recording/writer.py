@@ -72,8 +72,6 @@ class RecordingWriter:
         Sequence number of row 0; by default the first without an outcome in earlier segments.
     settled_below
         Without earlier segments, the default of ``first_seq``: all snapshots before it have an outcome.
-    dtype
-        Type of raw counts; by default derived from the bit depth and pixel format of the series.
     video_dtype
         Type of the video: float16, float32, or uint16 for 0 to 2 in equal steps.
     parent
@@ -96,7 +94,6 @@ class RecordingWriter:
         compression: Compression = Compression.NONE,
         first_seq: int | None = None,
         settled_below: int = 0,
-        dtype: npt.DTypeLike | None = None,
         video_dtype: npt.DTypeLike = np.float16,
         parent: JsonObject | None = None,
     ) -> None:
@@ -105,10 +102,9 @@ class RecordingWriter:
         self._calibration = calibration
         self._first_path = path
         self._known = Known()
-        counts_dtype = raw_dtype(info) if dtype is None else np.dtype(dtype)
         self._layout = Layout(
             first_seq=0,
-            raw=counts_dtype if raw else None,
+            raw=raw_dtype(info) if raw else None,
             video=np.dtype(video_dtype) if video else None,
             compression=compression,
             parent=parent,
@@ -403,12 +399,7 @@ class RecordingWriter:
 class FrameWriter:
     """Write the rows of ``raw`` or ``video``, in any order.
 
-    Parameters
-    ----------
-    node
-        Dataset made by `create_layout`.
-    compression
-        Its compression. Uncompressed rows are written as chunks, bypassing the HDF5 cache.
+    Uncompressed rows are written as chunks, bypassing the HDF5 cache.
     """
 
     def __init__(self, node: h5py.Dataset, compression: Compression) -> None:

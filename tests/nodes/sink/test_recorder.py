@@ -18,9 +18,9 @@ from sci_stream.errors import InputError, StorageError
 from sci_stream.nodes.sink import series_recording
 from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult, Written
 from sci_stream.ports import Sink
-from sci_stream.storage.journal import read_journal
 from sci_stream.storage.recording import Recording, RecordingWriter, free_bytes
 from sci_stream.storage.recording.series import open_recording
+from tests.journals import read_journal
 
 GB = 1 << 30
 LEDGER = {"acquired": 3, "closed": True}

@@ -45,8 +45,8 @@ def test_clean_recording_round_trip(tmp_path: Path, series) -> None:
             ("reconstructed", ""), ("raw_only", "overload"), ("dropped", "overrun"), None, None, ("reconstructed", ""),
             None,
         ]  # fmt: skip
-        assert (recording.camera_frame_id(1), recording.camera_time_ns(1)) == (8, 500)
-        assert (recording.camera_frame_id(2), recording.camera_time_ns(2)) == (None, None)
+        assert (recording.camera_frame_id(1), recording.camera_frame_id(2)) == (8, None)
+        assert recording.rows["camera_time_ns"][1:3].tolist() == [500, -1]
 
 
 def test_columns_describe_each_row(tmp_path: Path, series) -> None:
