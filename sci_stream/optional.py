@@ -25,14 +25,7 @@ def missing_library(error: ModuleNotFoundError) -> ConfigError | None:
 def require_optional(module: str, extra: str, what: str) -> ModuleType:
     """Import an optional library.
 
-    Parameters
-    ----------
-    module
-        Its name.
-    extra
-        The extra of this package that installs it.
-    what
-        What needs it: the beginning of the message.
+    ``extra`` of this package installs it; ``what`` needs it, and begins the message.
 
     Raises
     ------

@@ -70,16 +70,8 @@ class FrameSource(Protocol):
 class PublishedSource:
     """The shots of a published ``.mat`` file, on its own scale of counts.
 
-    Parameters
-    ----------
-    path
-        Path of the file.
-    bayer
-        Bayer phase, which such files do not contain.
-    truth
-        Provide ``orig`` as the truth, if the file has it.
-    full_scale_dn
-        Counts of one white frame through an open mask; None to estimate it, see `calibrate`.
+    Such files have no Bayer phase, which is given. With ``truth`` their ``orig`` is the truth, if they have it. Without
+    ``full_scale_dn``, the counts of one white frame through an open mask, it is estimated: see `calibrate`.
 
     Raises
     ------

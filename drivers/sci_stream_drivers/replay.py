@@ -51,11 +51,6 @@ class ReplayCamera:
 
     Frame ids count from 0 at each start, with the gaps of the original run if a recording contains them; in a loop they
     continue, so that no id is repeated. Recorded timestamps are delivered, except in a loop, where they would go back.
-
-    Parameters
-    ----------
-    options
-        Validated options.
     """
 
     Options: ClassVar[type[ReplayOptions]] = ReplayOptions

@@ -65,13 +65,8 @@ class ImportOptions:
 def import_masks(path: Path, options: ImportOptions) -> Calibration:
     """Make a calibration from masks that were measured or published elsewhere.
 
-    Parameters
-    ----------
-    path
-        ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask, in the
-        order of their names (2 before 10).
-    options
-        Properties that the file does not contain.
+    The file is a ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask,
+    in the order of their names (2 before 10).
 
     Raises
     ------

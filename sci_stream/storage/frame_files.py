@@ -19,12 +19,8 @@ FrameFormat = Literal["npy", "tiff", "png"]
 def write_frame(path: Path, counts: Array) -> None:
     """Write the counts of a frame unchanged.
 
-    Parameters
-    ----------
-    path
-        Output file; the suffix selects the format: ``.npy``, ``.tiff`` or ``.png``.
-    counts
-        (H, W) uint8, uint16 or float32, DN; PNG accepts integers only.
+    The suffix selects the format: ``.npy``, ``.tiff`` or ``.png``. Counts are (H, W) uint8, uint16 or float32, DN; PNG
+    accepts integers only.
 
     Raises
     ------

@@ -54,16 +54,8 @@ def open_for_reading(
 ) -> h5py.File:
     """Open an HDF5 file for reading, even while it is being written or after its writer was killed.
 
-    Parameters
-    ----------
-    path
-        The file.
-    what
-        Kind of the file, for error messages: ``"recording"``.
-    virtual
-        Returns the names of the files next to it that its virtual datasets may show parts of.
-    trusted
-        The file has been opened and checked before.
+    ``what`` is its kind in error messages. ``virtual`` returns the names of the files next to it that its virtual
+    datasets may show parts of. A ``trusted`` file has been opened and checked before.
 
     Raises
     ------

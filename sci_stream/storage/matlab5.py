@@ -39,12 +39,7 @@ class _Element:
 def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
     """Return the variables with these names, each in MATLAB's axis order.
 
-    Parameters
-    ----------
-    content
-        Content of the whole file.
-    names
-        Variables to read; others are skipped unread. Missing ones are omitted.
+    Other variables are skipped unread, missing ones are omitted.
 
     Raises
     ------

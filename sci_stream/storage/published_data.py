@@ -53,11 +53,6 @@ def read_published(path: Path) -> PublishedMeasurement:
     MATLAB stores arrays as (H, W, ·) and drops a last axis of 1, so that a single shot is (H, W). Version 7.3 files
     are HDF5, in which the axes are reversed.
 
-    Parameters
-    ----------
-    path
-        Path of the file.
-
     Returns
     -------
     Arrays with the frame axis first, with the dtypes of the file, owned by the caller.

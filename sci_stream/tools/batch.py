@@ -106,14 +106,8 @@ def run_batch(
 ) -> list[JobResult]:
     """Replay recordings on the workers of a Dask client; return the results in the order of the jobs.
 
-    Parameters
-    ----------
-    jobs
-        From `sci_stream.tools.replay.many.plan_jobs`. Workers on other machines must see the same paths.
-    client
-        A `distributed.Client`.
-    report
-        Called with each result as it arrives, in any order.
+    Jobs are from `sci_stream.tools.replay.many.plan_jobs`; workers on other machines must see the same paths.
+    ``report`` is called with each result as it arrives, in any order.
 
     Raises
     ------

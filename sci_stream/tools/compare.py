@@ -41,12 +41,7 @@ def compare_recordings(
 ) -> Comparison:
     """Compare the video of two recordings; peak 1.0. Bayer mosaics are compared as mosaics, without demosaicing.
 
-    Parameters
-    ----------
-    first, second
-        The recordings.
-    progress
-        Called with the number of snapshots done and the total.
+    ``progress`` is called with the number of snapshots done and the total.
 
     Raises
     ------

@@ -32,12 +32,8 @@ class Found:
 def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
     """Find cameras.
 
-    Parameters
-    ----------
-    places
-        Files or folders to search; empty for the drivers' default search paths.
-    driver
-        Use only this driver; empty for all that can find cameras.
+    The places are files or folders to search; without any, each driver searches its own. With ``driver``, only that one
+    searches.
 
     Raises
     ------

@@ -95,16 +95,7 @@ def export(
 ) -> Exported:
     """Export a recording's video, or its coded snapshots; the output appears under its name once complete.
 
-    Parameters
-    ----------
-    source
-        The recording.
-    out
-        Output file, or folder for Zarr and PNG.
-    options
-        Settings.
-    progress
-        Called with the number of snapshots done and the total.
+    ``out`` is a folder for Zarr and PNG. ``progress`` is called with the number of snapshots done and the total.
 
     Raises
     ------

@@ -86,16 +86,9 @@ def grab(
 ) -> tuple[GrabReport, list[CameraFrame]]:
     """Open a camera, take frames, close it.
 
-    Parameters
-    ----------
-    count
-        Number of frames; fewer if the camera ends.
-    timeout_s
-        Timeout for a frame.
-    keep
-        Return the frames too.
-    opened, progress
-        Called with the camera's capabilities, then with the number of frames so far.
+    There are fewer frames than ``count`` if the camera ends, and ``timeout_s`` is that of each frame. ``keep`` returns
+    the frames too. ``opened`` is called with the camera's capabilities, then ``progress`` with the number of frames so
+    far.
 
     Raises
     ------

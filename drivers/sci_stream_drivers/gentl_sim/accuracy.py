@@ -13,12 +13,7 @@ from sci_stream.storage.recording import Recording
 def score(recording: Path, truth: Path) -> dict[int, float]:
     """Return the PSNR of every reconstructed snapshot: −10 log₁₀ MSE, peak 1, mean over its B frames, dB.
 
-    Parameters
-    ----------
-    recording
-        Recording with video, made with the GenTL camera.
-    truth
-        Truth written by `render`, for the frames that the camera showed.
+    The recording was made with the GenTL camera; ``truth`` was written by `render`, for the frames that it showed.
 
     Returns
     -------

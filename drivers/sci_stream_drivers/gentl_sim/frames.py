@@ -79,14 +79,7 @@ def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
 
     A camera that is showing the previous file continues with that one.
 
-    Parameters
-    ----------
-    path
-        Output file; its folder must exist.
-    header
-        Description of the frames.
-    frames
-        (H, W) arrays of integers, as many as in the header.
+    The frames are (H, W) arrays of integers, as many as in the header. The folder must exist.
 
     Raises
     ------

@@ -39,11 +39,6 @@ class HarvestersCamera:
 
     Frames are copied out of the producer's buffers as soon as they are filled, all of them at once, and decoded one by
     one as they are read. A process can open one camera of each producer.
-
-    Parameters
-    ----------
-    options
-        Validated options.
     """
 
     Options: ClassVar[type[HarvestersOptions]] = HarvestersOptions

@@ -32,14 +32,8 @@ def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
 class ChunkReader:
     """Read the chunk data of frames.
 
-    Parameters
-    ----------
-    acquirer
-        Harvesters' `ImageAcquirer` of an open camera.
-    names
-        Names as in ``ChunkSelector``; the values are in the features ``Chunk`` + name.
-    counts
-        Counter for ``chunk_errors``.
+    Names are as in ``ChunkSelector``; the values are in the features ``Chunk`` + name. ``acquirer`` is Harvesters'
+    `ImageAcquirer` of an open camera, ``counts`` counts ``chunk_errors``.
     """
 
     def __init__(self, acquirer: Any, names: tuple[str, ...], counts: Counter[str]) -> None:

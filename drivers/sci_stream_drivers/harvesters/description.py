@@ -21,14 +21,7 @@ _RATES = ("AcquisitionResultingFrameRate", "ResultingFrameRate", "AcquisitionFra
 def describe(session: Session, options: HarvestersOptions, clock: str | None) -> tuple[CameraCapabilities, Image]:
     """Return the camera's capabilities, and the image format of its buffers.
 
-    Parameters
-    ----------
-    session
-        The open camera, configured.
-    options
-        Its options.
-    clock
-        Name of the clock that the camera's clock is synchronised with, if it is.
+    ``clock`` names the clock that the camera's clock is synchronised with, if it is.
 
     Raises
     ------

@@ -26,14 +26,7 @@ _SETTLED = ("Slave", "Master", "PreMaster")
 def configure(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:
     """Configure a camera as the options specify.
 
-    Parameters
-    ----------
-    node_map
-        The camera's features.
-    options
-        Options: user set, features, trigger, chunks and clock are applied in this order.
-    camera
-        Name of the camera in messages.
+    User set, features, trigger, chunks and clock are applied in this order; ``camera`` is its name in messages.
 
     Returns
     -------

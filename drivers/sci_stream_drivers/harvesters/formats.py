@@ -88,12 +88,7 @@ FORMATS: Final = {name: _format(name, code) for name, code in _CODES.items()}
 def pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
     """Return a format by its name.
 
-    Parameters
-    ----------
-    name
-        Value of the camera's ``PixelFormat``.
-    offered
-        Formats of the camera, for the message.
+    The message lists the ``offered`` formats of the camera.
 
     Raises
     ------

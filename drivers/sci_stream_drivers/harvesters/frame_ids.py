@@ -18,14 +18,8 @@ def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
     GigE Vision counts blocks in 16 bits, from 1, and skips 0 on wrap-around. With extended ids, and with any other
     transport, ids have 64 bits, which never wrap; they start at 0 or 1.
 
-    Parameters
-    ----------
-    transport
-        The transport layer's type as GenTL names it: ``GEV``, ``U3V``, ``CXP``, …
-    node_map
-        The camera's features.
-    last
-        Highest id, if the options give it.
+    ``transport`` is the type of the transport layer in GenTL: ``GEV``, ``U3V``, ``CXP``, …; ``last`` the highest id, if
+    the options give it.
     """
     if last is not None:
         return FrameIds(0 if transport == "U3V" else 1, last)

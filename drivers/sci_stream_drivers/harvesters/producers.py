@@ -32,10 +32,7 @@ _NEEDED = (
 def producer_files(given: Iterable[Path]) -> list[Path]:
     """Return the files of producers.
 
-    Parameters
-    ----------
-    given
-        Files, or folders with files; empty for those of the environment.
+    Files, or folders with files, are given; without any, those of the environment are returned.
 
     Returns
     -------
@@ -149,12 +146,7 @@ def open_system(path: Path) -> Iterator[Any]:
 def usable_producers(files: Sequence[Path], name: str | None = None) -> list[Path]:
     """Return the producers that start; one that does not, such as a frame grabber's without its card, is skipped.
 
-    Parameters
-    ----------
-    files
-        Their files.
-    name
-        Use only producers of this file name.
+    With ``name``, only producers of this file name are used.
 
     Raises
     ------

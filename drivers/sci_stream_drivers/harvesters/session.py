@@ -21,14 +21,7 @@ log = logging.getLogger(__name__)
 class Session:
     """One `Harvester` and one `ImageAcquirer`, from `open` to `close`; starting and stopping creates no new ones.
 
-    Parameters
-    ----------
-    files
-        Producers, already checked.
-    selector
-        Selection of the camera.
-    discovery_s
-        Timeout for finding cameras.
+    The files of the producers have been checked already; finding cameras takes ``discovery_s`` at most.
 
     Raises
     ------

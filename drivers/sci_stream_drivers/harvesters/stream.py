@@ -57,16 +57,8 @@ class Stream:
     A producer waits for a buffer while holding the GIL, which would block all other threads. So it is only polled, and
     waiting is done outside (docs/decisions/0017).
 
-    Parameters
-    ----------
-    acquirer
-        Harvesters' `ImageAcquirer` of an open camera.
-    image
-        Format of the frames.
-    chunks
-        Names of the chunk data to read with each frame.
-    counts
-        Counter for ``incomplete``, ``short`` and ``chunk_errors``.
+    ``acquirer`` is Harvesters' `ImageAcquirer` of an open camera. ``chunks`` are the names of the chunk data to read
+    with each frame; ``counts`` counts ``incomplete``, ``short`` and ``chunk_errors``.
     """
 
     def __init__(

@@ -97,11 +97,6 @@ class SimulatedCamera:
     when it continues. A snapshot is rendered by the `read` that waits for it, on the calling thread, which may exceed
     the timeout; if rendering is slower than ``snapshot_rate_hz``, snapshots are late, back to back, and are counted as
     ``late`` (``loop_snapshots`` renders them in advance, ``faults.buffers`` drops late ones as real hardware does).
-
-    Parameters
-    ----------
-    options
-        Validated options; the defaults if omitted.
     """
 
     Options: ClassVar[type[SimulatedOptions]] = SimulatedOptions

@@ -19,16 +19,8 @@ class Exposure:
     Snapshot n covers the scene times nB … (n + 1)B, without a pause between snapshots; frame x_b is the mean of the
     scene over one unit of time, through the colour filters of the sensor.
 
-    Parameters
-    ----------
-    scene
-        The scene; one unit of its time is one sub-frame.
-    phi
-        (B, H, W) transmissions.
-    bayer
-        Colour filters; None for monochrome.
-    temporal_samples
-        Scene images averaged per frame x_b.
+    One unit of the scene's time is one sub-frame; ``phi`` is (B, H, W), and x_b the mean of ``temporal_samples``
+    images.
     """
 
     def __init__(

@@ -16,14 +16,7 @@ _FAULT_STREAM = 3
 class Faults:
     """Decide the faults of each snapshot, and track whether the camera is connected.
 
-    Parameters
-    ----------
-    options
-        Rates and times of faults.
-    seed
-        Seed of the camera.
-    name
-        Name of the camera in messages.
+    ``name`` is that of the camera in messages.
     """
 
     def __init__(self, options: FaultOptions, seed: int, name: str) -> None:

@@ -23,11 +23,6 @@ class MaskOptics:
 
     For a displacement by (x, y) pixels the point spread function is sampled off its centre by as much (without blur:
     each pixel is weighted by the overlap of the elements with it), while the unevenness of the optics does not move.
-
-    Parameters
-    ----------
-    options
-        Options of the camera.
     """
 
     def __init__(self, options: SimulatedOptions) -> None:
@@ -40,11 +35,7 @@ class MaskOptics:
     def stack(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> npt.NDArray[np.float32]:
         """Return the transmissions φ of the B masks, (B, H, W) float32 in [0, 1], a new array.
 
-        Parameters
-        ----------
-        shift_px
-            (x, y) displacement of the patterns to the right and downwards, at most ``mask_travel_px`` of the options
-            each.
+        They are displaced by (x, y) to the right and downwards, at most by ``mask_travel_px`` of the options each.
         """
         if self._options.mask == "shifting":
             moved = self._image(self._transmission[0], shift_px)

@@ -73,20 +73,9 @@ class Sprite:
 class World:
     """A panning landscape, objects in front of it and a strip running below.
 
-    Parameters
-    ----------
-    backdrop
-        (N, N, 3) tileable texture.
-    pan_px
-        (x, y) velocity of the view over it, per unit of time.
-    sprites
-        Objects, drawn in this order.
-    strip
-        (h, length, 3) image repeated along the bottom.
-    strip_px
-        Velocity of the strip to the left, per unit of time.
-    shape
-        (H, W) of the view.
+    The view (H, W) of ``shape`` pans over the tileable ``backdrop``, (N, N, 3), with ``pan_px`` (x, y) per unit of
+    time; the ``sprites`` are drawn in their order, and ``strip``, (h, length, 3), is repeated along the bottom, moving
+    to the left by ``strip_px`` per unit of time.
     """
 
     def __init__(

@@ -23,13 +23,6 @@ class Sensor:
 
     with F = `full_scale_dn` and g = `gain_e_per_dn` such that the full well is at the top of the range. F is chosen so
     that a white scene takes the most open pixel to the fraction ``exposure`` of the range above black.
-
-    Parameters
-    ----------
-    options
-        Options of the camera.
-    phi
-        (B, H, W) transmissions, which determine the brightest pixel.
     """
 
     def __init__(self, options: SimulatedOptions, phi: npt.NDArray[np.float32]) -> None:
@@ -47,12 +40,8 @@ class Sensor:
     def convert(self, y: npt.NDArray[np.float32], index: int) -> Array:
         """Expose the sensor to a measurement.
 
-        Parameters
-        ----------
-        y
-            (H, W) Σ_b φ_b ⊙ x_b, ≥ 0. Not modified.
-        index
-            Number of the exposure; with the seed it determines the noise.
+        ``y`` is (H, W) Σ_b φ_b ⊙ x_b, ≥ 0, and not modified; ``index``, the number of the exposure, determines the
+        noise with the seed.
 
         Returns
         -------

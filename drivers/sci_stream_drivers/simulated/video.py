@@ -27,14 +27,7 @@ class VideoScene:
     Between two images the scene is their linear blend, which resembles a long exposure but not motion: use footage of a
     high-speed camera where motion matters. Images are converted from sRGB to linear light.
 
-    Parameters
-    ----------
-    source
-        Path of a video or a folder, or a glob pattern.
-    shape
-        (H, W) of the sensor.
-    speed
-        Images per unit of time.
+    The source is a video, a folder or a glob pattern; ``speed`` is in images per unit of time.
 
     Raises
     ------

@@ -224,12 +224,7 @@ class RowTable:
 
     Rows arrive nearly in order, but may be set again or late: a block that has left memory is read back.
 
-    Parameters
-    ----------
-    group
-        Group made by `create_columns`.
-    info
-        Description of the same series.
+    The group was made by `create_columns` for the same series.
     """
 
     def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:

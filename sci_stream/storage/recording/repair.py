@@ -44,12 +44,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
     Snapshots with raw counts but without an outcome become ``raw_only``; those without any data
     ``dropped["lost_in_crash"]``.
 
-    Parameters
-    ----------
-    path
-        File of one segment.
-    progress
-        Called with the number of rows done and the total.
+    ``progress`` is called with the number of rows done and the total.
 
     Returns
     -------

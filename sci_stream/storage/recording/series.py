@@ -33,16 +33,7 @@ class FrameStack(Sequence[Array]):
     (``a[3]``, ``a[-1, ..., 100:200]``, ``a[::10]``), as do ``a[[1, 5]]`` and masks on the first axis;
     ``np.asarray(a)`` reads everything.
 
-    Parameters
-    ----------
-    seqs
-        (N,) sequence numbers, ascending.
-    shape
-        Shape of one element.
-    dtype
-        Type of the elements.
-    read
-        Reads an element, or a part of it, by its sequence number.
+    ``seqs`` are (N,) sequence numbers, ascending; ``read`` reads an element, or a part of it, by its number.
     """
 
     def __init__(self, seqs: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any], read: _Read) -> None:
@@ -100,11 +91,6 @@ class RecordedSeries:
     Only its table is in memory: `raw` and `video` are read when indexed. For a recording in several segments, name
     the first one or the ``.nxs`` file over them to read all of it, a later one to read that one only. A recording
     that is being written, or was left by a crash, is read up to its last flush.
-
-    Parameters
-    ----------
-    path
-        File of the recording.
 
     Raises
     ------

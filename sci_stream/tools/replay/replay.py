@@ -152,16 +152,8 @@ def replay(
     one within float16 rounding. If a solve ran out of time, its σ schedule was cut short, which a replay does not
     repeat: it then does better.
 
-    Parameters
-    ----------
-    source
-        The recording; it is not changed.
-    plan
-        Replay options.
-    progress
-        Called after each snapshot with the number done, the total, and the last report.
-    stop
-        Called before each snapshot: True ends the replay cleanly, to be resumed later.
+    ``progress`` is called after each snapshot with the number done, the total, and the last report; ``stop`` before
+    each: True ends the replay cleanly, to be resumed later.
 
     Raises
     ------
