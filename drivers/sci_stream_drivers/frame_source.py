@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -10,8 +9,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.clock import unix_ns
 from sci_stream.errors import ConfigError, FileFormatError
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, white_level
 from sci_stream.storage.published_data import PublishedMeasurement, read_published
@@ -23,43 +23,17 @@ from sci_stream_drivers.fields import pixel_format
 _MOST_RESIDUAL = 0.05
 
 
-@dataclass(frozen=True, eq=False)
-class SourceFrame:
-    """One snapshot of a source; the receiver owns the arrays."""
-
-    counts: Array
-    truth: Array | None = None
-    camera_time_ns: int | None = None
-    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FrameSourceInfo:
-    """Common properties of a source's shots.
-
-    ``clock`` of the recorded timestamps is ``"none"`` without any; ``chunks`` as in `CameraCapabilities`.
-    """
-
-    model: str
-    serial: str
-    pixel_format: str
-    bit_depth: int
-    bayer: BayerPhase | None
-    clock: str
-    has_truth: bool
-    chunks: dict[str, str] = field(default_factory=dict)
-
-
 class FrameSource(Protocol):
     """Shots of a file, in random access."""
 
-    info: FrameSourceInfo
+    capabilities: CameraCapabilities
+    """Those of a camera that plays each shot once."""
     calibration: Calibration
     frame_numbers: list[int]
     """Ascending, one per shot; a step of more than 1 gives the number of frames lost in the original run."""
 
-    def shot(self, i: int) -> SourceFrame:
-        """Return shot ``i``."""
+    def shot(self, i: int) -> CameraFrame:
+        """Return shot ``i``, received now."""
         ...
 
     def close(self) -> None:
@@ -86,16 +60,24 @@ class PublishedSource:
         self._truth = _as_truth(published.orig) if truth else None
         self.frame_numbers = list(range(published.shots))
         depth = 8 * self._counts.dtype.itemsize
-        name = "Mono32f" if self._counts.dtype == np.float32 else pixel_format(depth, bayer)
-        self.info = FrameSourceInfo(
-            "published measurement", path.name, name, depth, bayer, "none", self._truth is not None
+        height, width = self.calibration.shape
+        self.capabilities = CameraCapabilities(
+            model="published measurement",
+            serial=path.name,
+            height_px=height,
+            width_px=width,
+            pixel_format="Mono32f" if self._counts.dtype == np.float32 else pixel_format(depth, bayer),
+            bit_depth=depth,
+            n_frames=self.calibration.n_frames,
+            bayer=bayer,
+            has_truth=self._truth is not None,
         )
 
-    def shot(self, i: int) -> SourceFrame:
+    def shot(self, i: int) -> CameraFrame:
         """Return shot ``i``."""
         B = self.calibration.n_frames
         truth = None if self._truth is None else self._truth[i * B : (i + 1) * B].copy()
-        return SourceFrame(self._counts[i].copy(), truth)
+        return CameraFrame(self._counts[i].copy(), self.frame_numbers[i], None, unix_ns(), truth)
 
     def close(self) -> None:
         """Do nothing: the file has been read completely."""
@@ -131,15 +113,17 @@ class RecordedSource:
             self.calibration = self._series.calibration
             self.frame_numbers = self._numbers()
             info = self._series.info
-            self.info = FrameSourceInfo(
-                f"recording of {info.camera_model}",
-                info.camera_serial,
-                info.pixel_format,
-                info.bit_depth,
-                info.bayer,
-                "recorded" if self._stamped(seqs) else "none",
-                False,
-                dict(info.chunks),
+            self.capabilities = CameraCapabilities(
+                model=f"recording of {info.camera_model}",
+                serial=info.camera_serial,
+                height_px=info.height_px,
+                width_px=info.width_px,
+                pixel_format=info.pixel_format,
+                bit_depth=info.bit_depth,
+                n_frames=info.n_frames,
+                bayer=info.bayer,
+                clock="recorded" if self._stamped(seqs) else "none",
+                chunks=dict(info.chunks),
             )
         except BaseException:
             self._series.close()
@@ -157,12 +141,13 @@ class RecordedSource:
             numbers.append(numbers[-1] + seq - previous + int(lost[rows].sum()))
         return numbers
 
-    def shot(self, i: int) -> SourceFrame:
+    def shot(self, i: int) -> CameraFrame:
         """Return shot ``i``."""
         seq = self._seqs[i]
         row = self._series.row(seq)
-        stamp = row["camera_time_ns"] if self.info.clock == "recorded" else None
-        return SourceFrame(self._series.raw_of(seq), None, stamp, recorded_chunks(row))
+        stamp = row["camera_time_ns"] if self.capabilities.clock == "recorded" else None
+        counts, chunks = self._series.raw_of(seq), recorded_chunks(row)
+        return CameraFrame(counts, self.frame_numbers[i], stamp, unix_ns(), chunks=chunks)
 
     def close(self) -> None:
         """Close the files."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sci_stream.clock import unix_ns
-from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
+from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
 from sci_stream_drivers.fields import BayerOption
-from sci_stream_drivers.frame_source import FrameSource, SourceFrame, open_frame_source
+from sci_stream_drivers.frame_source import FrameSource, open_frame_source
 from sci_stream_drivers.pacing import Pacer
 
 
@@ -81,24 +81,8 @@ class ReplayCamera:
                 path, o.bayer, o.truth, o.full_scale_dn, slice(o.start, o.stop)
             )
             self._counts.clear()
-        info, calibration = self._source.info, self._source.calibration
-        height, width = calibration.shape
-        return CameraCapabilities(
-            model=info.model,
-            serial=info.serial,
-            height_px=height,
-            width_px=width,
-            pixel_format=info.pixel_format,
-            bit_depth=info.bit_depth,
-            n_frames=calibration.n_frames,
-            bayer=info.bayer,
-            frame_ids=FrameIds(0, None),
-            clock="none" if o.loop else info.clock,
-            frame_period_ns=self._pacer.period_ns,
-            finite=not o.loop,
-            has_truth=info.has_truth,
-            chunks=info.chunks,
-        )
+        capabilities = replace(self._source.capabilities, frame_period_ns=self._pacer.period_ns, finite=not o.loop)
+        return replace(capabilities, clock="none") if o.loop else capabilities
 
     def calibration(self) -> Calibration:
         """Return the calibration of the file, or the one that follows from its masks."""
@@ -120,25 +104,16 @@ class ReplayCamera:
             return None
         rounds, step = divmod(self._played, len(self._chosen))
         source = self._opened()
-        shot = source.shot(self._chosen[step])
+        frame = source.shot(self._chosen[step])
         self._played += 1
         self._counts["delivered"] += 1
-        return self._frame(shot, self._frame_id(source.frame_numbers, rounds, step))
+        frame = replace(frame, frame_id=self._frame_id(source.frame_numbers, rounds, step))
+        return replace(frame, camera_time_ns=None) if self._options.loop else frame
 
     def _opened(self) -> FrameSource:
         if self._source is None:
             raise RuntimeError("the camera is not open: call open() first")
         return self._source
-
-    def _frame(self, shot: SourceFrame, frame_id: int) -> CameraFrame:
-        return CameraFrame(
-            counts=shot.counts,
-            frame_id=frame_id,
-            camera_time_ns=None if self._options.loop else shot.camera_time_ns,
-            host_time_ns=unix_ns(),
-            truth=shot.truth,
-            chunks=shot.chunks,
-        )
 
     def _frame_id(self, numbers: list[int], rounds: int, step: int) -> int:
         first, last = numbers[self._chosen[0]], numbers[self._chosen[-1]]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -15,8 +14,7 @@ from sci_stream.errors import CalibrationError, FileFormatError
 from sci_stream.file_guard import reading, require_regular
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.hdf5 import open_for_reading, read_dataset
-from sci_stream.storage.matlab5 import read_mat
+from sci_stream.storage.matlab import read_mat
 from sci_stream.storage.media_guard import count_pages, in_natural_order, read_image, require_image
 from sci_stream.storage.numpy_file import read_npy
 
@@ -147,19 +145,7 @@ def read_array(path: Path, variable: str) -> Array:
         return read_npy(path)
     if suffix in IMAGES:
         return _read_pages(path)
-    if h5py.is_hdf5(path):
-        return _read_mat73(path, variable)
-    return _chosen(path, variable, read_mat(path, (variable,)).get(variable))
-
-
-def _read_mat73(path: Path, variable: str) -> Array:
-    with open_for_reading(path, "measurement") as file, reading(path, "a .mat file of version 7.3"):
-        node = file.get(variable)
-        # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
-        return _chosen(path, variable, read_dataset(node).T if isinstance(node, h5py.Dataset) else None)
-
-
-def _chosen(path: Path, variable: str, array: Array | None) -> Array:
+    array = read_mat(path, (variable,)).get(variable)
     if array is None:
         raise FileFormatError(
             f"{path} has no variable {variable!r}",

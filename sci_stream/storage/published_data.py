@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.file_guard import reading, require_regular
 from sci_stream.model import Array
-from sci_stream.storage.hdf5 import open_for_reading, read_dataset
-from sci_stream.storage.matlab5 import read_mat
+from sci_stream.storage.matlab import read_mat
 
 _KEYS = ("meas", "mask", "orig")
 
@@ -62,9 +59,7 @@ def read_published(path: Path) -> PublishedMeasurement:
     FileFormatError
         If the file is missing, not a ``.mat`` file, lacks ``meas`` or ``mask``, or their shapes or values are invalid.
     """
-    path = Path(path)
-    require_regular(path, "a .mat file")
-    arrays = _read_v73(path) if h5py.is_hdf5(path) else _read_v5(path)
+    arrays = {key: _frames_first(path, key, array) for key, array in read_mat(path, _KEYS).items()}
     missing = [key for key in ("meas", "mask") if key not in arrays]
     if missing:
         raise FileFormatError(
@@ -77,20 +72,6 @@ def read_published(path: Path) -> PublishedMeasurement:
     measurement = PublishedMeasurement(arrays["meas"], arrays["mask"], arrays.get("orig"))
     _check_shapes(path, measurement)
     return measurement
-
-
-def _read_v5(path: Path) -> dict[str, Array]:
-    return {key: _frames_first(path, key, array) for key, array in read_mat(path, _KEYS).items()}
-
-
-def _read_v73(path: Path) -> dict[str, Array]:
-    arrays = {}
-    hint = "It may be truncated; download it again."
-    with open_for_reading(path, "measurement") as file, reading(path, "a .mat file of version 7.3", hint=hint):
-        for key in _KEYS:
-            if isinstance(node := file.get(key), h5py.Dataset):
-                arrays[key] = _frames_first(path, key, read_dataset(node).T)
-    return arrays
 
 
 def _frames_first(path: Path, key: str, array: Array) -> Array:

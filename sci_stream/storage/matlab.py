@@ -1,9 +1,9 @@
-"""Read numeric arrays from MATLAB files of version 5 to 7, bounds-checked.
+"""Read numeric arrays from MATLAB files of version 5 to 7.3, bounds-checked.
 
 SciPy's reader indexes C tables with type codes from the file and crashes the process if they are damaged; a node
-must survive a damaged file. The format: a header of 128 bytes, then elements of (type, size, data), some
-compressed; a matrix is an element of elements: flags, dimensions, name, values ("MAT-File Format", MathWorks,
-chapter 1).
+must survive a damaged file. The format up to version 7: a header of 128 bytes, then elements of (type, size, data),
+some compressed; a matrix is an element of elements: flags, dimensions, name, values ("MAT-File Format", MathWorks,
+chapter 1). Version 7.3 is HDF5.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 from sci_stream.model import Array
+from sci_stream.storage.hdf5 import open_for_reading, read_dataset
 
 _HEADER = 128
 _MATRIX, _COMPRESSED = 14, 15
@@ -62,15 +64,21 @@ def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
 
 
 def read_mat(path: Path, names: Collection[str]) -> dict[str, Array]:
-    """Return the variables of a file with these names; see `read_arrays`.
+    """Return the variables of a file with these names, each in MATLAB's axis order; missing ones are omitted.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, too large, damaged or not a MATLAB file of version 5 to 7.
+        If the file is missing, too large, damaged or not a MATLAB file of version 5 to 7.3.
     """
-    require_memory(require_regular(path, "a .mat file"), path)
+    size = require_regular(path, "a .mat file")
     hint = "It may be truncated, or not a .mat file of version 5 to 7.3; download it again."
+    if h5py.is_hdf5(path):
+        with open_for_reading(path, "measurement") as file, reading(path, "a .mat file of version 7.3", hint=hint):
+            nodes = {name: file.get(name) for name in names}
+            # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
+            return {name: read_dataset(node).T for name, node in nodes.items() if isinstance(node, h5py.Dataset)}
+    require_memory(size, path)
     with reading(path, "a .mat file", hint=hint):
         return read_arrays(path.read_bytes(), names)
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Array
-from sci_stream.storage.matlab5 import read_arrays
+from sci_stream.storage.matlab import read_arrays
 
 NUMBERS = ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"]
 
