@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from sci_stream.model import BayerPhase
+
+
+class DriverOptions(BaseModel):
+    """Options of a camera: immutable, and an unknown name is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
 
 _MONO = ("none", "mono", "")
 

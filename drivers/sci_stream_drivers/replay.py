@@ -8,19 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
-from sci_stream_drivers.fields import BayerOption
+from sci_stream_drivers.fields import BayerOption, DriverOptions
 from sci_stream_drivers.frame_source import FrameSource, open_frame_source
 from sci_stream_drivers.pacing import Pacer
 
 
-class ReplayOptions(BaseModel):
+class ReplayOptions(DriverOptions):
     """Options of the replay camera."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: Path = Field(description="A published .mat file (v5 or v7.3); a recording: its first .h5 file or its .nxs.")
     snapshot_rate_hz: float = Field(

@@ -11,6 +11,7 @@ import numpy as np
 
 from sci_stream.errors import CameraError, InputError
 from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.parameters import Value
 from sci_stream.ports import Camera
 
 # Frames stay in memory, so that writing them does not disturb the measurement.
@@ -40,14 +41,14 @@ class ChunkValues:
     """Summary of one kind of chunk data: number of frames, first and last value, minimum and maximum."""
 
     frames: int
-    first: bool | int | float | str
-    last: bool | int | float | str
+    first: Value
+    last: Value
     least: float | None
     greatest: float | None
     unit: str = ""
 
     @classmethod
-    def of(cls, values: Sequence[bool | int | float | str], unit: str) -> ChunkValues:
+    def of(cls, values: Sequence[Value], unit: str) -> ChunkValues:
         """Summarise values, one per frame."""
         numbers = [value for value in values if isinstance(value, bool | int | float)]
         least, greatest = (min(numbers), max(numbers)) if numbers else (None, None)
@@ -99,7 +100,7 @@ def grab(
     """
     frames: list[CameraFrame] = []
     seen: list[tuple[int | None, int | None, int]] = []
-    chunks: dict[str, list[bool | int | float | str]] = {}
+    chunks: dict[str, list[Value]] = {}
     try:
         capabilities = camera.open()
         if opened is not None:

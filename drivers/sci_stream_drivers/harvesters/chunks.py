@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from sci_stream.parameters import Value
 from sci_stream_drivers.harvesters.library import get, library
 from sci_stream_drivers.harvesters.node_map import kind_of, unit_of, value_of
 
 log = logging.getLogger(__name__)
 
-Chunks = dict[str, bool | int | float | str]
-
+Chunks = dict[str, Value]
 
 _NUMBERS = ("integer", "float", "boolean")
 

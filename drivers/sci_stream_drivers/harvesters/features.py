@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
+from sci_stream.parameters import Value
 from sci_stream_drivers.harvesters.library import feature, library, words
 from sci_stream_drivers.harvesters.node_map import access_of, choices_of, kind_of, range_text, value_of
-from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions, TriggerOptions, Value
+from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions, TriggerOptions
 
 log = logging.getLogger(__name__)
 

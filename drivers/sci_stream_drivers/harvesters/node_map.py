@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sci_stream.model import Feature
-from sci_stream.parameters import Parameter
+from sci_stream.parameters import Parameter, Value
 from sci_stream_drivers.harvesters.library import attribute, get, library
-from sci_stream_drivers.harvesters.options import Value
 
 _KINDS = {
     "intfIInteger": "integer", "intfIBoolean": "boolean", "intfICommand": "command", "intfIFloat": "float",

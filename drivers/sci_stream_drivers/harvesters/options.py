@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-Value = bool | int | float | str
-"""Value of a feature in TOML."""
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from sci_stream.parameters import Value
+from sci_stream_drivers.fields import DriverOptions
 
 
-class Selector(_Table):
+class Selector(DriverOptions):
     """Selection of a camera: all given values must match, and exactly one camera."""
 
     serial: str | None = Field(default=None, min_length=1, description="Serial number.", examples=["12345678"])
@@ -40,7 +36,7 @@ class Selector(_Table):
         return self.model_dump(exclude_none=True)
 
 
-class FeatureSetting(_Table):
+class FeatureSetting(DriverOptions):
     """One step of the configuration: set a feature, or execute a command."""
 
     feature: str = Field(min_length=1, description="Name of the feature.")
@@ -62,7 +58,7 @@ class FeatureSetting(_Table):
         return self.feature if self.value is None else f"{self.feature} = {self.value}"
 
 
-class TriggerOptions(_Table):
+class TriggerOptions(DriverOptions):
     """Start of an exposure; for an SCI camera usually by the mask modulator, through a line."""
 
     source: str = Field(min_length=1, description="TriggerSource: Line0, Line1, …, or Software.", examples=["Line0"])
@@ -101,7 +97,7 @@ def _one_is_a_list(value: Any) -> Any:
     return [value] if isinstance(value, str | Path) else value
 
 
-class HarvestersOptions(_Table):
+class HarvestersOptions(DriverOptions):
     """Options of GenICam cameras, applied in the order of the fields."""
 
     cti: Annotated[list[Path], BeforeValidator(_one_is_a_list)] = Field(

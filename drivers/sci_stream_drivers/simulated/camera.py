@@ -327,11 +327,8 @@ class SimulatedCamera:
             self._skip_dropped()
 
     def _unplug_if_due(self) -> None:
-        try:
-            self._faults.unplug_if_due(self._counts["delivered"])
-        except CameraError:
-            self._lost = True
+        if self._faults.unplugs(self._counts["delivered"]):
+            self._lost = self._resumes = True
             self._running = False
             self._counts["disconnects"] += 1
-            self._resumes = True
-            raise
+            raise self._faults.lost()

@@ -24,7 +24,7 @@ class Faults:
         self._seed = seed
         self._name = name
         self._back_at_s = 0.0
-        self.disconnects = 0
+        self._disconnects = 0
 
     def drops(self, index: int) -> bool:
         """Return whether snapshot ``index`` is lost between sensor and host."""
@@ -43,13 +43,14 @@ class Faults:
         every = self._options.stall_every
         return self._options.stall_s if every and delivered % every == 0 else 0.0
 
-    def unplug_if_due(self, delivered: int) -> None:
-        """Raise `CameraLost`, once, if the camera is to be lost after ``delivered`` frames."""
+    def unplugs(self, delivered: int) -> bool:
+        """Return whether the camera is lost after ``delivered`` frames; it then stays away for a while."""
         after = self._options.disconnect_after
-        if after and delivered >= after and self.disconnects < self._options.disconnects:
-            self.disconnects += 1
+        due = bool(after) and delivered >= after and self._disconnects < self._options.disconnects
+        if due:
+            self._disconnects += 1
             self._back_at_s = time.monotonic() + self._options.return_after_s
-            raise self.lost()
+        return due
 
     def lost(self) -> CameraLost:
         """Return the error for reading a lost camera."""
@@ -67,12 +68,8 @@ class Faults:
             )
 
     def _draw(self, index: int, which: int) -> float:
-        probabilities = (
-            self._options.drop_probability,
-            self._options.duplicate_probability,
-            self._options.jitter_s,
-        )
-        if not probabilities[which]:
+        options = self._options
+        if not (options.drop_probability, options.duplicate_probability, options.jitter_s)[which]:
             return 1.0  # without drawing: the usual case costs nothing
         rng = np.random.Generator(np.random.SFC64([self._seed, _FAULT_STREAM, which, index]))
         return float(rng.random())

@@ -29,7 +29,7 @@ class MaskOptics:
         self._options = options
         self._blur_margin = math.ceil(3 * options.mask_blur_px)
         self._travel = math.ceil(options.mask_travel_px)
-        self._transmission = _contrast(self._draw(), options.mask_closed)
+        self._transmission = np.where(self._draw(), 1.0, options.mask_closed)
         self._gain = _gain_map(options.height_px, options.width_px, options.mask_unevenness)
 
     def stack(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> npt.NDArray[np.float32]:
@@ -109,10 +109,6 @@ class MaskOptics:
             kernel = np.exp(-0.5 * (distances / self._options.mask_blur_px) ** 2)
             kernel[np.abs(distances) > margin + 0.5] = 0.0
         return np.asarray(kernel / kernel.sum())
-
-
-def _contrast(pattern: npt.NDArray[np.bool_], closed: float) -> npt.NDArray[np.float64]:
-    return np.where(pattern, 1.0, closed)
 
 
 def _gain_map(height: int, width: int, unevenness: float) -> npt.NDArray[np.float64]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sci_stream.model import BayerPhase, FrameIds
-from sci_stream_drivers.fields import BayerOption
+from sci_stream_drivers.fields import BayerOption, DriverOptions
 
 SCENES = ("fast", "slow", "static", "cut")
 """Names of the procedural scenes; any other value is a path."""
@@ -18,10 +18,8 @@ MOST_DEVIATIONS = 3
 """Errors of single masks are at most so many standard deviations."""
 
 
-class FaultOptions(BaseModel):
+class FaultOptions(DriverOptions):
     """Faults of the camera. All off by default; their times are determined by the seed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     drop_probability: float = Field(
         default=0.0, ge=0, le=0.99, description="Probability that a frame is numbered but never delivered."
@@ -69,10 +67,8 @@ class FaultOptions(BaseModel):
         return FrameIds(self.id_first, self.id_last)
 
 
-class SimulatedOptions(BaseModel):
+class SimulatedOptions(DriverOptions):
     """Options of the simulated camera."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     scene: str = Field(
         default="fast",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from sci_stream.errors import FileFormatError, InputError, SciStreamError, StorageError
 from sci_stream.file_guard import read_small, reading
@@ -134,12 +135,12 @@ def run_jobs(
         try:
             done = replay(job.source, job.plan, progress=progress, stop=stop)
         except SciStreamError as error:
-            yield dataclasses.replace(_failed(job, str(error), began_s), cause=error)
+            yield _result(job, JobState.FAILED, began_s, error=str(error), cause=error)
             continue
         state = JobState.STOPPED if not done.complete else JobState.DONE
         if done.complete and done.before == done.total:
             state = JobState.PRESENT
-        yield JobResult(str(job.source), str(job.out), state, done.done, time.monotonic() - began_s)
+        yield _result(job, state, began_s, snapshots=done.done)
         if stop():
             return
 
@@ -161,14 +162,13 @@ def run_job_at_once(job: ReplayJob, worker: str = "") -> JobResult:
         done = replay(job.source, dataclasses.replace(job.plan, out=partial, resume=False))
         os.replace(partial, job.out)  # noqa: PTH105 - the names of the paths say what is replaced
     except SciStreamError as error:
-        return dataclasses.replace(_failed(job, str(error), began_s), worker=worker)
+        return _result(job, JobState.FAILED, began_s, error=str(error), worker=worker)
     except OSError as error:
-        return dataclasses.replace(
-            _failed(job, f"{job.out} cannot be written: {error.strerror}", began_s), worker=worker
-        )
+        text = f"{job.out} cannot be written: {error.strerror}"
+        return _result(job, JobState.FAILED, began_s, error=text, worker=worker)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return JobResult(str(job.source), str(job.out), JobState.DONE, done.done, time.monotonic() - began_s, worker=worker)
+    return _result(job, JobState.DONE, began_s, snapshots=done.done, worker=worker)
 
 
 def remove_left_behind(jobs: Iterable[ReplayJob]) -> None:
@@ -178,5 +178,5 @@ def remove_left_behind(jobs: Iterable[ReplayJob]) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _failed(job: ReplayJob, error: str, began_s: float) -> JobResult:
-    return JobResult(str(job.source), str(job.out), JobState.FAILED, 0, time.monotonic() - began_s, error=error)
+def _result(job: ReplayJob, state: JobState, began_s: float, **rest: Any) -> JobResult:
+    return JobResult(str(job.source), str(job.out), state, seconds=time.monotonic() - began_s, **rest)
