@@ -36,19 +36,8 @@ class Demosaic(enum.StrEnum):
 
 
 _OPENCV = {
-    # OpenCV names a pattern after the second and third pixel of the second row: COLOR_BayerBG2RGB is for RGGB.
-    Demosaic.BILINEAR: {
-        BayerPhase.RGGB: cv2.COLOR_BayerRGGB2RGB,
-        BayerPhase.GRBG: cv2.COLOR_BayerGRBG2RGB,
-        BayerPhase.GBRG: cv2.COLOR_BayerGBRG2RGB,
-        BayerPhase.BGGR: cv2.COLOR_BayerBGGR2RGB,
-    },
-    Demosaic.EDGE_AWARE: {
-        BayerPhase.RGGB: cv2.COLOR_BayerRGGB2RGB_EA,
-        BayerPhase.GRBG: cv2.COLOR_BayerGRBG2RGB_EA,
-        BayerPhase.GBRG: cv2.COLOR_BayerGBRG2RGB_EA,
-        BayerPhase.BGGR: cv2.COLOR_BayerBGGR2RGB_EA,
-    },
+    method: {phase: getattr(cv2, f"COLOR_Bayer{phase}2RGB{suffix}") for phase in BayerPhase}
+    for method, suffix in ((Demosaic.BILINEAR, ""), (Demosaic.EDGE_AWARE, "_EA"))
 }
 
 # Malvar, He and Cutler's kernels, their figure 2, in eighths.

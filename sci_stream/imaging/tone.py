@@ -53,21 +53,13 @@ class WhiteBalance(enum.StrEnum):
 
 
 class FalseColour(enum.StrEnum):
-    """Colour maps for monochrome video."""
+    """Colour maps for monochrome video, by their names in OpenCV."""
 
     NONE = "none"
     INFERNO = "inferno"
     VIRIDIS = "viridis"
     TURBO = "turbo"
     BONE = "bone"
-
-
-_COLOUR_MAPS = {
-    FalseColour.INFERNO: cv2.COLORMAP_INFERNO,
-    FalseColour.VIRIDIS: cv2.COLORMAP_VIRIDIS,
-    FalseColour.TURBO: cv2.COLORMAP_TURBO,
-    FalseColour.BONE: cv2.COLORMAP_BONE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,4 +251,4 @@ def curve(gamma: float) -> U8:
 def palette(name: FalseColour) -> U8:
     """Return a colour map, (256, 3) uint8 RGB."""
     ramp = np.arange(256, dtype=np.uint8)[:, None]
-    return np.ascontiguousarray(cv2.applyColorMap(ramp, _COLOUR_MAPS[name])[:, 0, ::-1])
+    return np.ascontiguousarray(cv2.applyColorMap(ramp, getattr(cv2, f"COLORMAP_{name.name}"))[:, 0, ::-1])

@@ -82,18 +82,19 @@ def settings_of(options: HarvestersOptions) -> list[FeatureSetting]:
 def _trigger_settings(trigger: TriggerOptions) -> Iterable[FeatureSetting]:
     # A camera with a single kind of trigger may have no selector.
     yield FeatureSetting(feature="TriggerSelector", value=trigger.selector, optional=trigger.selector == "FrameStart")
-    yield FeatureSetting(feature="TriggerSource", value=trigger.source)
-    if trigger.activation is not None:
-        yield FeatureSetting(feature="TriggerActivation", value=trigger.activation)
-    if trigger.delay_us is not None:
-        yield FeatureSetting(feature="TriggerDelay", value=trigger.delay_us)
-    if trigger.exposure_mode is not None:
-        yield FeatureSetting(feature="ExposureMode", value=trigger.exposure_mode)
+    settings = {
+        "TriggerSource": trigger.source,
+        "TriggerActivation": trigger.activation,
+        "TriggerDelay": trigger.delay_us,
+        "ExposureMode": trigger.exposure_mode,
+    }
+    for name, value in settings.items():
+        if value is not None:
+            yield FeatureSetting(feature=name, value=value)
     if trigger.output_line is not None:
         yield FeatureSetting(feature="LineSelector", value=trigger.output_line)
-        yield FeatureSetting(
-            feature="LineMode", value="Output", optional=True
-        )  # a line that can only be an output has no mode
+        # A line that can only be an output has no mode.
+        yield FeatureSetting(feature="LineMode", value="Output", optional=True)
         yield FeatureSetting(feature="LineSource", value=trigger.output_signal)
     yield FeatureSetting(feature="TriggerMode", value="On")
 

@@ -260,6 +260,15 @@ def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
         return set(earlier.video.seqs.tolist())
 
 
+@dataclass(slots=True)
+class _RunningPrior:
+    """The engine of a prior, its budgets, and the correction of the masks that it uses."""
+
+    engine: Engine
+    controller: BudgetController
+    masks_at: MaskCorrection = NO_CORRECTION
+
+
 class _Run:
     """Solve snapshots in order and write them."""
 
@@ -278,10 +287,8 @@ class _Run:
         self._device_name = describe_device(device)
         self._solver = solver
         self._masks = replay_masks(series, calibration)
-        self._masks_at: dict[str, MaskCorrection] = {}
         self._pace = _Pace(series) if live else None
-        self._engines: dict[str, Engine] = {}
-        self._controllers: dict[str, BudgetController] = {}
+        self._running: dict[str, _RunningPrior] = {}
         self.done = 0
 
     def write(
@@ -346,36 +353,33 @@ class _Run:
         cold = bool(self._series.row(seq)["start"] == START_CODES[Start.COLD])
         return cold and self._solver.as_recorded and self._pace is None
 
-    def _engine(self, solving: Solving) -> Engine:
-        """Return the engine of a prior with these settings, created on first use."""
-        prior = solving.denoiser.name
-        engine = self._engines.get(prior)
-        if engine is None:
-            engine = self._engines[prior] = Engine(self._calibration, solving.denoiser, self._device, solving.settings)
-            self._controllers[prior] = BudgetController(solving.settings, engine.warm_up())
-        elif engine.settings is not solving.settings:
-            engine.change_settings(solving.settings)
-            self._controllers[prior] = BudgetController(solving.settings, self._controllers[prior].iteration_s)
-        return engine
-
-    def _controller(self, solving: Solving) -> BudgetController:
-        self._engine(solving)
-        return self._controllers[solving.denoiser.name]
+    def _prior(self, solving: Solving) -> _RunningPrior:
+        """Return a prior with these settings, with an engine that is created on first use."""
+        name, settings = solving.denoiser.name, solving.settings
+        prior = self._running.get(name)
+        if prior is None:
+            engine = Engine(self._calibration, solving.denoiser, self._device, settings)
+            prior = self._running[name] = _RunningPrior(engine, BudgetController(settings, engine.warm_up()))
+        elif prior.engine.settings is not settings:
+            prior.engine.change_settings(settings)
+            prior.controller = BudgetController(settings, prior.controller.iteration_s)
+        return prior
 
     def _solve(self, seq: int, budget: Budget) -> Reconstruction:
         solving = self._solver.of(seq)
-        engine = self._engine(solving)
+        prior = self._prior(solving)
+        engine = prior.engine
         snapshot = self._snapshot(seq, self._series.row(seq))
         if self._recorded_cold(seq):
             # If another node or none solved the previous snapshot, this one was not started from it.
             engine.forget()
-        masks_at, prior = self._masks.of(seq), solving.denoiser.name
-        if masks_at != self._masks_at.get(prior, NO_CORRECTION):
+        masks_at = self._masks.of(seq)
+        if masks_at != prior.masks_at:
             engine.correct_masks(masks_at)
-            self._masks_at[prior] = masks_at
+            prior.masks_at = masks_at
         started_ns = unix_ns()
         video, report = engine.reconstruct(snapshot, budget)
-        self._controller(solving).record(iterations=report.iterations, solve_ns=report.solve_ns)
+        prior.controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         if self._masks.withholds(seq):
             video, report = withhold(video, report, snapshot, self._calibration)
         return Reconstruction(
@@ -396,7 +400,7 @@ class _Run:
     def _budget(self, seqs: list[int], index: int) -> Budget:
         if self._pace is not None:
             backlog = self._pace.wait(seqs, index)
-            controller = self._controller(self._solver.of(seqs[index]))
+            controller = self._prior(self._solver.of(seqs[index])).controller
             return controller.next_budget(period_ns=self._pace.period_ns, backlog=backlog)
         recorded = int(self._series.row(seqs[index])["iterations"])
         as_recorded = self._solver.as_recorded and recorded > 0
