@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,18 @@ log = logging.getLogger(__name__)
 _NAP_S = 0.0005
 
 
+@dataclass(slots=True)
+class _Opened:
+    """An open camera; ``watch`` is renewed with each start, since frame ids may begin again."""
+
+    session: Session
+    release: weakref.finalize[Any, Any]
+    capabilities: CameraCapabilities
+    image: Image
+    stream: Stream
+    watch: RestartDetector
+
+
 class HarvestersCamera:
     """Any camera with a GenTL producer. Implements `sci_stream.ports.Camera`, and finds cameras.
 
@@ -46,16 +58,11 @@ class HarvestersCamera:
     def __init__(self, options: HarvestersOptions) -> None:
         self._options = options
         self._files: list[Path] = []
-        self._session: Session | None = None
-        self._let_go: weakref.finalize[Any, Any] | None = None
-        self._stream: Stream | None = None
-        self._capabilities: CameraCapabilities | None = None
-        self._image: Image | None = None
+        self._camera: _Opened | None = None
         self._held: deque[Grabbed] = deque()
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
         self._running = False
-        self._watch: RestartDetector | None = None
         self._heard_s = 0.0
         self._trigger_s = 0.0
 
@@ -68,7 +75,7 @@ class HarvestersCamera:
 
     def inspect(self) -> Inspection:
         """Describe every feature of a camera; see `sci_stream.ports.FeatureLister`."""
-        if self._session is not None:
+        if self._camera is not None:
             raise RuntimeError("inspect() connects by itself: close() the camera first")
         session = self._connected()
         try:
@@ -96,31 +103,31 @@ class HarvestersCamera:
         ConfigError
             If there is no producer, several cameras match, or a feature cannot be set to its value.
         """
-        if self._session is not None and self._capabilities is not None:
-            return self._capabilities
+        if self._camera is not None:
+            return self._camera.capabilities
         session = self._connected()
         # A camera that is garbage-collected without close() would remain in use until the process ends.
-        self._let_go = weakref.finalize(self, session.close)
+        release = weakref.finalize(self, session.close)
         try:
             for setting in self._options.interface_features:
                 apply(session.interface_node_map, setting, f"The interface of {session.name}")
             clock = configure(session.node_map, self._options, session.name)
             for setting in self._options.stream_features:
                 apply(session.stream_node_map, setting, f"The data stream of {session.name}")
-            self._capabilities, self._image = describe(session, self._options, clock)
+            capabilities, image = describe(session, self._options, clock)
             warn_about_transport(session, self._options.buffers)
+            self._counts.clear()
+            chunks = tuple(self._options.chunks)
+            stream = Stream(session.acquirer, image, chunks, self._counts, buffers=self._options.buffers)
         except library().transport_errors as error:
-            self._let_go()
+            release()
             raise CameraError(f"The camera {session.name} failed during configuration", got=words(error)) from None
         except BaseException:
-            self._let_go()
+            release()
             raise
-        self._session = session
-        self._counts.clear()
-        self._stream = Stream(
-            session.acquirer, self._image, tuple(self._options.chunks), self._counts, buffers=self._options.buffers
-        )
-        return self._capabilities
+        watch = RestartDetector(capabilities.frame_ids)
+        self._camera = _Opened(session, release, capabilities, image, stream, watch)
+        return capabilities
 
     def settings(self) -> list[Parameter]:
         """Return exposure, gain and rate, as far as the camera supports them; see `sci_stream.ports.AdjustableCamera`.
@@ -130,7 +137,7 @@ class HarvestersCamera:
         CameraLost
             If the camera does not respond.
         """
-        session = self._opened()
+        session = self._opened().session
         try:
             return settings(session.node_map)
         except library().transport_errors as error:
@@ -138,8 +145,8 @@ class HarvestersCamera:
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
-        session = self._opened()
-        assert self._capabilities is not None
+        camera = self._opened()
+        session = camera.session
         # Against the current range: on many cameras the range of one feature depends on the value of another.
         checked = checked_changes(self.settings(), {name: value}, session.name)
         try:
@@ -147,8 +154,8 @@ class HarvestersCamera:
             period_ns = frame_period_ns(session.node_map, self._options)
         except library().transport_errors as error:
             raise CameraLost(f"The camera {session.name} does not respond", got=words(error)) from None
-        self._capabilities = replace(self._capabilities, frame_period_ns=period_ns)
-        return self._capabilities
+        camera.capabilities = replace(camera.capabilities, frame_period_ns=period_ns)
+        return camera.capabilities
 
     def _connected(self) -> Session:
         self._files = self._files or self._checked_files()
@@ -165,14 +172,12 @@ class HarvestersCamera:
 
     def start(self) -> None:
         """Start delivering frames. Frame ids and the camera's clock may restart."""
-        self._opened()
+        camera = self._opened()
         if self._running:
             return
-        assert self._stream is not None
-        assert self._capabilities is not None
         self._lost = None
-        self._watch = RestartDetector(self._capabilities.frame_ids)
-        self._stream.start()
+        camera.watch = RestartDetector(camera.capabilities.frame_ids)
+        camera.stream.start()
         self._running = True
         self._heard_s = self._trigger_s = time.monotonic()
 
@@ -186,7 +191,7 @@ class HarvestersCamera:
         CameraLost
             If the camera does not respond.
         """
-        session = self._opened()
+        session = self._opened().session
         try:
             apply(session.node_map, FeatureSetting(feature="TriggerSoftware"), session.name)
         except CameraError as error:
@@ -204,13 +209,13 @@ class HarvestersCamera:
         """
         if not self._running:
             raise RuntimeError("read() needs an open and started camera: call open() and start() first")
-        assert self._stream is not None
+        camera = self._opened()
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._trigger_if_due()
-            self._drain(self._stream)
+            self._drain(camera.stream)
             if self._held:
-                return self._delivered(self._held.popleft())
+                return self._delivered(camera, self._held.popleft())
             if self._lost is not None:
                 raise self._lost
             now_s = time.monotonic()
@@ -236,12 +241,9 @@ class HarvestersCamera:
                 return
             self._held.append(grabbed)
 
-    def _delivered(self, grabbed: Grabbed) -> CameraFrame:
-        assert self._image is not None
-        assert self._capabilities is not None
-        assert self._watch is not None
+    def _delivered(self, camera: _Opened, grabbed: Grabbed) -> CameraFrame:
         self._heard_s = time.monotonic()
-        if self._watch.restarted(grabbed.frame_id, grabbed.camera_time_ns):
+        if camera.watch.restarted(grabbed.frame_id, grabbed.camera_time_ns):
             self._counts["restarts"] += 1
             # Frames already fetched belong to the new count as well; they cannot be numbered within this epoch.
             self._counts["discarded"] += 1 + len(self._held)
@@ -252,9 +254,9 @@ class HarvestersCamera:
             )
         self._counts["delivered"] += 1
         return CameraFrame(
-            counts=grabbed.counts(self._image),
+            counts=grabbed.counts(camera.image),
             frame_id=grabbed.frame_id,
-            camera_time_ns=grabbed.camera_time_ns if self._capabilities.clock != "none" else None,
+            camera_time_ns=grabbed.camera_time_ns if camera.capabilities.clock != "none" else None,
             host_time_ns=grabbed.host_time_ns,
             chunks=grabbed.chunks,
         )
@@ -272,7 +274,7 @@ class HarvestersCamera:
     def _ask_whether_there(self) -> None:
         """Read a register: many producers do not report an unplugged camera but just deliver no more frames."""
         # Every camera has Width. Without invalidation GenApi answers from its cache and the lost camera seems present.
-        node = self._opened().node_map.get_node("Width")
+        node = self._opened().session.node_map.get_node("Width")
         try:
             node.node.invalidate_node()
             _ = node.value
@@ -292,16 +294,16 @@ class HarvestersCamera:
         ``chunk_errors``, frames without the requested chunk data; ``restarts`` of the camera's frame counter, and the
         frames ``discarded`` with them.
         """
-        underrun = self._stream.underrun if self._stream is not None else 0
+        underrun = self._camera.stream.underrun if self._camera is not None else 0
         # The count of the producer, where it reports one; not every producer does.
         return {**self._counts, "underrun": underrun} if underrun else dict(self._counts)
 
     def stop(self) -> None:
         """Stop; `start` may follow. Frames that were not read are discarded."""
-        if self._running and self._stream is not None:
+        if self._running and self._camera is not None:
             self._running = False
             try:
-                self._stream.stop()
+                self._camera.stream.stop()
             except library().transport_errors as error:
                 log.info("Stopping failed because the camera is lost: %s", words(error))
         self._held.clear()
@@ -309,11 +311,11 @@ class HarvestersCamera:
     def close(self) -> None:
         """Release the camera and its producer; `open` may follow."""
         self.stop()
-        if self._let_go is not None:
-            self._let_go()
-        self._session = self._stream = self._capabilities = self._let_go = None
+        if self._camera is not None:
+            self._camera.release()
+            self._camera = None
 
-    def _opened(self) -> Session:
-        if self._session is None:
+    def _opened(self) -> _Opened:
+        if self._camera is None:
             raise RuntimeError("the camera is not open: call open() first")
-        return self._session
+        return self._camera
