@@ -42,6 +42,8 @@ class RigControl:
         ``[preview] token`` of the rig, if it has one.
     who
         Name of the operator in the log and the recording; by default this user on this host.
+    timeout_s
+        Timeout of a request.
 
     Raises
     ------
@@ -49,13 +51,16 @@ class RigControl:
         If the address is invalid.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, who: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, token: str | None = None, who: str | None = None, timeout_s: float = _PATIENCE_S
+    ) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.netloc:
             raise InputError("Invalid live-page URL", expected="http://HOST:PORT/", got=url)
         self.url = f"{parts.scheme}://{parts.netloc}/"
         self._token = token or parse_qs(parts.query).get("token", [""])[0]
         self._who = who if who is not None else _this_user()
+        self._timeout_s = timeout_s
 
     def status(self) -> JsonObject:
         """Return the status of the rig, as the page shows it."""
@@ -101,7 +106,7 @@ class RigControl:
             data = json.dumps({**body, "who": self._who}).encode()
         request = urllib.request.Request(self.url + path, data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE_S) as response:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
                 return self._read(response.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
             with error:

@@ -158,12 +158,11 @@ class HarvestersCamera:
         return camera.capabilities
 
     def _connected(self) -> Session:
-        self._files = self._files or self._checked_files()
-        return Session(self._files, self._options.selector, self._options.discovery_timeout_s)
-
-    def _checked_files(self) -> list[Path]:
         library()
-        return usable_producers(producer_files(self._options.cti), self._options.selector.producer)
+        self._files = self._files or usable_producers(
+            producer_files(self._options.cti), self._options.selector.producer
+        )
+        return Session(self._files, self._options.selector, self._options.discovery_timeout_s)
 
     def calibration(self) -> Calibration | None:
         """Return None: a camera has no knowledge of the masks in front of it."""

@@ -145,7 +145,8 @@ class RecordingFile:
 
     def close(self) -> None:
         """Close the file permanently."""
-        _forget(self)
+        with _waking:
+            _awake.pop(id(self), None)
         with self.lock:
             self._hdf5.close()
 
@@ -261,11 +262,6 @@ def _note_open(file: RecordingFile) -> None:
                 break
             if other is not file and other.sleep():
                 del _awake[id(other)]
-
-
-def _forget(file: RecordingFile) -> None:
-    with _waking:
-        _awake.pop(id(file), None)
 
 
 def share(path: Path) -> RecordingFile:

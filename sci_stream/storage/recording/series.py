@@ -234,10 +234,6 @@ class RecordedSeries:
                 return segment
         raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
 
-    @cached_property
-    def _columns(self) -> list[tuple[str, Any]]:
-        return [("seq", "i8"), *((name, values.dtype) for name, values in self.rows.items())]
-
     @property
     def table(self) -> npt.NDArray[np.void]:
         """How each known snapshot was captured and solved: a structured array, one row per snapshot.
@@ -246,7 +242,8 @@ class RecordedSeries:
         accepts it.
         """
         known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
-        table = np.zeros(len(known), self._columns)
+        columns: list[tuple[str, Any]] = [(name, values.dtype) for name, values in self.rows.items()]
+        table = np.zeros(len(known), [("seq", "i8"), *columns])
         table["seq"] = known + self.first_seq
         for name, values in self.rows.items():
             table[name] = values[known]
