@@ -70,13 +70,13 @@ def connect(options: ClusterOptions) -> Iterator[Any]:
     config = require_optional("dask.config", "batch", "sci-stream batch")
     with (
         config.set({"distributed.deploy.lost-worker-timeout": _RESTART}),
-        _started(options, distributed) as cluster,
+        _start_cluster(options, distributed) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
 
 
-def _started(options: ClusterOptions, distributed: Any) -> Any:
+def _start_cluster(options: ClusterOptions, distributed: Any) -> Any:
     """Start a cluster of Slurm jobs or of processes of this machine."""
     if options.slurm:
         jobqueue = require_optional("dask_jobqueue", "batch", "sci-stream batch --slurm")

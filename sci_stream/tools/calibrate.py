@@ -91,11 +91,11 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
                 hint="Set it with --masks B.",
             )
         saturation_dn = float((1 << capabilities.bit_depth) - 1)
-        shower = camera if plan.automatic and isinstance(camera, PatternCamera) else None
+        modulator = camera if plan.automatic and isinstance(camera, PatternCamera) else None
 
         def take(pattern: Pattern, words: str) -> FrameMean:
-            if shower is not None:
-                shower.show(pattern)
+            if modulator is not None:
+                modulator.show(pattern)
             else:
                 ask(words)
             return _average(camera, plan, words, saturation_dn, progress)
@@ -108,7 +108,7 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
         # The order of exposure is stored; reconstruction needs the masks in the order of time.
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
-        report = shower.field_brightness if shower is not None else 1.0
+        report = modulator.field_brightness if modulator is not None else 1.0
         plan = with_camera_settings(camera, plan)
         setting = _setting(plan, capabilities, saturation_dn, report if plan.brightness is None else plan.brightness)
         return measure(dark, white, patterns, replace(setting, mask_order=tuple(shown)))

@@ -64,11 +64,11 @@ def compare_recordings(
                 got=f"{len(a.video)} videos in {first}, {len(b.video)} in {second}",
                 hint="A recording without video: sci-stream replay makes it from the raw snapshots.",
             )
-        likenesses = []
+        similarities = []
         for done, seq in enumerate(common.tolist(), 1):
-            likenesses.append(_similarity(a, b, seq))
+            similarities.append(_similarity(a, b, seq))
             progress(done, len(common))
-        return Comparison(likenesses, len(a.video) - len(common), len(b.video) - len(common))
+        return Comparison(similarities, len(a.video) - len(common), len(b.video) - len(common))
 
 
 def _similarity(a: RecordedSeries, b: RecordedSeries, seq: int) -> Similarity:

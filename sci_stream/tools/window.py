@@ -254,9 +254,9 @@ def run_window(rig: Rig, stop: StopRequest) -> None:
     try:
         while not stop:
             with lock:
-                come = newest.pop() if newest else None
-            if come is not None:
-                window.show(come)
+                newest_video = newest.pop() if newest else None
+            if newest_video is not None:
+                window.show(newest_video)
             if not window.tick():
                 return
     finally:

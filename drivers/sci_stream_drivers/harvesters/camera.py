@@ -63,8 +63,8 @@ class HarvestersCamera:
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
         self._running = False
-        self._heard_s = 0.0
-        self._trigger_s = 0.0
+        self._last_contact_s = 0.0
+        self._next_trigger_s = 0.0
 
     # --- finding cameras
 
@@ -178,7 +178,7 @@ class HarvestersCamera:
         camera.watch = RestartDetector(camera.capabilities.frame_ids)
         camera.stream.start()
         self._running = True
-        self._heard_s = self._trigger_s = time.monotonic()
+        self._last_contact_s = self._next_trigger_s = time.monotonic()
 
     def trigger(self) -> None:
         """Send one software trigger.
@@ -218,9 +218,9 @@ class HarvestersCamera:
             if self._lost is not None:
                 raise self._lost
             now_s = time.monotonic()
-            if now_s - self._heard_s > self._options.silence_s:
-                self._ask_whether_there()
-                self._heard_s = now_s
+            if now_s - self._last_contact_s > self._options.silence_s:
+                self._check_connection()
+                self._last_contact_s = now_s
             if now_s >= deadline_s:
                 self._counts["timeouts"] += 1
                 return None
@@ -241,7 +241,7 @@ class HarvestersCamera:
             self._held.append(grabbed)
 
     def _delivered(self, camera: _Opened, grabbed: Grabbed) -> CameraFrame:
-        self._heard_s = time.monotonic()
+        self._last_contact_s = time.monotonic()
         if camera.watch.restarted(grabbed.frame_id, grabbed.camera_time_ns):
             self._counts["restarts"] += 1
             # Frames already fetched belong to the new count as well; they cannot be numbered within this epoch.
@@ -265,12 +265,12 @@ class HarvestersCamera:
         if options is None or not options.software_rate_hz:
             return
         now_s = time.monotonic()
-        if now_s >= self._trigger_s:
+        if now_s >= self._next_trigger_s:
             # Missed triggers are not sent later: a camera accepts none during an exposure.
-            self._trigger_s = max(self._trigger_s + 1 / options.software_rate_hz, now_s)
+            self._next_trigger_s = max(self._next_trigger_s + 1 / options.software_rate_hz, now_s)
             self.trigger()
 
-    def _ask_whether_there(self) -> None:
+    def _check_connection(self) -> None:
         """Read a register: many producers do not report an unplugged camera but just deliver no more frames."""
         # Every camera has Width. Without invalidation GenApi answers from its cache and the lost camera seems present.
         node = self._opened().session.node_map.get_node("Width")

@@ -39,11 +39,11 @@ def find_cameras(places: Sequence[Path]) -> list[FoundProducer]:
         If the required packages are not installed.
     """
     library()
-    found = [_look_through(path) for path in producer_files(places)]
+    found = [_search(path) for path in producer_files(places)]
     return _selectable(found)
 
 
-def _look_through(path: Path) -> FoundProducer:
+def _search(path: Path) -> FoundProducer:
     try:
         with open_system(path) as system:
             named = {key: str(attribute(system, key, "")) for key in ("vendor", "version")}

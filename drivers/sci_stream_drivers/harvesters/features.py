@@ -43,11 +43,11 @@ def configure(node_map: Any, options: HarvestersOptions, camera: str) -> str | N
     steps = settings_of(options)
     for setting in steps:
         apply(node_map, setting, camera)
-    _check_what_is_left(node_map, {setting.feature for setting in steps}, camera)
+    _check_earlier_settings(node_map, {setting.feature for setting in steps}, camera)
     return follow_clock(node_map, options, camera)
 
 
-def _check_what_is_left(node_map: Any, mentioned: set[str], camera: str) -> None:
+def _check_earlier_settings(node_map: Any, mentioned: set[str], camera: str) -> None:
     """Warn about settings left by a viewer that would leave a series without frames, or reset them."""
     if "AcquisitionMode" not in mentioned and feature(node_map, "AcquisitionMode", "Continuous") != "Continuous":
         apply(node_map, FeatureSetting(feature="AcquisitionMode", value="Continuous"), camera)

@@ -116,26 +116,26 @@ class Session:
         self._closed = True
         acquirers = self._harvester.image_acquirers
         for acquirer in list(acquirers):
-            with _said():
+            with _errors_logged():
                 acquirer.stop()
-            with _said():
+            with _errors_logged():
                 # Unlike destroy(), __exit__ also removes it from the list of acquirers destroyed at exit, which would
                 # keep it and its buffers alive until the process ends.
                 acquirer.__exit__(None, None, None)
             acquirers.remove(acquirer)  # else reset() would repeat the failing call before it finishes
         closed = False
-        with _said():
+        with _errors_logged():
             self._harvester.reset()
             closed = True
         if not closed:  # a producer that remains open cannot be opened again in this process
             for module in self._chain:
-                with _said():
+                with _errors_logged():
                     module.close()
         self.acquirer = None
 
 
 @contextlib.contextmanager
-def _said() -> Iterator[None]:
+def _errors_logged() -> Iterator[None]:
     """Log exceptions of a lost camera and continue: during teardown the library raises any exception."""
     try:
         yield

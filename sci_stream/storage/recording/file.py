@@ -56,7 +56,7 @@ class RecordingFile:
         self.users = 0
         self.lock = threading.RLock()
         self._reads = 0
-        self._asleep = False
+        self._suspended = False
         self._checked = False
         self._segment_names: tuple[str, ...] = ()
         self._open()
@@ -121,9 +121,9 @@ class RecordingFile:
             If the file was removed or replaced.
         """
         with self.lock:
-            if self._asleep:
+            if self._suspended:
                 self._hdf5 = open_for_reading(self.path, "recording", trusted=True)
-                self._asleep = False
+                self._suspended = False
                 self._check_identity()
                 self._frames, self._ledger = self._find_frames(), self._dataset("ledger", 1)
             if not self._hdf5:
@@ -132,21 +132,21 @@ class RecordingFile:
             with reading(self.path, "a recording"):
                 yield self._hdf5
 
-    def sleep(self) -> bool:
+    def suspend(self) -> bool:
         """Close the file until its next use; return False, doing nothing, while it is in use."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
             self._hdf5.close()
-            self._asleep = True
+            self._suspended = True
         finally:
             self.lock.release()
         return True
 
     def close(self) -> None:
         """Close the file permanently."""
-        with _waking:
-            _awake.pop(id(self), None)
+        with _open_files_lock:
+            _open_files.pop(id(self), None)
         with self.lock:
             self._hdf5.close()
 
@@ -186,7 +186,7 @@ class RecordingFile:
         """
         with self.lock:
             self._hdf5.close()
-            self._asleep = False
+            self._suspended = False
             self._open()
             self._check_identity()
             _note_open(self)
@@ -247,21 +247,21 @@ def _checked_segments(path: Path, file: h5py.File) -> tuple[str, ...]:
 
 
 _shared: dict[Identity, RecordingFile] = {}
-_sharing = threading.Lock()
+_shared_lock = threading.Lock()
 # Open files, least recently read first. Its lock is acquired last, and no other lock under it.
-_awake: OrderedDict[int, RecordingFile] = OrderedDict()
-_waking = threading.Lock()
+_open_files: OrderedDict[int, RecordingFile] = OrderedDict()
+_open_files_lock = threading.Lock()
 
 
 def _note_open(file: RecordingFile) -> None:
-    with _waking:
-        _awake[id(file)] = file
-        _awake.move_to_end(id(file))
-        for other in list(_awake.values()):
-            if len(_awake) <= _MOST_OPEN:
+    with _open_files_lock:
+        _open_files[id(file)] = file
+        _open_files.move_to_end(id(file))
+        for other in list(_open_files.values()):
+            if len(_open_files) <= _MOST_OPEN:
                 break
-            if other is not file and other.sleep():
-                del _awake[id(other)]
+            if other is not file and other.suspend():
+                del _open_files[id(other)]
 
 
 def share(path: Path) -> RecordingFile:
@@ -272,7 +272,7 @@ def share(path: Path) -> RecordingFile:
     FileFormatError
         If the file is missing, of another format, of a newer schema, or incomplete.
     """
-    with _sharing:
+    with _shared_lock:
         try:
             found = path.stat()
         except OSError:
@@ -290,7 +290,7 @@ def share(path: Path) -> RecordingFile:
 
 def release(shared: RecordingFile) -> None:
     """Return a shared file; the last user closes it."""
-    with _sharing:
+    with _shared_lock:
         shared.users -= 1
         if shared.users == 0:
             del _shared[shared.identity]

@@ -119,7 +119,7 @@ def create_segment(
             _begin_new(candidate, build(known), begin)
             return number
         except FileExistsError:
-            _learn(candidate, series, known)
+            _add_rows(candidate, series, known)
         except OSError as error:
             raise StorageError(
                 f"The recording {candidate} cannot be created",
@@ -181,7 +181,7 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _learn(path: Path, series: str, known: Known) -> None:
+def _add_rows(path: Path, series: str, known: Known) -> None:
     try:
         with Recording(path) as earlier:
             if earlier.info.series == series:
