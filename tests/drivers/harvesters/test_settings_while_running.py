@@ -49,3 +49,18 @@ def test_invalid_setting_error_names_the_range(camera: HarvestersCamera) -> None
         camera.set("ExposureTime", 1.0)
     with pytest.raises(InputError, match="Did you mean ExposureTime"):
         camera.set("ExposureTim", 1.0)
+
+
+def test_stream_that_cannot_be_set_up_releases_the_camera(
+    gentl_producer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
+    options = HarvestersOptions.model_validate(sim_options(gentl_producer))
+    failed = HarvestersCamera(options)
+    with monkeypatch.context() as patch:
+        patch.setattr("sci_stream_drivers.harvesters.camera.Stream", None)
+        with pytest.raises(TypeError):
+            failed.open()
+    other = HarvestersCamera(options)
+    other.open()
+    other.close()
