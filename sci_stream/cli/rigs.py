@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -52,11 +54,18 @@ def run(
 
 def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None, window: bool) -> None:
     from sci_stream.nodes.launcher.run import run_rig
-    from sci_stream.tools.window import window_process
 
-    with window_process(path, enabled=window):
+    with _window_process(path, enabled=window):
         status = run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"])
     raise typer.Exit(status)
+
+
+def _window_process(path: Path, *, enabled: bool) -> AbstractContextManager[None]:
+    if not enabled:
+        return nullcontext()
+    from sci_stream.tools.window import window_process
+
+    return window_process(path)
 
 
 @app.command()
@@ -92,8 +101,11 @@ def reconstruct(
     # Before torch is imported, which takes seconds: an error in the rig file is reported at once.
     loaded = load_rig(rig)
     limit_threads()
+    gc.disable()  # what torch creates stays: to look for garbage among it takes 0.2 s
     from sci_stream.nodes.reconstruct.node import ReconstructNode
     from sci_stream.nodes.reconstruct.solver_thread import SolverThread
+
+    gc.enable()
 
     devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:
@@ -111,11 +123,10 @@ def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.nodes.sink.node import SinkNode
-    from sci_stream.tools.window import window_process
 
     set_up_logging("sink", verbose=state["verbose"])
     loaded = load_rig(rig)
-    with stop_on_signals() as stop, window_process(rig, enabled=window):
+    with stop_on_signals() as stop, _window_process(rig, enabled=window):
         SinkNode(loaded, stop, summary=summary).run()
 
 

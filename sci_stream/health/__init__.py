@@ -2,6 +2,5 @@
 
 from sci_stream.health.metrics import CATALOGUE, Figures, MetricKind, MetricSpec
 from sci_stream.health.report import Health
-from sci_stream.health.server import HealthServer
 
-__all__ = ["CATALOGUE", "Figures", "Health", "HealthServer", "MetricKind", "MetricSpec"]
+__all__ = ["CATALOGUE", "Figures", "Health", "MetricKind", "MetricSpec"]

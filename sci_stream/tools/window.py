@@ -264,17 +264,14 @@ def run_window(rig: Rig, stop: StopRequest) -> None:
 
 
 @contextlib.contextmanager
-def window_process(rig_path: Path, *, enabled: bool) -> Iterator[None]:
+def window_process(rig_path: Path) -> Iterator[None]:
     """Run a window in its own process during a run; it may be closed earlier.
 
     Raises
     ------
     EnvironmentFault
-        If it is wanted and there is no screen.
+        If there is no screen.
     """
-    if not enabled:
-        yield
-        return
     require_screen()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "sci_stream", "window", str(rig_path)],

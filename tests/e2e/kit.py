@@ -32,6 +32,9 @@ PATIENCE_S = 60.0
 COMMAND_S = 150.0
 """Timeout of a command, which may start a whole rig and measure the machine first."""
 
+ITERATIONS = 2
+"""Iterations of a solve: few, because most of these tests are not about its quality."""
+
 Tables = Mapping[str, Mapping[str, Any]]
 
 
@@ -66,7 +69,13 @@ def small_rig() -> dict[str, Any]:
                 "truth": True,
             },
         },
-        "reconstruct": {"denoiser": "tv", "devices": ["cpu"], "iterations": 6, "adapt_budget": False, "threads": 1},
+        "reconstruct": {
+            "denoiser": "tv",
+            "devices": ["cpu"],
+            "iterations": ITERATIONS,
+            "adapt_budget": False,
+            "threads": 1,
+        },
         "policy": {"queue_snapshots": 500},
         "network": {
             "dispatch": f"tcp://127.0.0.1:{dispatch}",

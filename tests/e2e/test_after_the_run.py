@@ -33,8 +33,8 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-def test_replay_equals_live_result(run: Path) -> None:
-    said = sci_stream("replay", "run.h5", cwd=run)
+def test_replay_equals_live_result(run: Path, command_here: CommandHere) -> None:
+    said = command_here("replay", "run.h5", cwd=run)
     assert said.status == 0, said.output
     assert "done: 16 snapshots in run_replay.h5" in said.output
     found = compare_recordings(run / "run.h5", run / "run_replay.h5")

@@ -254,8 +254,8 @@ def test_check_of_valid_rig_passes(tmp_path: Path, check: Check) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "reconstruct", "sink"])
-def test_missing_rig_file_is_named(tmp_path: Path, command: str) -> None:
-    ended = sci_stream(command, "rgi.toml", cwd=tmp_path)
+def test_missing_rig_file_is_named(tmp_path: Path, command_here: Callable[..., Ended], command: str) -> None:
+    ended = command_here(command, "rgi.toml", cwd=tmp_path)
     assert_said_well(ended.output, ("rgi.toml", "config init"))
     assert ended.status == INPUT
 

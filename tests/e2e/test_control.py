@@ -18,7 +18,7 @@ from tests.journals import read_journal
 
 CONTROLLED = {
     "preview": {"enabled": True, "token": "s3cret"},
-    "camera": {"options": {"snapshot_rate_hz": 20.0, "truth": False}},
+    "camera": {"options": {"snapshot_rate_hz": 10.0, "truth": False}},
 }
 
 

@@ -96,9 +96,9 @@ def test_check_names_missing_key_and_list_that_others_can_write(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "sink", "reconstruct", "check"])
-def test_public_address_without_keys_is_refused(command: str, tmp_path: Path) -> None:
+def test_public_address_without_keys_is_refused(command: str, tmp_path: Path, command_here: CommandHere) -> None:
     path = tmp_path / "rig.toml"
     path.write_text('[network]\nresults = "tcp://10.0.0.2:5702"\n')
-    refused = sci_stream(command, path, cwd=tmp_path)
+    refused = command_here(command, path, cwd=tmp_path)
     assert refused.status == 2
     assert "unprotected_network" in refused.output

@@ -14,7 +14,7 @@ from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
 # No series here has a limit: on a busy machine it could end before the test reaches its next step. Snapshots cost
 # little, so that the backlog is small, and all of it is delivered at the end.
-RUNS_ON = {"reconstruct": {"nodes": 2, "iterations": 3, "block_snapshots": 3}, "drain": {"timeout_s": 600.0}}
+RUNS_ON = {"reconstruct": {"nodes": 2, "block_snapshots": 3}, "drain": {"timeout_s": 600.0}}
 # Where a second node adds nothing: each imports torch for seconds.
 ONE_NODE = {**RUNS_ON, "reconstruct": {**RUNS_ON["reconstruct"], "nodes": 1}}
 RESUMED = re.compile(r"resuming series \S+ at snapshot (\d+)")

@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from sci_stream.errors import TransportError
-from sci_stream.health import Figures, Health, HealthServer
+from sci_stream.health import Figures, Health
 from sci_stream.health.report import ALIVE_WITHIN_S
-from sci_stream.health.server import HealthConnection
+from sci_stream.health.server import HealthConnection, HealthServer
 from tests import plain_http
 from tests.chaos.test_generated_attacks import attack_pages
 

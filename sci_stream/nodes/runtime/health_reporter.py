@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
-from sci_stream.health import Figures, Health, HealthServer
+from sci_stream.health import Figures, Health
 from sci_stream.health.metrics import Value
 from sci_stream.model import JsonObject
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.nodes.runtime.systemd import SystemdNotifier
+
+if TYPE_CHECKING:
+    from sci_stream.health.server import HealthServer
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +47,8 @@ class HealthReporter:
         self._next_s = float("-inf")
         self._page_refused = page_refused
         if section.enabled:
+            from sci_stream.health.server import HealthServer  # noqa: PLC0415 - rigs without it load no web server
+
             port = section.port(kind_of_node, index)
             expires_s = expiry_s(section.token_expires)
             self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
