@@ -34,7 +34,7 @@ def watched(series: Series, phi: np.ndarray, snapshots: int) -> tuple[bool, floa
     video = np.zeros(phi.shape, np.float32)
     matches = []
     for snapshot in series.of(calibration)[:snapshots]:
-        health = monitor.look(snapshot, video)
+        health = monitor.check(snapshot, video)
         assert health is not None
         matches.append(health.match or 0.0)
     assert monitor._shuffle is not None

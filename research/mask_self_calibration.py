@@ -37,7 +37,7 @@ def last_db(calibration: Calibration, snapshots: Sequence[Snapshot], *, correct:
         monitor = CalibrationMonitor(calibration, CPU, every=20, correct=True)
         for snapshot in snapshots[:-1]:
             assert snapshot.truth is not None
-            monitor.look(snapshot, snapshot.truth)  # only the order of the masks is looked for in the video
+            monitor.check(snapshot, snapshot.truth)  # only the order of the masks is looked for in the video
         engine.correct_masks(monitor.correction)
     _, report = engine.reconstruct(snapshots[-1], Budget(ITERATIONS))
     assert report.psnr_db is not None

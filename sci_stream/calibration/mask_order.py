@@ -65,7 +65,7 @@ class MaskOrderDetector:
         self._orders = np.stack([(start + sign * steps) % n_frames for sign in (1, -1) for start in range(n_frames)])
         self._lengths: deque[npt.NDArray[np.float64]] = deque(maxlen=_PAIRS_KEPT)
 
-    def see(self, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> None:
+    def add(self, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> None:
         """Add a pair of consecutive snapshots, as `thumbnails`, unless the scene is static."""
         inside = _distances(before, before) + _distances(after, after)
         across = _distances(before, after)

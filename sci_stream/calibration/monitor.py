@@ -88,7 +88,7 @@ class CalibrationMonitor:
         self.correction = NO_CORRECTION
         """What to correct; changed by `look` alone, and only if `correct` is set."""
 
-    def look(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
+    def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Process a snapshot and its reconstruction.
 
         Parameters
@@ -222,7 +222,7 @@ class CalibrationMonitor:
         if self._previous is not None and snapshot.dropped_before == 0:
             series, epoch, seq, before = self._previous
             if (series, epoch, seq + 1) == (id_.series, id_.epoch, id_.seq):
-                self._order.see(before, small)
+                self._order.add(before, small)
         self._previous = (id_.series, id_.epoch, id_.seq, small)
 
     def _below_black(self, counts: Array) -> float:

@@ -1,6 +1,6 @@
 """Health of a node: liveness, readiness, status and metrics, served over HTTP."""
 
-from sci_stream.health.metrics import CATALOGUE, Figures, MetricKind, MetricSpec
+from sci_stream.health.metrics import CATALOGUE, MetricKind, MetricSpec, NodeMetrics
 from sci_stream.health.report import Health
 
-__all__ = ["CATALOGUE", "Figures", "Health", "MetricKind", "MetricSpec"]
+__all__ = ["CATALOGUE", "Health", "MetricKind", "MetricSpec", "NodeMetrics"]

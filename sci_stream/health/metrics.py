@@ -100,7 +100,7 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
 Value = float | Mapping[str, float]
 
 
-class Figures(Collector):
+class NodeMetrics(Collector):
     """The metrics of one node. `report` and `observe` from the node's thread, the rest from any.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from sci_stream.health.metrics import Figures, Value
+from sci_stream.health.metrics import NodeMetrics, Value
 from sci_stream.model import JsonObject
 
 ALIVE_WITHIN_S = 5.0
@@ -23,7 +23,7 @@ class Health:
         Monotonic seconds.
     """
 
-    def __init__(self, figures: Figures, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, figures: NodeMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self.figures = figures
         self._clock = clock
         self._turned_s = clock()
@@ -44,7 +44,7 @@ class Health:
         status
             The complete status, of JSON types; not changed afterwards.
         figures
-            For `Figures.report`.
+            For `NodeMetrics.report`.
         """
         self._not_ready = not_ready
         self._status = status

@@ -385,7 +385,7 @@ class ArraySolver:
         assert self._engine is not None
         snapshot = self.snapshot(seq, y, truth)
         video, report = self._engine.reconstruct(snapshot, watch=lambda _video: count())
-        health = None if self._monitor is None else self._monitor.look(snapshot, video)
+        health = None if self._monitor is None else self._monitor.check(snapshot, video)
         if health is not None:
             found = findings(health, warn_shift_px=np.inf)
             self.faults |= {name: found[name] for name in ("mask_match", "mask_order") if name in found}

@@ -30,7 +30,7 @@ def monitored(rig: Rig, calibration: Calibration, snapshots: int) -> Calibration
     monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
     video = np.zeros((calibration.n_frames, *calibration.shape), np.float32)
     for _ in range(snapshots):
-        monitor.look(replace(rig.snapshot(), calibration_hash=calibration.hash), video)
+        monitor.check(replace(rig.snapshot(), calibration_hash=calibration.hash), video)
     return monitor
 
 

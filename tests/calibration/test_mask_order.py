@@ -26,7 +26,7 @@ def verdict(order: npt.NDArray[np.intp], speed: float = 0.5) -> tuple[str, int]:
     watch = MaskOrderDetector(B)
     videos = film(9, speed)[:, order]
     for before, after in pairwise(videos):
-        watch.see(before, after)
+        watch.add(before, after)
     return watch.order
 
 
@@ -51,8 +51,8 @@ def test_order_of_a_static_scene_is_unknown() -> None:
 def test_order_after_a_few_snapshots_is_unknown() -> None:
     watch = MaskOrderDetector(B)
     videos = film(3)
-    watch.see(videos[0], videos[1])
-    watch.see(videos[1], videos[2])
+    watch.add(videos[0], videos[1])
+    watch.add(videos[1], videos[2])
     assert watch.order == ("unknown", 0)
 
 

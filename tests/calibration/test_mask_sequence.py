@@ -23,7 +23,7 @@ def better_order(order: np.ndarray, snapshots: int = 5, **options: object) -> tu
     video = np.zeros((len(order), 128, 128), np.float32)
     health = None
     for _ in range(snapshots):
-        health = monitor.look(replace(camera.snapshot(), calibration_hash=calibration.hash), video)
+        health = monitor.check(replace(camera.snapshot(), calibration_hash=calibration.hash), video)
     assert health is not None
     assert (health.order == "shuffled") == (monitor.better_order is not None)
     return monitor.better_order

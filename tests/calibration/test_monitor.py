@@ -38,7 +38,7 @@ def run(
         snapshot = replace(rig.snapshot(), calibration_hash=calibration.hash)
         video, report = engine.reconstruct(snapshot)
         before = monitor.correction
-        health = monitor.look(snapshot, video)
+        health = monitor.check(snapshot, video)
         if monitor.correction != before:
             engine.correct_masks(monitor.correction)
         if health is not None:
@@ -97,7 +97,7 @@ def test_monitor_assesses_often_at_first_then_every_n() -> None:
     monitor = CalibrationMonitor(rig.calibration, CPU, every=8, correct=False)
     snapshot = rig.snapshot()
     video = np.zeros((2, 128, 128), np.float32)
-    looked = [monitor.look(snapshot, video) is not None for _ in range(40)]
+    looked = [monitor.check(snapshot, video) is not None for _ in range(40)]
     times = np.flatnonzero(looked)
     assert times[0] == 0
     assert set(np.diff(times[:4])) == {2}
@@ -108,8 +108,8 @@ def test_monitor_searches_again_after_losing_the_masks() -> None:
     near, far = small(), small(mask_shift_px=(3.0, -2.0))
     monitor = CalibrationMonitor(near.calibration, CPU, every=1, correct=False)
     video = np.zeros((8, 128, 128), np.float32)
-    first = monitor.look(near.snapshot(), video)
-    second = monitor.look(far.snapshot(), video)
+    first = monitor.check(near.snapshot(), video)
+    second = monitor.check(far.snapshot(), video)
     assert first is not None
     assert second is not None
     assert first.shift_px == pytest.approx(0.0, abs=0.05)
@@ -120,10 +120,10 @@ def test_darkness_does_not_move_the_masks() -> None:
     rig = small(mask_shift_px=(0.5, 0.0))
     monitor = CalibrationMonitor(rig.calibration, CPU, every=1, correct=True)
     video = np.zeros((8, 128, 128), np.float32)
-    monitor.look(rig.snapshot(), video)
+    monitor.check(rig.snapshot(), video)
     corrected = monitor.correction
     dark = replace(rig.snapshot(), counts=np.full((128, 128), 64, np.uint16))
-    health = monitor.look(dark, video)
+    health = monitor.check(dark, video)
     assert health is not None
     assert health.shift_px is None
     assert monitor.correction == corrected
@@ -136,7 +136,7 @@ def test_pixels_below_black_are_counted() -> None:
     counts = snapshot.counts.copy()
     counts[:16] = 40  # 24 DN below the black level
     video = np.zeros((8, 128, 128), np.float32)
-    healthy, ill = (monitor.look(replace(snapshot, counts=c), video) for c in (snapshot.counts, counts))
+    healthy, ill = (monitor.check(replace(snapshot, counts=c), video) for c in (snapshot.counts, counts))
     assert healthy is not None
     assert ill is not None
     assert healthy.below_black_fraction < 0.001
@@ -153,7 +153,7 @@ def test_fading_light_is_not_reported_as_lower_contrast(bayer: str) -> None:
     for rig in (full, faded):
         monitor = CalibrationMonitor(full.calibration, CPU, every=1, correct=False)
         snapshot = replace(rig.snapshot(), calibration_hash=full.calibration.hash)
-        look = monitor.look(snapshot, video)
+        look = monitor.check(snapshot, video)
         assert look is not None
         assert snapshot.truth is not None
         looks.append(look)
@@ -177,7 +177,7 @@ def test_brightness_is_the_mean_of_the_video_without_bad_pixels() -> None:
     for bad_pixels, saturated in ((lost, None), (None, saturation_dn)):
         calibration = replace(rig.calibration, bad_pixels=bad_pixels, saturation_dn=saturated)
         monitor = CalibrationMonitor(calibration, CPU, every=1, correct=False)
-        look = monitor.look(replace(snapshot, counts=torn), np.zeros((8, 128, 128), np.float32))
+        look = monitor.check(replace(snapshot, counts=torn), np.zeros((8, 128, 128), np.float32))
         assert look is not None
         assert look.brightness == pytest.approx(truth, rel=0.03)
 
@@ -203,7 +203,7 @@ def test_small_sensors_get_a_reduced_report() -> None:
     calibration = Calibration(np.random.default_rng(0).random((4, 16, 16), dtype=np.float32))
     monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
     rig = Rig(width_px=16, height_px=16, n_frames=4)
-    health = monitor.look(replace(rig.snapshot(), truth=None), np.zeros((4, 16, 16), np.float32))
+    health = monitor.check(replace(rig.snapshot(), truth=None), np.zeros((4, 16, 16), np.float32))
     assert health is not None
     assert health.match is None
     assert health.shift_px is None
@@ -211,7 +211,7 @@ def test_small_sensors_get_a_reduced_report() -> None:
 
 def assessed(calibration: Calibration, snapshot: Snapshot) -> CalibrationHealth:
     monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
-    health = monitor.look(snapshot, np.zeros((calibration.n_frames, *calibration.shape), np.float32))
+    health = monitor.check(snapshot, np.zeros((calibration.n_frames, *calibration.shape), np.float32))
     assert health is not None
     return health
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sci_stream.health import CATALOGUE, Figures, MetricKind
+from sci_stream.health import CATALOGUE, MetricKind, NodeMetrics
 
 
-def families(figures: Figures) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+def families(figures: NodeMetrics) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     """Return samples by name and labels, as another program's parser reads them."""
     out: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
     for family in text_string_to_metric_families(figures.exposition().decode()):
@@ -20,7 +20,7 @@ def families(figures: Figures) -> dict[str, dict[tuple[tuple[str, str], ...], fl
 
 
 def test_reported_figures_are_published() -> None:
-    figures = Figures("sink", "sink", {"sci-stream": "1.2.3"})
+    figures = NodeMetrics("sink", "sink", {"sci-stream": "1.2.3"})
     figures.report({"ready": 1.0, "snapshots": {"reconstructed": 5, "dropped: queue_full": 2}})
     for seconds in (0.003, 0.3):
         figures.observe("latency_seconds", seconds, "total")
@@ -36,26 +36,26 @@ def test_reported_figures_are_published() -> None:
 
 
 def test_later_report_replaces_earlier_one() -> None:
-    figures = Figures("acquire", "acquire")
+    figures = NodeMetrics("acquire", "acquire")
     figures.report({"held": 7})
     figures.report({"acquired": 3})
     assert "sci_stream_held" not in families(figures)
 
 
 def test_process_metrics_are_published() -> None:
-    assert families(Figures("sink", "sink"))["process_resident_memory_bytes"][()] > 1e6
+    assert families(NodeMetrics("sink", "sink"))["process_resident_memory_bytes"][()] > 1e6
 
 
 @pytest.mark.parametrize("name", ["no_such_figure", "latency_seconds"])
 def test_unknown_figure_or_histogram_is_refused_by_report(name: str) -> None:
     with pytest.raises(KeyError, match=name):
-        Figures("sink", "sink").report({name: 1.0})
+        NodeMetrics("sink", "sink").report({name: 1.0})
 
 
 @pytest.mark.parametrize("name", ["no_such_figure", "held"])
 def test_observe_refuses_other_than_histograms(name: str) -> None:
     with pytest.raises(KeyError, match=name):
-        Figures("sink", "sink").observe(name, 1.0)
+        NodeMetrics("sink", "sink").observe(name, 1.0)
 
 
 def test_catalogue_has_buckets_and_help_texts() -> None:

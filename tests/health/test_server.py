@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from sci_stream.errors import TransportError
-from sci_stream.health import Figures, Health
+from sci_stream.health import Health, NodeMetrics
 from sci_stream.health.report import ALIVE_WITHIN_S
 from sci_stream.health.server import HealthConnection, HealthServer
 from tests import plain_http
@@ -49,7 +49,7 @@ class Node:
 @pytest.fixture
 def node() -> Iterator[Node]:
     clock = Clock()
-    health = Health(Figures("sink", "sink"), clock)
+    health = Health(NodeMetrics("sink", "sink"), clock)
     server = HealthServer(health, "127.0.0.1", 0)
     yield Node(health, clock, server)
     server.close()
@@ -91,7 +91,7 @@ def test_rebound_host_name_is_refused(node: Node) -> None:
 
 
 def test_token_protects_figures_and_reason() -> None:
-    health = Health(Figures("sink", "sink"), Clock())  # the loop is not under test
+    health = Health(NodeMetrics("sink", "sink"), Clock())  # the loop is not under test
     health.report("the camera of bench 4 is lost", {}, {})
     server = HealthServer(health, "127.0.0.1", 0, token="hush")
     try:
@@ -109,7 +109,7 @@ def test_token_protects_figures_and_reason() -> None:
 
 
 def test_expired_token_is_named_only_to_its_holder() -> None:
-    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush", expires_s=1_000_000.0)
+    server = HealthServer(Health(NodeMetrics("sink", "sink")), "127.0.0.1", 0, token="hush", expires_s=1_000_000.0)
     try:
         late = plain_http.get(server.url + "/status", headers={"Authorization": "Bearer hush"})
         assert late.status_code == 401
@@ -124,7 +124,7 @@ def test_expired_token_is_named_only_to_its_holder() -> None:
 
 def test_guesses_and_floods_are_limited_per_address(node: Node) -> None:
     # With a fake clock: a busy machine may take longer for the guesses than a loop may hang.
-    server = HealthServer(Health(Figures("sink", "sink"), Clock()), "127.0.0.1", 0, token="hush")
+    server = HealthServer(Health(NodeMetrics("sink", "sink"), Clock()), "127.0.0.1", 0, token="hush")
     try:
         with httpx.Client(base_url=server.url) as client:
             guesses = [client.get("/status", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(40)]
@@ -170,7 +170,7 @@ def test_malformed_request_is_answered_and_not_logged(node: Node, caplog: pytest
 
 @pytest.mark.parametrize("token", [None, "hush"])
 def test_generated_requests_are_answered_without_errors(token: str | None, caplog: pytest.LogCaptureFixture) -> None:
-    server = HealthServer(Health(Figures("sink", "sink"), Clock()), "127.0.0.1", 0, token)
+    server = HealthServer(Health(NodeMetrics("sink", "sink"), Clock()), "127.0.0.1", 0, token)
     try:
         answers = attack_pages([int(server.url.rpartition(":")[2])], 1000, seed=4)
     finally:
@@ -181,7 +181,7 @@ def test_generated_requests_are_answered_without_errors(token: str | None, caplo
 
 
 def test_path_of_a_refused_request_does_not_forge_log_lines(caplog: pytest.LogCaptureFixture) -> None:
-    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush")
+    server = HealthServer(Health(NodeMetrics("sink", "sink")), "127.0.0.1", 0, token="hush")
     try:
         assert plain_http.get(server.url + "/status%0aERROR%20forged%1b[2J").status_code == 401
     finally:
@@ -192,7 +192,7 @@ def test_path_of_a_refused_request_does_not_forge_log_lines(caplog: pytest.LogCa
 
 
 def test_proxy_headers_do_not_evade_the_limit_on_guesses() -> None:
-    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0, token="hush")
+    server = HealthServer(Health(NodeMetrics("sink", "sink")), "127.0.0.1", 0, token="hush")
     try:
         with httpx.Client(base_url=server.url) as client:
             guesses = [
@@ -243,7 +243,7 @@ def is_closed_after_sending(connection: socket.socket) -> bool:
 
 def test_slow_client_is_ended_after_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HealthConnection, "request_s", 0.5)
-    server = HealthServer(Health(Figures("sink", "sink")), "127.0.0.1", 0)
+    server = HealthServer(Health(NodeMetrics("sink", "sink")), "127.0.0.1", 0)
     try:
         with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
             connection.settimeout(0.1)

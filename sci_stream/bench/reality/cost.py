@@ -69,7 +69,7 @@ def bench_cost(spec: SolverSpec, snapshots: int = 3 * FIRST, size: int = 256) ->
         estimated_s = time.process_time()
         video, _ = engine.reconstruct(snapshot, Budget(spec.iterations))
         solved_s = time.process_time()
-        watch.see(snapshot, video)
+        watch.check(snapshot, video)
         rows.append((estimated_s - began_s, solved_s - estimated_s, time.process_time() - solved_s))
     noise_ms, solve_ms, checks_ms = 1e3 * np.array(rows).T
     solve = float(solve_ms.mean())

@@ -309,7 +309,7 @@ class CameraPump:
                     *(frame.frame_id, self._previous_id, self.counts["repeated"]),
                 )
             return
-        self._triggers.see(frame, missed)
+        self._triggers.check(frame, missed)
         self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
         self.chunks = frame.chunks
         # Without memory the frame still gets its number: the ledger must count it, and the camera cannot wait.

@@ -58,9 +58,9 @@ class CrashRecovery:
         if self.left is not None:
             assert self.spool is not None
             # The spool is quarantined, not deleted: it is the only copy of those snapshots.
-            if misfit := _misfit(self.left.info, info):
+            if mismatch := _mismatch(self.left.info, info):
                 self.spool.close(over=False)
-                quarantine(self._path, misfit)
+                quarantine(self._path, mismatch)
                 self.spool = self.left = None
             else:
                 self._first = self.left.confirmed
@@ -122,7 +122,7 @@ class CrashRecovery:
         return {} if self.spool is None else {"spooled": self.spool.used, "unspooled": self.spool.unspooled}
 
 
-def _misfit(left: SeriesInfo, now: SeriesInfo) -> str:
+def _mismatch(left: SeriesInfo, now: SeriesInfo) -> str:
     """Return why a series cannot be resumed, ``""`` if it can."""
     for name in ("height_px", "width_px", "pixel_format", "n_frames", "calibration_hash", "bayer", "policy"):
         before, after = getattr(left, name), getattr(now, name)

@@ -81,7 +81,7 @@ class InFlightSnapshots:
         """Hold a snapshot whose memory is already reserved."""
         self._held[seq] = _Held(nbytes, epoch, delivering=True, raw_pending=raw_pending)
 
-    def pass_over(self) -> None:
+    def skip(self) -> None:
         """Count a snapshot without memory as released."""
         self.released += 1
 

@@ -25,7 +25,7 @@ from sci_stream.nodes.acquire.spool.spool import RecoveredState
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.connection_security import ConnectionSecurity, setup_security
 from sci_stream.nodes.runtime.control_handler import ControlHandler
-from sci_stream.nodes.runtime.health_reporter import HealthReporter, acquire_figures
+from sci_stream.nodes.runtime.health_reporter import HealthReporter, acquire_metrics
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
@@ -98,7 +98,7 @@ class AcquireNode:
         incarnation = new_instance_id()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
-        self._dispatcher, self._link = open_ends(rig, self._context, self._security, incarnation)
+        self._dispatcher, self._link = open_sockets(rig, self._context, self._security, incarnation)
         self._ring = MemoryBudget(rig.policy.ring_mib << 20)
         self._pump = CameraPump(
             camera,
@@ -398,7 +398,7 @@ class AcquireNode:
     def _accept(self, captured: Captured, now_s: float) -> None:
         seq, snapshot = captured.seq, captured.snapshot
         if snapshot is None:
-            self._in_flight.pass_over()
+            self._in_flight.skip()
             self._link.post(Dropped(self._series, captured.epoch, seq, DropReason.RING_FULL), now_s)
             return
         record = self._policy is Policy.RECORD
@@ -434,22 +434,22 @@ class AcquireNode:
         self._health.report(
             report.not_ready(self._phase, self._rig.network.results),
             {**status, **self._link.dealer.clock.status()},
-            acquire_figures(status, self._dispatcher.queue_figures, report.wire_errors),
+            acquire_metrics(status, self._dispatcher.queue_figures, report.wire_errors),
             progress=self._pump.acquired + self._in_flight.released,
             idle=not report.must_progress(self._phase),
         )
 
 
-class Ends(NamedTuple):
+class NodeSockets(NamedTuple):
     """The open sockets to the reconstruct nodes and to the sink; the owner closes them."""
 
     dispatcher: Dispatcher
     link: SinkClient
 
 
-def open_ends(
+def open_sockets(
     rig: Rig, context: zmq.Context[zmq.Socket[bytes]], security: ConnectionSecurity, incarnation: str
-) -> Ends:
+) -> NodeSockets:
     """Open both sockets of a rig; ``incarnation`` identifies this process among restarts of the node."""
     limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
     dispatcher = Dispatcher(
@@ -471,4 +471,4 @@ def open_ends(
         limits=limits,
         configure=security.reach("sink"),
     )
-    return Ends(dispatcher, link)
+    return NodeSockets(dispatcher, link)

@@ -40,7 +40,7 @@ class TriggerWatch:
         self._previous = self._sampled = None
         self._periods_ns.clear()
 
-    def see(self, frame: CameraFrame, missed: int) -> None:
+    def check(self, frame: CameraFrame, missed: int) -> None:
         """Check a frame; ``lost`` frames precede it according to its id."""
         step = max(1, frame.counts.size // _SAMPLES)
         # Copy only a sample, so that the frame's memory can be released.

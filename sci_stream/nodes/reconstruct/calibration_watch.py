@@ -48,12 +48,12 @@ class CalibrationWatch:
         self._health: CalibrationHealth | None = None
         self._said: set[str] = set()
 
-    def see(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
+    def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
         if self._monitor is None:
             return None
         before = self._monitor.correction
-        health = self._monitor.look(snapshot, video)
+        health = self._monitor.check(snapshot, video)
         correction = self._monitor.correction
         if correction != before:
             self._engine.correct_masks(correction)

@@ -19,7 +19,7 @@ from sci_stream.model import Reconstruction, Snapshot
 from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved, Solver
 from sci_stream.nodes.runtime.connection_security import setup_security
 from sci_stream.nodes.runtime.control_handler import ControlHandler
-from sci_stream.nodes.runtime.health_reporter import HealthReporter, reconstruct_figures
+from sci_stream.nodes.runtime.health_reporter import HealthReporter, reconstruct_metrics
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import declared
@@ -191,7 +191,7 @@ class ReconstructNode:
         self._health.report(
             self._not_ready(),
             {**status, **self._link.dealer.clock.status()},
-            reconstruct_figures(status, wire_errors),
+            reconstruct_metrics(status, wire_errors),
             progress=progress,
             idle=waits_for_sink,
         )

@@ -382,7 +382,7 @@ class SolverThread:
         self._busy_s += report.solve_ns / 1e9
         watch = self._watches[done.snapshot.calibration_hash]
         try:
-            health = watch.see(done.snapshot, video)
+            health = watch.check(done.snapshot, video)
         except Exception:  # the result is good without it
             log.exception("the calibration cannot be checked with snapshot %d", done.snapshot.id.seq)
             health = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
-from sci_stream.health import Figures, Health
+from sci_stream.health import Health, NodeMetrics
 from sci_stream.health.metrics import Value
 from sci_stream.model import JsonObject
 from sci_stream.nodes.runtime.process import versions
@@ -40,7 +40,7 @@ class HealthReporter:
         self, rig: Rig, node: str, kind_of_node: str, index: int = 0, *, page_refused: Counter[str] | None = None
     ) -> None:
         section = rig.health
-        self.figures = Figures(node, kind_of_node, versions())
+        self.figures = NodeMetrics(node, kind_of_node, versions())
         self._health = Health(self.figures)
         self._manager = SystemdNotifier()
         self._server: HealthServer | None = None
@@ -93,7 +93,7 @@ def _counts(status: JsonObject, prefix: str) -> dict[str, float]:
     return {key.removeprefix(prefix): float(value) for key, value in status.items() if key.startswith(prefix)}
 
 
-def acquire_figures(status: JsonObject, queue: Mapping[str, int], wire_errors: Counter[str]) -> dict[str, Value]:
+def acquire_metrics(status: JsonObject, queue: Mapping[str, int], wire_errors: Counter[str]) -> dict[str, Value]:
     """Return an acquire node's figures from its status report and its dispatch queue."""
     return {
         "acquired": status["acquired"],
@@ -110,7 +110,7 @@ def acquire_figures(status: JsonObject, queue: Mapping[str, int], wire_errors: C
     }
 
 
-def reconstruct_figures(status: JsonObject, wire_errors: Counter[str]) -> dict[str, Value]:
+def reconstruct_metrics(status: JsonObject, wire_errors: Counter[str]) -> dict[str, Value]:
     """Return a reconstruct node's figures from its status report."""
     memory = {key.removeprefix("memory_"): float(value) for key, value in status.items() if key.startswith("memory_")}
     return {

@@ -24,7 +24,7 @@ from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
 from sci_stream.nodes.sink.options import movie_options, preview_options
 from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
-from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_figures, solvers
+from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import Peer, ResultsServer
@@ -247,8 +247,8 @@ class SinkNode:
             self._handle_early(now_s)
         elif not series.expects(message):
             self._early.put(identity, message)
-        elif unfit := series.unfit_because(message):
-            self._server.refuse(identity, "unfit", f"series {name} has no {unfit}", now_s)
+        elif mismatch := series.mismatch_reason(message):
+            self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}", now_s)
         elif series.receive(identity, message, now_s) is Receipt.ACKNOWLEDGED:
             self._acknowledge(identity, message)
 
@@ -289,7 +289,7 @@ class SinkNode:
         shape = (info.n_frames, info.height_px, info.width_px)
         if calibration.phi.shape != shape:
             text = f"series {info.series} of (B, H, W) = {shape} with a calibration of {calibration.phi.shape}"
-            self._server.refuse(identity, "unfit", text, now_s)
+            self._server.refuse(identity, "mismatch", text, now_s)
             return
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
@@ -321,11 +321,11 @@ class SinkNode:
         except LedgerError as error:
             log.error("series %s: %s", series.name, error)
             self._failure = self._failure or error
-        if recording.incomplete_because:
+        if recording.incomplete_reason:
             file = "" if recording.recorder is None else f" {recording.recorder.file}"
             self._failure = self._failure or StorageError(
                 f"The recording{file} is not complete",
-                got=recording.incomplete_because,
+                got=recording.incomplete_reason,
                 hint="Flushed data are readable; the ledger counts the rest as not_recorded.",
             )
         # Before the acknowledgement: the acquire node may resend series_end if the answer is lost.
@@ -383,7 +383,7 @@ class SinkNode:
             self._health.report(
                 self._not_ready(status),
                 {**document, "preview": self._preview_url},
-                sink_figures(status),
+                sink_metrics(status),
                 progress=0 if recorder is None else recorder.rows,
                 idle=recorder is None or recorder.queue_items == 0,
             )
@@ -395,9 +395,9 @@ class SinkNode:
 
     def _not_ready(self, status: SinkStatus) -> str:
         """Return why results cannot be received or stored, ``""`` if they can."""
-        incomplete_because = "" if status.series is None else status.series.recording.incomplete_because
-        if incomplete_because:
-            return f"recording stopped: {incomplete_because}"
+        incomplete_reason = "" if status.series is None else status.series.recording.incomplete_reason
+        if incomplete_reason:
+            return f"recording stopped: {incomplete_reason}"
         return "" if self._acquire_is_there() else "no acquire node connected"
 
 

@@ -186,7 +186,7 @@ class SeriesSession:
         seq = message.seq if isinstance(message, Dropped) else message.id.seq
         return self.ledger.expects(seq, self._ahead)
 
-    def unfit_because(self, message: Snapshot | Reconstruction | Dropped) -> str:
+    def mismatch_reason(self, message: Snapshot | Reconstruction | Dropped) -> str:
         """Return why the arrays of a message cannot be of this series, ``""`` if they can."""
         info = self.statistics.info
         shape = (info.height_px, info.width_px)

@@ -50,7 +50,7 @@ class RecordingStatus:
     unreadable: str = ""
 
     @property
-    def incomplete_because(self) -> str:
+    def incomplete_reason(self) -> str:
         """Why snapshots are missing from the recording, ``""`` if none are."""
         recorder = self.recorder
         ended_early = recorder is not None and recorder.state in {RecorderState.STOPPED, RecorderState.FAILED}
@@ -187,7 +187,7 @@ def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
     return found
 
 
-def sink_figures(status: SinkStatus) -> dict[str, Value]:
+def sink_metrics(status: SinkStatus) -> dict[str, Value]:
     """Return the sink's metrics; see `sci_stream.health.metrics`."""
     figures: dict[str, Value] = {
         "wire_errors": dict(status.wire_errors),

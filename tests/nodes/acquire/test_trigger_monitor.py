@@ -18,7 +18,7 @@ def frame(time_ns: int | None, counts: Array | None = None) -> CameraFrame:
 def watch(times: list[int], missed: dict[int, int] | None = None) -> dict[str, int]:
     watch = TriggerWatch()
     for n, time in enumerate(times):
-        watch.see(frame(time), (missed or {}).get(n, 0))
+        watch.check(frame(time), (missed or {}).get(n, 0))
     return dict(watch.counts)
 
 
@@ -52,10 +52,10 @@ def test_manually_triggered_frames_have_no_period() -> None:
 def test_restart_is_no_pause() -> None:
     watch = TriggerWatch()
     for time in every(20):
-        watch.see(frame(time), 0)
+        watch.check(frame(time), 0)
     watch.restart()
     for time in every(20, start=90 * PERIOD_NS):
-        watch.see(frame(time), 0)
+        watch.check(frame(time), 0)
     assert not watch.counts
 
 
@@ -64,5 +64,5 @@ def test_identical_frames_are_counted_unless_black_or_clipped(counts: Array | No
     watch = TriggerWatch()
     same = frame(None, counts)
     for each in (frame(None), same, same, frame(None)):
-        watch.see(each, 0)
+        watch.check(each, 0)
     assert watch.counts["identical"] == found

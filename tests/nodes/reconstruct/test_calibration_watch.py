@@ -69,7 +69,7 @@ def test_shift_warns_once_and_corrects_only_if_permitted(
         before = engine._masks.phi.clone()
         with caplog.at_level(logging.WARNING):
             for snapshot in snapshots:
-                assert watching.see(snapshot, video) is not None
+                assert watching.check(snapshot, video) is not None
         assert len(caplog.records) == 1
         engine.warm_up()  # the masks move with the next snapshot
         assert bool(torch.equal(engine._masks.phi, before)) is not correct
@@ -97,7 +97,7 @@ def test_capture_that_fits_no_mask_warns_with_its_cause(
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
     video, report = engine.reconstruct(bad)
     with caplog.at_level(logging.WARNING):
-        CalibrationWatch(CalibrationSection(), engine).see(bad, video)
+        CalibrationWatch(CalibrationSection(), engine).check(bad, video)
     assert words in caplog.text
     assert np.isfinite(video).all()
     assert 0.0 <= report.residual <= 1.0
@@ -108,7 +108,7 @@ def test_capture_that_fits_no_mask_warns_with_its_cause(
 def test_monitoring_can_be_disabled() -> None:
     rig = Rig(width_px=64, height_px=64)
     watching, _ = watch(rig, CalibrationSection(health_every=0))
-    assert watching.see(rig.snapshot(), np.zeros((8, 64, 64), np.float32)) is None
+    assert watching.check(rig.snapshot(), np.zeros((8, 64, 64), np.float32)) is None
     assert watching.status() == {}
 
 

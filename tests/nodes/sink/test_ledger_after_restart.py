@@ -56,7 +56,7 @@ class Sink:
         status = self.session.close()
         for left in self._left:
             left.abandon()
-        return self.session.ledger.counts().to_json(), status.incomplete_because
+        return self.session.ledger.counts().to_json(), status.incomplete_reason
 
     def wait_until_recording_failed(self) -> str:
         deadline_s = time.monotonic() + PATIENCE_S
