@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from sci_stream.errors import CameraError, CameraLost, SciStreamError
-from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot
+from sci_stream.model import CameraCapabilities, CameraFrame, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.trigger_monitor import TriggerWatch
 from sci_stream.optics.calibration import Calibration
@@ -46,6 +46,25 @@ class Captured:
     missed: int
     frame: CameraFrame | None
     snapshot: Snapshot | None = None
+
+
+def make_snapshot(captured: Captured, frame: CameraFrame, info: SeriesInfo, clock: str) -> Snapshot:
+    """Return the snapshot of a frame; ``clock`` names the camera's."""
+    return Snapshot(
+        id=SnapshotId(info.series, captured.epoch, captured.seq),
+        counts=frame.counts,
+        calibration_hash=info.calibration_hash,
+        n_frames=info.n_frames,
+        host_time_ns=frame.host_time_ns,
+        camera_time_ns=frame.camera_time_ns,
+        camera_clock=clock,
+        camera_frame_id=frame.frame_id,
+        pixel_format=info.pixel_format,
+        bayer=info.bayer,
+        dropped_before=captured.missed,
+        truth=frame.truth,
+        chunks=frame.chunks,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +105,7 @@ class CameraPump:
     def __init__(
         self,
         camera: Camera,
-        ring: MemoryBudget,
+        budget: MemoryBudget,
         wake: Callable[[], None],
         *,
         keep: Callable[[Captured], Captured] = _unchanged,
@@ -95,7 +114,7 @@ class CameraPump:
         backoff_s: tuple[float, float] = (0.1, 5.0),
     ) -> None:
         self._camera = camera
-        self._ring = ring
+        self._budget = budget
         self._wake = wake
         self._keep = keep
         self._most = most
@@ -313,7 +332,7 @@ class CameraPump:
         self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
         self.chunks = frame.chunks
         # Without memory the frame still gets its number: the ledger must count it, and the camera cannot wait.
-        fits = self._ring.take(frame_bytes(frame))
+        fits = self._budget.take(frame_bytes(frame))
         self._captured.append(self._keep(Captured(self._seq, self._epoch, missed, frame if fits else None)))
         self._seq += 1
         self._wake()

@@ -63,8 +63,8 @@ class InFlightSnapshots:
 
     spool: Spool | None = None
 
-    def __init__(self, ring: MemoryBudget) -> None:
-        self._ring = ring
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
         self._held: dict[int, _Held] = {}
         self.released = 0
         """Snapshots released so far."""
@@ -107,6 +107,6 @@ class InFlightSnapshots:
         if not held.delivering and not held.raw_pending:
             if self.spool is not None:
                 self.spool.release(seq)  # before the memory is released: free memory implies a free slot
-            self._ring.free(held.nbytes)
+            self._budget.free(held.nbytes)
             self.released += 1
             del self._held[seq]

@@ -11,16 +11,15 @@ from typing import Literal, NamedTuple
 import zmq
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
-from sci_stream.clock import read_again
+from sci_stream.clock import read_again, unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import CameraError, EnvironmentFault
-from sci_stream.model import Policy, SeriesInfo
-from sci_stream.nodes.acquire.camera_reader import Answer, CameraPump, Captured
+from sci_stream.model import CameraCapabilities, Policy, SeriesInfo
+from sci_stream.nodes.acquire.camera_reader import Answer, CameraPump, Captured, make_snapshot
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
-from sci_stream.nodes.acquire.snapshot_builder import make_snapshot, series_info
 from sci_stream.nodes.acquire.spool.spool import RecoveredState
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.connection_security import ConnectionSecurity, setup_security
@@ -99,10 +98,10 @@ class AcquireNode:
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
         self._dispatcher, self._link = open_sockets(rig, self._context, self._security, incarnation)
-        self._ring = MemoryBudget(rig.policy.ring_mib << 20)
+        self._budget = MemoryBudget(rig.policy.ring_mib << 20)
         self._pump = CameraPump(
             camera,
-            self._ring,
+            self._budget,
             self._wakeup.wake,
             keep=self._keep,
             most=snapshots,
@@ -112,9 +111,9 @@ class AcquireNode:
         self._overdue = overdue
         self._actions = dict(actions or {})
         self._controls = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)
-        self._in_flight = InFlightSnapshots(self._ring)
+        self._in_flight = InFlightSnapshots(self._budget)
         self._report = AcquireReport(
-            self._pump, self._dispatcher, self._link, self._recovery, ring=self._ring, in_flight=self._in_flight
+            self._pump, self._dispatcher, self._link, self._recovery, budget=self._budget, in_flight=self._in_flight
         )
         self._reason = ""
         self._health = HealthReporter(rig, "acquire", "acquire")
@@ -293,7 +292,7 @@ class AcquireNode:
         for recovered in left.snapshots:
             snapshot = recovered.snapshot
             nbytes = frame_bytes(snapshot)
-            self._ring.hold(nbytes)
+            self._budget.hold(nbytes)
             self._in_flight.hold(snapshot.id.seq, snapshot.id.epoch, nbytes, raw_pending=record)
             if record:
                 self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
@@ -438,6 +437,29 @@ class AcquireNode:
             progress=self._pump.acquired + self._in_flight.released,
             idle=not report.must_progress(self._phase),
         )
+
+
+def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibration: Calibration) -> SeriesInfo:
+    """Return the information about a series at its start."""
+    return SeriesInfo(
+        series=name,
+        started_ns=unix_ns(),
+        rig=rig.rig.name,
+        policy=Policy(rig.policy.mode),
+        camera_model=capabilities.model,
+        camera_serial=capabilities.serial,
+        height_px=capabilities.height_px,
+        width_px=capabilities.width_px,
+        pixel_format=capabilities.pixel_format,
+        bit_depth=capabilities.bit_depth,
+        n_frames=calibration.n_frames,
+        calibration_hash=calibration.hash,
+        bayer=calibration.bayer or capabilities.bayer,
+        frame_period_ns=capabilities.frame_period_ns,
+        rig_toml=rig.to_toml(),
+        versions=versions(),
+        chunks=dict(capabilities.chunks),
+    )
 
 
 class NodeSockets(NamedTuple):

@@ -36,14 +36,14 @@ class AcquireReport:
         link: SinkClient,
         safe: CrashRecovery,
         *,
-        ring: MemoryBudget,
+        budget: MemoryBudget,
         in_flight: InFlightSnapshots,
     ) -> None:
         self._pump = pump
         self._dispatcher = dispatcher
         self._link = link
         self._recovery = safe
-        self._ring = ring
+        self._budget = budget
         self._in_flight = in_flight
 
     @property
@@ -79,7 +79,7 @@ class AcquireReport:
             "acquired": self._pump.acquired,
             "held": len(self._in_flight),
             **self._recovery.status(),
-            "ring_mib": round(self._ring.used_bytes / 2**20, 1),
+            "ring_mib": round(self._budget.used_bytes / 2**20, 1),
             "unsafe": len(self._link.outbox),
             "resent": self._link.outbox.resent,
             "reconstruct_nodes": self._dispatcher.ready_nodes,

@@ -19,11 +19,11 @@ def test_ground_truth_counts_as_memory() -> None:
 
 
 def test_memory_beyond_limit_is_refused_until_released() -> None:
-    ring = MemoryBudget(100)
-    assert ring.take(60)
-    assert not ring.take(60)
-    ring.free(60)
-    assert ring.take(60)
+    budget = MemoryBudget(100)
+    assert budget.take(60)
+    assert not budget.take(60)
+    budget.free(60)
+    assert budget.take(60)
 
 
 def test_first_frame_is_always_admitted() -> None:
@@ -31,27 +31,27 @@ def test_first_frame_is_always_admitted() -> None:
 
 
 def test_delivered_snapshot_is_released() -> None:
-    ring = MemoryBudget(1000)
-    in_flight = InFlightSnapshots(ring)
-    ring.take(100)
+    budget = MemoryBudget(1000)
+    in_flight = InFlightSnapshots(budget)
+    budget.take(100)
     in_flight.hold(0, 3, 100, raw_pending=False)
     assert in_flight.delivering
     assert in_flight.settle(0) == 3
-    assert (len(in_flight), in_flight.released, ring.used_bytes) == (0, 1, 0)
+    assert (len(in_flight), in_flight.released, budget.used_bytes) == (0, 1, 0)
 
 
 def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
-    ring = MemoryBudget(1000)
-    in_flight = InFlightSnapshots(ring)
+    budget = MemoryBudget(1000)
+    in_flight = InFlightSnapshots(budget)
     for seq in (0, 1):
-        ring.take(100)
+        budget.take(100)
         in_flight.hold(seq, 0, 100, raw_pending=True)
     in_flight.settle(0)
     in_flight.raw_is_safe(1)
     assert len(in_flight) == 2
     in_flight.raw_is_safe(0)
     in_flight.settle(1)
-    assert (len(in_flight), ring.used_bytes) == (0, 0)
+    assert (len(in_flight), budget.used_bytes) == (0, 0)
 
 
 def test_repeated_confirmation_counts_once() -> None:
@@ -66,10 +66,10 @@ def test_repeated_confirmation_counts_once() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["settle", "safe"]), st.integers(0, 4)), max_size=40))
 def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
-    ring = MemoryBudget(10_000)
-    in_flight = InFlightSnapshots(ring)
+    budget = MemoryBudget(10_000)
+    in_flight = InFlightSnapshots(budget)
     for seq in range(5):
-        ring.take(10 + seq)
+        budget.take(10 + seq)
         in_flight.hold(seq, 0, 10 + seq, raw_pending=seq % 2 == 0)
     for what, seq in events:
         if what == "settle":
@@ -78,7 +78,7 @@ def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
             in_flight.raw_is_safe(seq)
     gone = {seq for seq in range(5) if ("settle", seq) in events and (seq % 2 == 1 or ("safe", seq) in events)}
     assert in_flight.released == len(gone)
-    assert ring.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
+    assert budget.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
 
 
 def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
 
 
 def test_recovered_snapshots_are_admitted_unconditionally() -> None:
-    ring = MemoryBudget(100)
-    ring.hold(150)
-    assert not ring.take(1)
-    ring.free(150)
-    assert ring.take(1)
+    budget = MemoryBudget(100)
+    budget.hold(150)
+    assert not budget.take(1)
+    budget.free(150)
+    assert budget.take(1)
