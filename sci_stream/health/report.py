@@ -26,13 +26,13 @@ class Health:
     def __init__(self, figures: NodeMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self.figures = figures
         self._clock = clock
-        self._turned_s = clock()
+        self._alive_s = clock()
         self._not_ready = "starting"
         self._status: JsonObject = {}
 
-    def turn(self) -> None:
+    def mark_alive(self) -> None:
         """Record that the node's loop is alive."""
-        self._turned_s = self._clock()
+        self._alive_s = self._clock()
 
     def report(self, not_ready: str, status: JsonObject, figures: Mapping[str, Value]) -> None:
         """Publish the current state.
@@ -53,7 +53,7 @@ class Health:
     @property
     def hangs_for_s(self) -> float:
         """Seconds since the last loop iteration, 0 if within limits."""
-        silent_s = self._clock() - self._turned_s
+        silent_s = self._clock() - self._alive_s
         return silent_s if silent_s > ALIVE_WITHIN_S else 0.0
 
     @property

@@ -155,7 +155,7 @@ class Dispatcher:
         self._exported.clear()
         return [entry.seq for entry in self._queue.clear()]
 
-    def turn(self, now_s: float) -> list[Settled]:
+    def poll(self, now_s: float) -> list[Settled]:
         """Receive, detect lost nodes and dispatch. Never blocks."""
         settled: list[Settled] = []
         stood_still_s = self._pauses.lasted_s(now_s)

@@ -70,7 +70,7 @@ class SinkClient:
         """Post the start of a series ahead of everything in the outbox: a restarted sink needs it first."""
         self.outbox.put(key_of(info), encode(info), now_s, first=True)
 
-    def turn(self, now_s: float) -> LinkNews:
+    def poll(self, now_s: float) -> LinkNews:
         """Receive, process acknowledgements, send what is due. Never blocks."""
         received, events = self.dealer.receive(now_s)
         events += self.dealer.tick(now_s)

@@ -234,7 +234,7 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
     server = ResultsServer(context, endpoint, node="sink", incarnation="s", heartbeat_s=5.0, limits=Limits())
     dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=5.0, limits=Limits())
 
-    def turn() -> None:
+    def poll() -> None:
         now_s = time.monotonic()
         server.receive(now_s)
         server.tick(now_s)
@@ -242,7 +242,7 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
         dealer.tick(now_s)
 
     try:
-        until(lambda: dealer.connected, turn)
+        until(lambda: dealer.connected, poll)
         (identity,) = server.peers
         source = mutated(6)
         expected: Counter[str] = Counter()
@@ -251,9 +251,9 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
             reason = reason_of(frames)
             if reason is not None:
                 expected[reason] += 1
-                until(lambda frames=frames: server.forward(identity, frames), turn)
-                turn()
-        until(lambda: dealer.wire_errors.total() >= n, turn)
+                until(lambda frames=frames: server.forward(identity, frames), poll)
+                poll()
+        until(lambda: dealer.wire_errors.total() >= n, poll)
         assert dealer.wire_errors == expected
         assert dealer.connected
     finally:

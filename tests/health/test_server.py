@@ -74,7 +74,7 @@ def test_node_with_hanging_loop_is_neither_live_nor_ready(node: Node) -> None:
         answer = node.get(path)
         assert answer.status_code == 503
         assert "event loop blocked for 7.0 s" in answer.text
-    node.health.turn()
+    node.health.mark_alive()
     assert node.get("/healthz").status_code == 200
 
 

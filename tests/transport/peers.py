@@ -17,17 +17,17 @@ HEARTBEAT_S = 0.1
 SERIES = "series-1"
 
 
-def until(condition: Callable[[], object], turn: Callable[[], object], timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], object], poll: Callable[[], object], timeout_s: float = 10.0) -> None:
     """Poll until the condition holds; fail on timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "the condition did not hold in time"
-        turn()
+        poll()
         time.sleep(0.002)
 
 
 def send_until_counted(
-    raw: zmq.Socket[bytes], cases: Sequence[HostileCase], counted: Callable[[], int], turn: Callable[[], object]
+    raw: zmq.Socket[bytes], cases: Sequence[HostileCase], counted: Callable[[], int], poll: Callable[[], object]
 ) -> None:
     """Send bad messages and see each counted.
 
@@ -39,7 +39,7 @@ def send_until_counted(
         for case in cases:
             raw.send_multipart(case.frames)
         with contextlib.suppress(AssertionError):
-            until(lambda before=before: counted() - before >= len(cases), turn)
+            until(lambda before=before: counted() - before >= len(cases), poll)
             return
     raise AssertionError(f"of {len(cases)} messages only {counted() - before} were counted")
 

@@ -78,7 +78,7 @@ class _Address:
         assert server is not None
         return server.wire_errors
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         now_s = time.monotonic()
         if self._taps is not None:
             self._taps.publish(Heartbeat("sink", {"n": 1}))
@@ -86,7 +86,7 @@ class _Address:
             self._server.receive(now_s)
             self._server.tick(now_s)
         elif self._server is not None:
-            self._server.turn(now_s)
+            self._server.poll(now_s)
         if self._taps is None:
             self._peer.receive(now_s)
             self._peer.tick(now_s)
@@ -115,14 +115,14 @@ def test_silent_connections_are_closed_and_the_known_peer_stays(
 ) -> None:
     endpoint = free_endpoint()
     with contextlib.closing(_Address(kind, context, endpoint)) as address:
-        until(address.reaches_peer, address.turn, 60.0)
+        until(address.reaches_peer, address.poll, 60.0)
         with unknown_peers(endpoint, _UNKNOWN) as connections:
-            until(lambda: still_open(connections) <= 64, address.turn, 60.0)
+            until(lambda: still_open(connections) <= 64, address.poll, 60.0)
             assert address.wire_errors["connections"] >= _UNKNOWN - 64
-            until(address.reaches_peer, address.turn, 60.0)
+            until(address.reaches_peer, address.poll, 60.0)
             monkeypatch.setattr(connection_limit, "_PATIENCE_S", 0.5)
-            until(lambda: still_open(connections) == 0, address.turn, 60.0)
-        until(address.reaches_peer, address.turn, 60.0)
+            until(lambda: still_open(connections) == 0, address.poll, 60.0)
+        until(address.reaches_peer, address.poll, 60.0)
 
 
 def test_connection_limit_closes_those_that_said_least() -> None:

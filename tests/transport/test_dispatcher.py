@@ -52,16 +52,16 @@ class Bench:
             limits=Limits(),
         )
         self.nodes[name], self.got[name] = node, []
-        until(lambda: node.connected, self.turn)
+        until(lambda: node.connected, self.poll)
         if credit:
             node.handshake(hello(name, credit, incarnation))
             before = self.dispatcher.ready_nodes
-            until(lambda: self.dispatcher.ready_nodes > before, self.turn)
+            until(lambda: self.dispatcher.ready_nodes > before, self.poll)
         return node
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         now_s = time.monotonic()
-        self.settled += self.dispatcher.turn(now_s)
+        self.settled += self.dispatcher.poll(now_s)
         for name, node in self.nodes.items():
             messages, events = node.receive(now_s)
             self.got[name] += messages
@@ -87,16 +87,16 @@ def test_snapshots_are_sent_on_credit(bench: Bench) -> None:
     node = bench.add("a", credit=2)
     for seq in range(3):
         assert bench.dispatcher.offer(snapshot(seq)) == []
-    until(lambda: bench.seqs("a") == [0, 1], bench.turn)
+    until(lambda: bench.seqs("a") == [0, 1], bench.poll)
     node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
-    until(lambda: bench.seqs("a") == [0, 1, 2], bench.turn)
+    until(lambda: bench.seqs("a") == [0, 1, 2], bench.poll)
     assert bench.settled == [Settled(0)]
 
 
 def test_snapshot_arrives_bit_for_bit(bench: Bench) -> None:
     bench.add("a")
     bench.dispatcher.offer(snapshot(7))
-    until(lambda: bench.seqs("a"), bench.turn)
+    until(lambda: bench.seqs("a"), bench.poll)
     got = bench.got["a"][0]
     assert isinstance(got, Snapshot)
     np.testing.assert_array_equal(got.counts, snapshot(7).counts)
@@ -106,10 +106,10 @@ def test_snapshot_arrives_bit_for_bit(bench: Bench) -> None:
 def test_goodbye_requeues_snapshots_of_the_node(bench: Bench) -> None:
     bench.add("a")
     bench.dispatcher.offer(snapshot(0))
-    until(lambda: bench.seqs("a"), bench.turn)
+    until(lambda: bench.seqs("a"), bench.poll)
     bench.nodes.pop("a").close()
     bench.add("b")
-    until(lambda: bench.seqs("b") == [0], bench.turn)
+    until(lambda: bench.seqs("b") == [0], bench.poll)
     got = bench.got["b"][0]
     assert isinstance(got, Snapshot)
     assert got.redelivered == 1
@@ -123,11 +123,11 @@ def test_broken_connection_is_detected_before_heartbeat_timeout(
     bench.add("a")
     bench.add("b")
     bench.dispatcher.offer(snapshot(0))
-    until(lambda: bench.seqs("a") or bench.seqs("b"), bench.turn)
+    until(lambda: bench.seqs("a") or bench.seqs("b"), bench.poll)
     holder = "a" if bench.seqs("a") else "b"
     other = "b" if holder == "a" else "a"
     bench.nodes.pop(holder).close(say_goodbye=False)
-    until(lambda: bench.seqs(other) == [0], bench.turn)
+    until(lambda: bench.seqs(other) == [0], bench.poll)
     bench.close()
 
 
@@ -135,19 +135,19 @@ def test_silent_node_is_lost_after_three_heartbeats(bench: Bench) -> None:
     bench.add("a")
     bench.add("b", credit=0)
     bench.dispatcher.offer(snapshot(0))
-    until(lambda: bench.seqs("a"), bench.turn)
+    until(lambda: bench.seqs("a"), bench.poll)
     frozen = bench.nodes.pop("a")
     bench.nodes["b"].handshake(hello("b", 2))
-    until(lambda: bench.seqs("b") == [0], bench.turn)
+    until(lambda: bench.seqs("b") == [0], bench.poll)
     frozen.close()
 
 
 def test_lost_node_that_wakes_up_rejoins(bench: Bench) -> None:
     node = bench.add("a")
     del bench.nodes["a"]
-    until(lambda: bench.dispatcher.ready_nodes == 0, bench.turn)
+    until(lambda: bench.dispatcher.ready_nodes == 0, bench.poll)
     bench.nodes["a"] = node
-    until(lambda: bench.dispatcher.ready_nodes == 1, bench.turn)
+    until(lambda: bench.dispatcher.ready_nodes == 1, bench.poll)
 
 
 def test_node_with_heartbeats_but_no_results_is_lost(
@@ -157,7 +157,7 @@ def test_node_with_heartbeats_but_no_results_is_lost(
     bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     # It joins again each time, and gets the snapshot again until that was tried often enough.
-    until(lambda: bench.settled == [Settled(0, "node_failures")], bench.turn)
+    until(lambda: bench.settled == [Settled(0, "node_failures")], bench.poll)
     assert set(bench.seqs("a")) == {0}
     assert "lost: no result for 0.2 s" in caplog.text
     assert "heartbeat timeout" not in caplog.text
@@ -170,13 +170,13 @@ def test_node_whose_results_the_sink_cannot_take_is_kept(
     bench = Bench(context, free_endpoint(), solve_timeout_s=0.2)
     node = bench.add("a")
     bench.dispatcher.offer(snapshot(0))
-    until(lambda: bench.seqs("a"), bench.turn)
+    until(lambda: bench.seqs("a"), bench.poll)
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < 0.6:
         bench.dispatcher.reset_timeouts(time.monotonic())
-        bench.turn()
+        bench.poll()
     node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
-    until(lambda: bench.settled == [Settled(0)], bench.turn)
+    until(lambda: bench.settled == [Settled(0)], bench.poll)
     bench.close()
 
 
@@ -184,19 +184,19 @@ def test_failed_snapshot_is_retried_then_given_up(bench: Bench) -> None:
     node = bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     for attempt in range(3):
-        until(lambda expected=attempt + 1: len(bench.seqs("a")) == expected, bench.turn)
+        until(lambda expected=attempt + 1: len(bench.seqs("a")) == expected, bench.poll)
         node.try_send(encode(Done(series=SERIES, seq=0, ok=False, reason="out of memory")))
-    until(lambda: bench.settled == [Settled(0, "reconstruct_failed")], bench.turn)
+    until(lambda: bench.settled == [Settled(0, "reconstruct_failed")], bench.poll)
 
 
 def test_late_result_of_other_series_settles_nothing(bench: Bench) -> None:
     node = bench.add("a")
     bench.dispatcher.offer(snapshot(0))
-    until(lambda: bench.seqs("a") == [0], bench.turn)
+    until(lambda: bench.seqs("a") == [0], bench.poll)
     node.try_send(encode(Done(series="series-0", seq=0, ok=True, reason="")))
     node.try_send(encode(Done(series="series-0", seq=0, ok=False, reason="late")))
     node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
-    until(lambda: bench.settled, bench.turn)
+    until(lambda: bench.settled, bench.poll)
     assert bench.settled == [Settled(0)]
     assert bench.seqs("a") == [0], "it was not redelivered"
 
@@ -205,13 +205,13 @@ def test_calibration_follows_welcome_and_request(bench: Bench) -> None:
     calibration = Calibration(np.ones((2, 4, 6), np.float32))
     bench.dispatcher.announce(calibration)
     node = bench.add("a", credit=0)
-    until(lambda: bench.got["a"], bench.turn)
+    until(lambda: bench.got["a"], bench.poll)
     got = bench.got["a"].pop()
     assert isinstance(got, Calibration)
     assert got.hash == calibration.hash
     node.try_send(encode(CalibrationRequest(hash=calibration.hash)))
     node.try_send(encode(CalibrationRequest(hash="f" * 32)))
-    until(lambda: len(bench.got["a"]) == 2, bench.turn)
+    until(lambda: len(bench.got["a"]) == 2, bench.poll)
     assert isinstance(bench.got["a"][0], Calibration)
     assert isinstance(bench.got["a"][1], CalibrationMissing)
 
@@ -221,11 +221,11 @@ def test_hostile_messages_are_counted_and_survived(bench: Bench) -> None:
     raw = bench.context.socket(zmq.DEALER)
     raw.connect(bench.endpoint)
     cases = [case for case in hostile_messages() if case.frames]
-    send_until_counted(raw, cases, bench.dispatcher.wire_errors.total, bench.turn)
+    send_until_counted(raw, cases, bench.dispatcher.wire_errors.total, bench.poll)
     for case in cases:
         assert bench.dispatcher.wire_errors[case.reason] > 0, case.name
     bench.dispatcher.offer(snapshot(0))
-    until(lambda: bench.seqs("a") == [0], bench.turn)
+    until(lambda: bench.seqs("a") == [0], bench.poll)
     raw.close(linger=0)
 
 

@@ -43,12 +43,12 @@ class Door:
         self._raw.append(raw)
         return raw
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         self.server.receive(self.now_s)
         self.server.tick(self.now_s)
 
     def answer(self, raw: zmq.Socket[bytes]) -> Message:
-        until(lambda: raw.poll(0), self.turn)
+        until(lambda: raw.poll(0), self.poll)
         return decode(raw.recv_multipart())
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ def test_other_release_is_named_on_both_sides(
         another_release.setattr(header, "SCHEMA_VERSION", other)
         said = encode(hello())
     raw.send_multipart(said)
-    until(lambda: raw.poll(0), door.turn)
+    until(lambda: raw.poll(0), door.poll)
     answer = raw.recv_multipart()
     assert door.server.wire_errors == {"version": 1}
     assert not door.server.peers
@@ -96,16 +96,16 @@ def test_refusal_is_logged_once_by_the_refused_node(
     endpoint = door.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
     dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
 
-    def turn() -> None:
-        door.turn()
+    def poll() -> None:
+        door.poll()
         heard.extend(dealer.receive(door.now_s)[0])
 
     heard: list[Message] = []
-    until(lambda: dealer.connected, turn)
+    until(lambda: dealer.connected, poll)
     for _ in range(5):
         door.server.reply(b"reconstruct-0@a", Refused(reason="version", text="of another release"))
     door.server.reply(b"reconstruct-0@a", CalibrationRequest(hash="0" * 32))
-    until(lambda: heard, turn)
+    until(lambda: heard, poll)
     assert caplog.text.count("of another release") == 1
     dealer.close()
 
@@ -133,7 +133,7 @@ def test_flooding_node_is_not_answered_and_log_is_limited(door: Door, caplog: py
     raw = door.knock()
     for _ in range(1000):
         raw.send_multipart(encode(Ping(sent_ns=0)))
-    until(lambda: door.server.wire_errors["rate"] == 1000 - reception._CONTROL_BURST, door.turn)
+    until(lambda: door.server.wire_errors["rate"] == 1000 - reception._CONTROL_BURST, door.poll)
     lines = caplog.text.count("rate limit exceeded at results: Ping")
     assert 1 <= lines <= reception._LINES_BURST
     pongs = 0
@@ -150,11 +150,11 @@ def test_bad_messages_are_all_counted_and_few_logged(door: Door, caplog: pytest.
     raw = door.knock()
     for _ in range(500):
         raw.send_multipart([b"nonsense", b""])
-    until(lambda: door.server.wire_errors["unknown_kind"] == 500, door.turn)
+    until(lambda: door.server.wire_errors["unknown_kind"] == 500, door.poll)
     assert caplog.text.count("refused") <= reception._LINES_BURST
     door.now_s += 1.0
     raw.send_multipart([b"nonsense", b""])
-    until(lambda: door.server.wire_errors["unknown_kind"] == 501, door.turn)
+    until(lambda: door.server.wire_errors["unknown_kind"] == 501, door.poll)
     assert f"and {500 - reception._LINES_BURST} more before" in caplog.text
 
 
@@ -185,7 +185,7 @@ def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoi
     raw.connect(endpoint)
     for _ in range(100):
         raw.send_multipart(encode(CalibrationRequest(hash="0" * 32)))
-    until(lambda: dispatcher.wire_errors["rate"] == 100 - reception._MASKS_BURST, lambda: dispatcher.turn(5.0))
+    until(lambda: dispatcher.wire_errors["rate"] == 100 - reception._MASKS_BURST, lambda: dispatcher.poll(5.0))
     raw.close(linger=0)
     dispatcher.close()
 

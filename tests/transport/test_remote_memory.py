@@ -239,15 +239,15 @@ class Rig:
         self.safe: list[object] = []
         self.now_s = 0.0
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         self.now_s += 0.01
-        self.settled += self.dispatcher.turn(self.now_s)
+        self.settled += self.dispatcher.poll(self.now_s)
         messages, _ = self.node.receive(self.now_s)
         self.node.tick(self.now_s)
         self.came += [message for message in messages if not isinstance(message, Calibration)]
         self.came += [message for _, message in self.sink.receive(self.now_s)]
         self.sink.tick(self.now_s)
-        self.safe += self.link.turn(self.now_s).safe
+        self.safe += self.link.poll(self.now_s).safe
         self.link.pump()
 
     def close(self) -> None:
@@ -281,21 +281,21 @@ def borrowed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_nodes_of_one_supervisor_share_memory_both_ways(rig: Rig, borrowed: list[int]) -> None:
-    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
+    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.poll)
     rig.node.handshake(hello(credit=2))
-    until(lambda: rig.dispatcher.ready_nodes, rig.turn)
+    until(lambda: rig.dispatcher.ready_nodes, rig.poll)
     rig.dispatcher.offer(LARGE)
-    until(lambda: rig.came, rig.turn)
+    until(lambda: rig.came, rig.poll)
     (got,) = rig.came
     assert isinstance(got, Snapshot)
     np.testing.assert_array_equal(got.counts, LARGE.counts)
     assert borrowed == [LARGE.counts.nbytes]
 
     rig.link.post(dataclasses.replace(LARGE, counts=got.counts), rig.now_s)
-    until(lambda: len(rig.came) == 2, rig.turn)
+    until(lambda: len(rig.came) == 2, rig.poll)
     assert borrowed == 2 * [LARGE.counts.nbytes]
     rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
-    until(lambda: rig.settled, rig.turn)
+    until(lambda: rig.settled, rig.poll)
     assert not rig.dispatcher._exported, "it may be released"
     for errors in (rig.dispatcher.wire_errors, rig.sink.wire_errors, rig.node.wire_errors):
         assert not errors
@@ -305,9 +305,9 @@ def test_nodes_of_one_supervisor_share_memory_both_ways(rig: Rig, borrowed: list
 def test_unreadable_memory_falls_back_to_the_socket(
     rig: Rig, borrowed: list[int], monkeypatch: pytest.MonkeyPatch, why: int
 ) -> None:
-    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.turn)
+    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.poll)
     rig.node.handshake(hello(credit=2))
-    until(lambda: rig.dispatcher.ready_nodes, rig.turn)
+    until(lambda: rig.dispatcher.ready_nodes, rig.poll)
 
     original = lending._read
 
@@ -319,18 +319,18 @@ def test_unreadable_memory_falls_back_to_the_socket(
 
     monkeypatch.setattr(lending, "_read", forbidden)
     rig.dispatcher.offer(LARGE)
-    until(lambda: rig.came, rig.turn)
+    until(lambda: rig.came, rig.poll)
     assert rig.node.wire_errors == {"unreadable": 1}
     rig.link.post(LARGE, rig.now_s)
     # Sent again once nothing has been confirmed for a while, or the sink's refusal was heard.
-    until(lambda: len(rig.came) == 2, rig.turn)
+    until(lambda: len(rig.came) == 2, rig.poll)
     assert rig.sink.wire_errors["unreadable"] >= 1
     # A successful test is not accepted again: no reference is sent to this node, however often it sends HELLO.
     rig.node.send(Done(series=LARGE.id.series, seq=0, ok=True))
     rig.node.handshake(hello(credit=2))
-    until(lambda: rig.settled, rig.turn)
+    until(lambda: rig.settled, rig.poll)
     rig.dispatcher.offer(dataclasses.replace(LARGE, id=dataclasses.replace(LARGE.id, seq=1)))
-    until(lambda: len(rig.came) == 3, rig.turn)
+    until(lambda: len(rig.came) == 3, rig.poll)
     assert rig.node.wire_errors == {"unreadable": 1}
     for got in rig.came:
         assert isinstance(got, Snapshot)
@@ -345,11 +345,11 @@ def test_nodes_without_supervisor_share_no_memory(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     rig = Rig(context)
     try:
-        until(lambda: rig.node.connected, rig.turn)
+        until(lambda: rig.node.connected, rig.poll)
         rig.node.handshake(hello(credit=2))
-        until(lambda: rig.dispatcher.ready_nodes, rig.turn)
+        until(lambda: rig.dispatcher.ready_nodes, rig.poll)
         rig.dispatcher.offer(LARGE)
-        until(lambda: rig.came, rig.turn)
+        until(lambda: rig.came, rig.poll)
         assert borrowed == []
         assert not rig.dispatcher._exported
     finally:

@@ -36,7 +36,7 @@ class Bench:
         self.got: list[Message] = []
         self.events: list[PeerEvent] = []
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         """Poll both sides without advancing the clock."""
         self.server.receive(self.now_s)
         self.server.tick(self.now_s)
@@ -49,7 +49,7 @@ class Bench:
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.now_s += BEAT_S / 5
-            self.turn()
+            self.poll()
 
     def close(self) -> None:
         self.dealer.close()
@@ -60,7 +60,7 @@ class Bench:
 @pytest.fixture
 def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Bench]:
     made = Bench(context, free_endpoint())
-    until(lambda: made.dealer.connected, made.turn)
+    until(lambda: made.dealer.connected, made.poll)
     yield made
     made.close()
 
@@ -103,7 +103,7 @@ def test_slow_transfer_is_not_silence(bench: Bench) -> None:
     assert bench.got == []
     assert bench.dealer.reopened == 0
     bench.cable.allowance = None
-    until(lambda: bench.got, bench.turn)
+    until(lambda: bench.got, bench.poll)
     # The same time without a byte is silence.
     bench.cable.allowance = 0
     until(lambda: bench.dealer.reopened, lambda: bench.pass_time(BEAT_S / 5))
@@ -131,7 +131,7 @@ def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq
     unknown.connect(bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT))
     unknown.send_multipart(encode(hello(credit=2)))
     before = dict(bench.server.peers)
-    until(lambda: bench.server.wire_errors["identity"], bench.turn)
+    until(lambda: bench.server.wire_errors["identity"], bench.poll)
     assert set(bench.server.peers) == set(before)
     unknown.close(linger=0)
 
@@ -172,8 +172,8 @@ class Watchers:
         }
         self.now_s = 100.0
 
-    def turn(self) -> None:
-        self.dispatcher.turn(self.now_s)
+    def poll(self) -> None:
+        self.dispatcher.poll(self.now_s)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def watchers(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator
     made = Watchers(context, free_endpoint())
 
     def all_turn() -> None:
-        made.turn()
+        made.poll()
         for node in made.nodes.values():
             node.receive(made.now_s)
             node.tick(made.now_s)
@@ -196,7 +196,7 @@ def watchers(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator
 def test_frozen_node_is_lost_after_three_heartbeats(watchers: Watchers) -> None:
     watchers.dispatcher.offer(snapshot(0))
     speaking = watchers.nodes["b"]
-    until(lambda: watchers.dispatcher.queue_figures["in_flight"] == 1, watchers.turn)
+    until(lambda: watchers.dispatcher.queue_figures["in_flight"] == 1, watchers.poll)
     while any(speaking.receive(watchers.now_s)):
         pass
     frozen_s = watchers.now_s
@@ -205,8 +205,8 @@ def test_frozen_node_is_lost_after_three_heartbeats(watchers: Watchers) -> None:
         watchers.now_s = frozen_s + quarter * BEAT_S / 4
         heard = watchers.dispatcher.heard_s("b@a")
         speaking.try_send(encode(Heartbeat(node="b", status={})))
-        until(lambda heard=heard: watchers.dispatcher.heard_s("b@a") != heard, watchers.turn)
+        until(lambda heard=heard: watchers.dispatcher.heard_s("b@a") != heard, watchers.poll)
         assert watchers.dispatcher.ready_nodes == 2, f"lost after {quarter / 4} heartbeats"
     watchers.now_s += BEAT_S / 4
-    watchers.turn()
+    watchers.poll()
     assert watchers.dispatcher.ready_nodes == 1

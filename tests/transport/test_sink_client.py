@@ -54,7 +54,7 @@ class Bench:
         self.server.close()
         self.server = None
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         now_s = time.monotonic()
         if self.server is not None:
             for identity, message in self.server.receive(now_s):
@@ -62,7 +62,7 @@ class Bench:
                 if self.accepting and isinstance(message, Reconstruction):
                     self.server.reply(identity, Accepted(series=SERIES, seq=message.id.seq, of="reconstruction"))
             self.server.tick(now_s)
-        news = self.link.turn(now_s)
+        news = self.link.poll(now_s)
         self.safe += news.safe
         self.events += news.events
         self.link.pump()
@@ -87,11 +87,11 @@ def test_message_is_kept_until_acknowledged(bench: Bench) -> None:
     bench.serve("s1")
     bench.accepting = False
     key = bench.link.post(reconstruction(0), time.monotonic())
-    until(lambda: bench.seqs() == [0], bench.turn)
+    until(lambda: bench.seqs() == [0], bench.poll)
     assert key in bench.link.outbox
     assert bench.server is not None
     bench.server.reply(bench.got[0][0], Accepted(series=SERIES, seq=0, of="reconstruction"))
-    until(lambda: bench.safe == [key], bench.turn)
+    until(lambda: bench.safe == [key], bench.poll)
     assert key not in bench.link.outbox
 
 
@@ -99,9 +99,9 @@ def test_messages_posted_before_the_sink_starts_arrive(bench: Bench) -> None:
     for seq in range(3):
         bench.link.post(reconstruction(seq), time.monotonic())
     for _ in range(20):
-        bench.turn()
+        bench.poll()
     bench.serve("s1")
-    until(lambda: len(bench.safe) == 3, bench.turn)
+    until(lambda: len(bench.safe) == 3, bench.poll)
     assert bench.seqs() == [0, 1, 2]
     assert bench.events == [PeerEvent.NEW]
 
@@ -110,13 +110,13 @@ def test_restarted_sink_receives_unacknowledged_messages(bench: Bench) -> None:
     bench.serve("s1")
     bench.accepting = False
     bench.link.post(reconstruction(0), time.monotonic())
-    until(lambda: bench.seqs() == [0], bench.turn)
+    until(lambda: bench.seqs() == [0], bench.poll)
     bench.kill_server()
     for _ in range(20):
-        bench.turn()
+        bench.poll()
     bench.serve("s2")
     bench.accepting = True
-    until(lambda: len(bench.safe) == 1, bench.turn)
+    until(lambda: len(bench.safe) == 1, bench.poll)
     assert bench.seqs() == [0, 0]
     assert bench.events.count(PeerEvent.NEW) == 2
 
@@ -126,7 +126,7 @@ def test_sink_lists_peers_and_detects_silent_ones(bench: Bench) -> None:
     bench.link.dealer.status = {"in_hand": 3}
     server = bench.server
     assert server is not None
-    until(lambda: any(peer.status.get("in_hand") == 3 for peer in server.peers.values()), bench.turn)
+    until(lambda: any(peer.status.get("in_hand") == 3 for peer in server.peers.values()), bench.poll)
     lost: list[str] = []
     until(
         lambda: lost == ["reconstruct-0"],
@@ -147,7 +147,7 @@ def test_clock_offset_is_known_with_hello_and_per_process(
     bench = Bench(context, free_endpoint(), node_heartbeat_s=60.0)
     bench.serve("s1")
     assert bench.server is not None
-    until(lambda: bench.server.clock_of("reconstruct-0") is not None, bench.turn)
+    until(lambda: bench.server.clock_of("reconstruct-0") is not None, bench.poll)
     assert bench.server.clock_of("reconstruct-0") == 0, "one process has one clock"
     bench.kill_server()
     monkeypatch.setattr("sci_stream.transport.results_server.answer", an_hour_ahead)
@@ -155,7 +155,7 @@ def test_clock_offset_is_known_with_hello_and_per_process(
     seen: list[int | None] = []
     until(
         lambda: seen and seen[-1] is not None,
-        lambda: (bench.turn(), seen.append(bench.server.clock_of("reconstruct-0"))),
+        lambda: (bench.poll(), seen.append(bench.server.clock_of("reconstruct-0"))),
     )
     assert {None, seen[-1]} == set(seen), "figures of the earlier process do not apply to this one"
     assert seen[-1] == pytest.approx(hour_ns, abs=10**9)
@@ -169,23 +169,23 @@ def test_hostile_messages_to_the_sink_are_counted_and_survived(bench: Bench) -> 
     cases = [case for case in hostile_messages() if case.frames]
     server = bench.server
     assert server is not None
-    send_until_counted(raw, cases, server.wire_errors.total, bench.turn)
+    send_until_counted(raw, cases, server.wire_errors.total, bench.poll)
     for case in cases:
         assert server.wire_errors[case.reason] > 0, case.name
     bench.link.post(reconstruction(0), time.monotonic())
-    until(lambda: len(bench.safe) == 1, bench.turn)
+    until(lambda: len(bench.safe) == 1, bench.poll)
     raw.close(linger=0)
 
 
 def test_hostile_messages_from_a_sink_are_counted_and_survived(bench: Bench) -> None:
     bench.serve("s1")
-    until(lambda: bench.link.dealer.connected, bench.turn)
+    until(lambda: bench.link.dealer.connected, bench.poll)
     server = bench.server
     assert server is not None
     identity = next(iter(server.peers))
     cases = [case for case in hostile_messages() if case.frames]
     for case in cases:
-        until(lambda frames=case.frames: server.forward(identity, frames), bench.turn)
-    until(lambda: bench.link.dealer.wire_errors.total() >= len(cases), bench.turn)
+        until(lambda frames=case.frames: server.forward(identity, frames), bench.poll)
+    until(lambda: bench.link.dealer.wire_errors.total() >= len(cases), bench.poll)
     for case in cases:
         assert bench.link.dealer.wire_errors[case.reason] > 0, case.name

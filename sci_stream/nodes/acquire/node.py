@@ -176,7 +176,7 @@ class AcquireNode:
             self._wakeup.close()
 
     def _turn(self, now_s: float) -> None:
-        news = self._link.turn(now_s)
+        news = self._link.poll(now_s)
         if PeerEvent.NEW in news.events:
             self._introduce_series(now_s)
         for message in news.messages:
@@ -192,11 +192,11 @@ class AcquireNode:
             self._changed(answer)
         # Confirmations and results first: they free the memory that new frames need.
         self._note_safe(news.safe, now_s)
-        for settled in self._dispatcher.turn(now_s):
+        for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
         for captured in self._pump.take():
             self._accept(captured, now_s)
-        for settled in self._dispatcher.turn(now_s):
+        for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
         if self._health.due(now_s):

@@ -152,7 +152,7 @@ class ReconstructNode:
                 case Changed():
                     self._controls.done(result.request, result.parameters, result.error)
                     self._report_at_once()
-        news = self._link.turn(now_s)
+        news = self._link.poll(now_s)
         self._handle_from_sink(news.messages)
         for kind, series, seq in news.safe:
             if kind == "reconstruction":

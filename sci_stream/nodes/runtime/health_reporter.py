@@ -62,7 +62,7 @@ class HealthReporter:
 
     def due(self, now_s: float) -> bool:
         """Record that the loop is alive; return whether the next `report` is due."""
-        self._health.turn()
+        self._health.mark_alive()
         if now_s < self._next_s:
             return False
         self._next_s = now_s + _PERIOD_S

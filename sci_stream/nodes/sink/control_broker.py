@@ -130,7 +130,7 @@ class ControlBroker:
             self._wake()
         return pending.answer
 
-    def turn(self, now_s: float) -> None:
+    def poll(self, now_s: float) -> None:
         """Forward new requests and expire those that will not be answered. Never blocks."""
         while not self._inbox.empty():
             pending = self._inbox.get()

@@ -83,7 +83,7 @@ class OperatorCommands:
                 answer.set_exception(error)
             else:
                 answer.set_result(file)
-        self._broker.turn(now_s)
+        self._broker.poll(now_s)
 
     def end_recording(self, who: str) -> None:
         """Switch the recording off on behalf of a setting."""

@@ -49,7 +49,7 @@ class Bench:
 
     def ask(self, node: str, action: str = "set", **parameters: object) -> Future[dict[str, Any]]:
         answer = self.broker.ask(node, action, parameters, "eva")
-        self.broker.turn(0.0)
+        self.broker.poll(0.0)
         return answer
 
     def answer(self, ok: bool = True, text: str = "", **values: Value) -> None:
@@ -158,7 +158,7 @@ def test_loss_of_node_leaves_outcome_unknown(bench: Bench) -> None:
     slow = bench.ask("acquire", "next_series")
     assert "lost before it answered" in error_of(lost)
     assert "lost before it answered" in error_of(gone)
-    bench.broker.turn(PATIENCE_S + 1)
+    bench.broker.poll(PATIENCE_S + 1)
     assert "has not answered" in error_of(slow)
     assert not bench.broker.take(b"acquire", ControlResult(bench.mail[-1][1].request, True)), (
         "too late: no request is pending"
