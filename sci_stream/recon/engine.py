@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.errors import CalibrationError
+from sci_stream.calibration.compatibility import require_matching_snapshot
 from sci_stream.model import Snapshot, SnapshotId, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.forward import forward, projection_fault
+from sci_stream.optics.forward import projection_fault
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, MemoryReducible
-from sci_stream.recon.algorithms.gap import CorrelatedResidual
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe
 from sci_stream.recon.algorithms.noise_level import ladder_on_device
 from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, LambdaRule, ladder_forms
 from sci_stream.recon.backend.async_solve import AsyncSolve
@@ -36,27 +36,20 @@ from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
-from sci_stream.recon.factory import SOLVERS, make_rule, make_solver, solver_step
+from sci_stream.recon.factory import Solve, make_rule, make_solver, solver_step
 from sci_stream.recon.fused_gap import fused_gap
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.initializer import (
-    REASONS,
-    Initializer,
-    InitialState,
-    call_directly,
-)
+from sci_stream.recon.initialization.initializer import REASONS, DeviceStart, Initializer, InitialState, call_directly
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings, default_settings
 
-__all__ = ["SOLVERS", "Budget", "BudgetController", "Engine", "SolverSettings", "default_settings"]
+__all__ = ["Budget", "BudgetController", "Engine", "SolverSettings", "default_settings"]
 
 Watch = Callable[[torch.Tensor], None]
 """Called with the video after each iteration; must not write to it."""
 
-# Root mean square of y, in units of scene brightness, below which a relative residual means nothing.
-_DARK = 1e-6
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that are not finite, since
 # squares of floats near the largest overflow.
 _MOST_Y = 1e6
@@ -247,38 +240,20 @@ class Engine:
         -------
         Seconds that one iteration takes, measured after the first solve.
         """
-        first, second = (self._moving_pattern(seq) for seq in range(2))
+        first, second = (_moving_pattern(self.calibration, seq) for seq in range(2))
         iterations = self.settings.min_iterations if self._graphs is None else self.settings.iterations
         self.reconstruct(first, Budget(iterations))
-        if self._graphs is not None:
+        if self._graphs is None:
+            _, report = self.reconstruct(second, Budget(iterations))
+        else:
             self._record_iterations(first)
             # First step by step, as under load, then at once; the last time everything is there.
             for watch in (lambda _video: None, None, None):
                 self.forget()
                 for snapshot in (first, second):
                     _, report = self.reconstruct(snapshot, Budget(iterations), watch=watch)
-            self.forget()
-            return report.solve_ns / 1e9 / report.iterations
-        _, report = self.reconstruct(second, Budget(iterations))
         self.forget()
         return report.solve_ns / 1e9 / report.iterations
-
-    def _moving_pattern(self, seq: int) -> Snapshot:
-        """Return a snapshot of waves that move fast enough to begin at levels of σ that real scenes begin at."""
-        calibration = self.calibration
-        rows, columns = np.ogrid[: calibration.shape[0], : calibration.shape[1]]
-        counts = np.zeros(calibration.shape, np.float32)
-        for b, mask in enumerate(calibration.phi):
-            moved = 1.5 * (b + seq * calibration.n_frames)
-            frame = 0.5 + 0.3 * np.sin((columns - moved) / 3) * np.cos(rows / 2)
-            counts += mask * frame.astype(np.float32)
-        return Snapshot(
-            id=SnapshotId("warm-up", 0, seq),
-            counts=np.asarray(calibration.dark + calibration.full_scale_dn * counts, np.float32),
-            calibration_hash=calibration.hash,
-            n_frames=calibration.n_frames,
-            host_time_ns=0,
-        )
 
     def _record_iterations(self, snapshot: Snapshot) -> None:
         """Do an iteration of every kind that a solve can consist of."""
@@ -286,21 +261,13 @@ class Engine:
             measurement = self.prepare(self._upload(snapshot))
             start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
             correlated = self._correlated(start.error)
-            noise, relative = self._levels(measurement, start.error)
             _, observe = make_rule(self.settings)
             for prior in dict.fromkeys(self._priors):
                 levels = ladder_forms(self.settings.schedule, prior.graph_key)
-                for _ in self._algorithm(
-                    start.v,
-                    measurement.y,
-                    measurement.phi,
-                    measurement.r_inv,
-                    denoise=prior,
-                    sigmas=[*levels, *levels] if correlated is not None else levels,
-                    noise=noise,
-                    correlated=None if correlated is None else correlated._replace(iterations=len(levels)),
-                    relative=relative,
-                    observe=observe,
+                neighbours = None if correlated is None else correlated._replace(iterations=len(levels))
+                sigmas = levels if correlated is None else [*levels, *levels]
+                for _ in self._iterates(
+                    self._algorithm, measurement, start, (prior,), sigmas, correlated=neighbours, observe=observe
                 ):
                     self._between()
 
@@ -437,21 +404,17 @@ class Engine:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return ``planes``, ``video``, ``finite`` and ``facts`` of an `Estimate`; no number leaves the device."""
         assert self._whole is not None
-        iterations, linear = self.settings.iterations, self._masks.linear
-        planes, r_inv, r_inv_clipped, noise, mismatch = self._measured(y, saturated)
-        measurement = Measurement(planes, self._masks.phi, r_inv, noise, mismatch, r_inv_clipped)
-        start = self._initializer.begin_on_device(measurement, linear, iterations, past, sound)
-        noise, relative = self._levels(measurement, start.error)
-        for estimate in self._whole(  # noqa: B007 - the last one is the result
-            start.v,
-            planes,
-            measurement.phi,
-            r_inv,
-            denoise=ending_on_frames(self._priors, iterations),
-            sigmas=ladder_on_device(self.settings.schedule, start.sigma_first, start.sigma_last, iterations),
-            noise=noise,
+        iterations = self.settings.iterations
+        planes, r_inv, *others = self._measured(y, saturated)
+        measurement = Measurement(planes, self._masks.phi, r_inv, *others)
+        start = self._initializer.begin_on_device(measurement, self._masks.linear, iterations, past, sound)
+        for estimate in self._iterates(  # noqa: B007 - the last one is the result
+            self._whole,
+            measurement,
+            start,
+            ending_on_frames(self._priors, iterations),
+            ladder_on_device(self.settings.schedule, start.sigma_first, start.sigma_last, iterations),
             correlated=self._correlated(start.error),
-            relative=relative,
         ):
             pass
         return self._result(estimate, measurement, start.still, start.reason)
@@ -463,8 +426,8 @@ class Engine:
         # A diverged solve returns the still image, and its report says so, instead of NaN.
         finite = estimate.isfinite().all()
         planes = torch.where(finite, estimate, still)
-        residual = _residual(planes, measurement)
-        facts = torch.stack((residual, finite.to(residual.dtype), reason, *_noise_level(measurement)))
+        residual = measurement.residual(planes)
+        facts = torch.stack((residual, finite.to(residual.dtype), reason, *measurement.noise_level()))
         return planes, self._masks.merged(planes).to(self._video_dtype), finite, facts
 
     # --- the three stages of a solve, step by step
@@ -485,20 +448,20 @@ class Engine:
 
     def prepare(self, upload: _Upload) -> Measurement:
         """Find the valid pixels of a snapshot and its noise."""
-        found = self._call(("measurement", self.settings.weigh_noise), self._measured, upload.y, upload.saturated)
-        planes, r_inv, r_inv_clipped, noise, mismatch = found
-        return Measurement(planes, self._masks.phi, r_inv, noise, mismatch, r_inv_clipped)
+        key = "measurement", self.settings.weigh_noise
+        planes, r_inv, *others = self._call(key, self._measured, upload.y, upload.saturated)
+        return Measurement(planes, self._masks.phi, r_inv, *others)
 
     def _measured(
         self, y: torch.Tensor, saturated: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Return y by planes, (ΦΦᵀ)⁻¹ without and with saturated pixels, and what `_noise` returns."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
+        """Return the tensors of a `Measurement` except for the masks."""
         masks, valid = self._masks, y.abs() < _MOST_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:
             r_inv = masks.r_inv * masks.planes(valid & ~saturated)
-        return planes, r_inv, r_inv_clipped, *self._noise(planes, r_inv)
+        return planes, r_inv, *self._noise(planes, r_inv), r_inv_clipped
 
     def _noise(self, y: torch.Tensor, r_inv: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the variance of y's noise, of the calibration or as the snapshot shows it, whichever is larger.
@@ -523,19 +486,13 @@ class Engine:
         return start
 
     def solve(
-        self,
-        measurement: Measurement,
-        start: InitialState,
-        budget: Budget,
-        began_s: float,
+        self, measurement: Measurement, start: InitialState, budget: Budget, began_s: float
     ) -> tuple[Iterator[torch.Tensor], AnytimeSchedule]:
         """Return the iterates from the start until the budget is spent, and their schedule, which counts them.
 
         ``began_s`` is the clock when the solve began.
         """
         settings = dataclasses.replace(self.settings, sigma_first=start.sigma_first, sigma_last=start.sigma_last)
-        y, phi, r_inv = measurement.y, measurement.phi, measurement.r_inv
-        noise, relative = self._levels(measurement, start.error)
         rule, observe = make_rule(settings)
         sigmas = AnytimeSchedule(
             settings.schedule,
@@ -546,19 +503,42 @@ class Engine:
             started_s=began_s,
             rule=rule,
         )
-        iterates = self._algorithm(
-            start.v,
-            y,
-            phi,
-            r_inv,
-            denoise=ending_on_frames(self._priors, budget.iterations),
-            sigmas=self._interruptible(sigmas),
-            noise=noise,
+        iterates = self._iterates(
+            self._algorithm,
+            measurement,
+            start,
+            ending_on_frames(self._priors, budget.iterations),
+            self._interruptible(sigmas),
             correlated=self._correlated(start.error),
-            relative=relative,
             observe=observe,
         )
         return iterates, sigmas
+
+    def _iterates(
+        self,
+        algorithm: Solve,
+        measurement: Measurement,
+        start: InitialState | DeviceStart,
+        denoise: Sequence[Denoise],
+        sigmas: Iterable[float],
+        *,
+        correlated: CorrelatedResidual | None,
+        observe: Observe | None = None,
+    ) -> Iterator[torch.Tensor]:
+        """Return the iterates of an algorithm; see `sci_stream.recon.algorithms.gap.gap`."""
+        noise, relative = self._levels(measurement, start.error)
+        return algorithm(
+            start.v,
+            measurement.y,
+            measurement.phi,
+            measurement.r_inv,
+            denoise=denoise,
+            sigmas=sigmas,
+            noise=noise,
+            correlated=correlated,
+            relative=relative,
+            observe=observe,
+        )
 
     def _correlated(self, error: InitialErrorMap | None) -> CorrelatedResidual | None:
         """Return the data step of the first iterations; from ȳ they project, as in the paper."""
@@ -586,63 +566,18 @@ class Engine:
             yield sigma
 
 
-def _residual(v: torch.Tensor, measurement: Measurement) -> torch.Tensor:
-    """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection, ()."""
-    y, part = measurement.y, measurement.r_inv > 0
-    difference: torch.Tensor = torch.linalg.vector_norm((y - forward(measurement.phi, v)) * part)
-    norm: torch.Tensor = torch.linalg.vector_norm(y * part)
-    dark = _DARK * y.numel() ** 0.5
-    return torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
-
-
-def _noise_level(measurement: Measurement) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the root mean square of y's noise, and of its part that grows with y, relative to that of y, ()."""
-    y, noise, slope = measurement.y, measurement.noise, measurement.mismatch
-    if noise is None or slope is None:
-        unknown = y.new_full((), float("nan"))
-        return unknown, unknown
-    part = (measurement.r_inv > 0).to(y.dtype)
-    power = (y.square() * part).sum().clamp_min(_DARK**2 * y.numel())
-    grows = slope * y.clamp_min(0.0)
-    return ((noise * part).sum() / power).sqrt(), ((grows * part).sum() / power).sqrt()
-
-
-def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> None:
-    """Raise if a snapshot, or the truth in it, does not belong to a calibration.
-
-    Raises
-    ------
-    CalibrationError
-        With the mismatch.
-    """
-    what = f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
-    if snapshot.counts.shape != calibration.shape:
-        raise CalibrationError(
-            what, expected=f"{calibration.shape} pixels, as its masks have", got=snapshot.counts.shape
-        )
-    if snapshot.n_frames != calibration.n_frames:
-        raise CalibrationError(
-            what,
-            expected=f"{calibration.n_frames} frames per snapshot, one for each of its masks",
-            got=f"{snapshot.n_frames} frames",
-        )
-    if snapshot.calibration_hash != calibration.hash:
-        raise CalibrationError(
-            what,
-            expected=f"hash {calibration.hash} (the engine's)",
-            got=f"hash {snapshot.calibration_hash} (the snapshot's)",
-            hint="Give the reconstruct node the calibration with which the snapshot was acquired.",
-        )
-    if snapshot.bayer is not None and snapshot.bayer is not calibration.bayer:
-        raise CalibrationError(
-            what,
-            expected=f"Bayer phase {calibration.bayer or 'none'} (the calibration's)",
-            got=f"{snapshot.bayer} (the snapshot's)",
-        )
-    video_shape = (calibration.n_frames, *calibration.shape)
-    if snapshot.truth is not None and snapshot.truth.shape != video_shape:
-        raise CalibrationError(
-            f"The truth of snapshot {snapshot.id.seq} has a wrong shape",
-            expected=video_shape,
-            got=snapshot.truth.shape,
-        )
+def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:
+    """Return a snapshot of waves that move fast enough to begin at levels of σ that real scenes begin at."""
+    rows, columns = np.ogrid[: calibration.shape[0], : calibration.shape[1]]
+    counts = np.zeros(calibration.shape, np.float32)
+    for b, mask in enumerate(calibration.phi):
+        moved = 1.5 * (b + seq * calibration.n_frames)
+        frame = 0.5 + 0.3 * np.sin((columns - moved) / 3) * np.cos(rows / 2)
+        counts += mask * frame.astype(np.float32)
+    return Snapshot(
+        id=SnapshotId("warm-up", 0, seq),
+        counts=np.asarray(calibration.dark + calibration.full_scale_dn * counts, np.float32),
+        calibration_hash=calibration.hash,
+        n_frames=calibration.n_frames,
+        host_time_ns=0,
+    )

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from sci_stream.optics.forward import forward
+
+# Root mean square of y, in units of scene brightness, below which a relative residual means nothing.
+_DARK = 1e-6
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
@@ -40,3 +45,22 @@ class Measurement:
         lattice = (..., slice(None, None, stride), slice(None, None, stride))
         y, phi, r_inv = (image[lattice].contiguous() for image in (self.y, self.phi, self.r_inv))
         return Measurement(y, phi, r_inv)
+
+    def residual(self, v: torch.Tensor) -> torch.Tensor:
+        """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection, ()."""
+        y, part = self.y, self.r_inv > 0
+        difference: torch.Tensor = torch.linalg.vector_norm((y - forward(self.phi, v)) * part)
+        norm: torch.Tensor = torch.linalg.vector_norm(y * part)
+        dark = _DARK * y.numel() ** 0.5
+        return torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
+
+    def noise_level(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the root mean square of y's noise, and of its part that grows with y, relative to that of y, ()."""
+        y, noise, slope = self.y, self.noise, self.mismatch
+        if noise is None or slope is None:
+            unknown = y.new_full((), float("nan"))
+            return unknown, unknown
+        part = (self.r_inv > 0).to(y.dtype)
+        power = (y.square() * part).sum().clamp_min(_DARK**2 * y.numel())
+        grows = slope * y.clamp_min(0.0)
+        return ((noise * part).sum() / power).sqrt(), ((grows * part).sum() / power).sqrt()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sci_stream.model import Snapshot, SnapshotId, Start
+from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.algorithms.schedule import LEAST_SIGMA
 from sci_stream.recon.initialization.error_map import InitialErrorMap
@@ -39,7 +39,7 @@ def call_directly(_key: Hashable, function: Callable[..., Any], *tensors: torch.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitialState:
-    """The start v⁰ of a solve, (P, B, h, w), its first and last σ, its kind and the reason; ȳ, (P, 1, h, w).
+    """The start v⁰ of a solve, (P, B, h, w), its first and last σ and its reason; ȳ, (P, 1, h, w).
 
     ``error`` is the estimated error of v⁰; None if it was not estimated.
     """
@@ -48,7 +48,6 @@ class InitialState:
     error: InitialErrorMap | None
     sigma_first: float
     sigma_last: float
-    start: Start
     reason: str
     still: torch.Tensor
 
@@ -128,20 +127,15 @@ class Initializer:
         find = partial(_candidates, self._settings, coded.phi, linear)
         measured = (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
         found = self._call(("start", linear), find, *measured, past, self.sound(past))
+        v, error = found.cold, self._known(found.cold_error)
         if found.figures is None:
-            sigmas = self._settings.sigma_first, self._settings.sigma_last
-            return InitialState(found.cold, None, *sigmas, Start.COLD, reason, found.still)
-        verdict_at, cold_first, warm_first = found.figures.tolist()
-        last = self._last_sigma(iterations)
+            return InitialState(v, error, self._settings.sigma_first, self._settings.sigma_last, reason, found.still)
+        verdict_at, first, warm_first = found.figures.tolist()
         if found.warm is not None:
             reason = REASONS[int(verdict_at)]
             if reason == "warm":
-                error = self._known(found.warm_error)
-                return InitialState(
-                    found.warm, error, warm_first, min(warm_first, last), Start.WARM, reason, found.still
-                )
-        error = self._known(found.cold_error)
-        return InitialState(found.cold, error, cold_first, min(cold_first, last), Start.COLD, reason, found.still)
+                v, error, first = found.warm, self._known(found.warm_error), warm_first
+        return InitialState(v, error, first, min(first, self._last_sigma(iterations)), reason, found.still)
 
     def begin_on_device(
         self,
