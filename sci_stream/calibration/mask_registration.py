@@ -31,7 +31,7 @@ from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.optics.mask_shift import mask_changes, mask_gains, reshaped_masks
+from sci_stream.optics.mask_shift import mask_changes, mask_gains, reshaped_masks, weighted_slices
 
 # 64 measurements for six unknowns: smaller blocks leave too few degrees of freedom, in larger ones scenes are not
 # planes.
@@ -277,12 +277,7 @@ class MaskFitter:
     def _filtered(self, phi: torch.Tensor, at: Displacement, axis: int, margin: int = 0) -> torch.Tensor:
         """Displace extended blocks along one axis (0: x, 1: y), which consumes the halo except for a margin."""
         weights, base = (at.x, at.base_px[0]) if axis == 0 else (at.y, at.base_px[1])
-        dim, length = -1 - axis, self._size + 2 * margin
-        total = torch.zeros_like(phi.narrow(dim, 0, length))
-        for i, weight in enumerate(weights, -TAPS_RADIUS):
-            if weight:
-                total.add_(phi.narrow(dim, _HALO_PX - base - i - margin, length), alpha=weight)
-        return total
+        return weighted_slices(phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin)
 
     def _see(self, phi: torch.Tensor, at: Displacement, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:
         """Fit the scene in every block with displaced masks."""

@@ -26,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-F64 = npt.NDArray[np.float64]
+from sci_stream.calibration.mask_errors import F64
+
 Order = npt.NDArray[np.intp]
 
 # Correlation length of a scene in space, pixels, and in time, as a fraction of B.

@@ -263,11 +263,11 @@ def _flag(dark: FrameMean, light: npt.NDArray[np.float64], bayer: BayerPhase | N
     return flags
 
 
-def _surroundings(image: npt.NDArray[np.float64], radius: int = 7) -> npt.NDArray[np.float64]:
-    """Return the local mean around each pixel, robust to a few bad pixels, from sums along the axes."""
+def _surroundings(image: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the mean of 15 × 15 pixels around each, robust to a few bad pixels, from sums along the axes."""
     out = image
     for axis in (0, 1):
-        size = min(2 * radius + 1, image.shape[axis])
+        size = min(15, image.shape[axis])
         before = size // 2
         pad = [(0, 0), (0, 0)]
         pad[axis] = (before + 1, size - 1 - before)

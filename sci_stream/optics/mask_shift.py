@@ -26,8 +26,8 @@ def shift_masks(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
     reach_x, reach_y = (abs(base) + TAPS_RADIUS for base in displacement.base_px)
     padded = torch.nn.functional.pad(phi.unsqueeze(0), (reach_x, reach_x, reach_y, reach_y), mode="replicate")[0]
     height, width = phi.shape[-2:]
-    across = _weighted(padded, displacement.x, reach_x - displacement.base_px[0], -1, width)
-    return _weighted(across, displacement.y, reach_y - displacement.base_px[1], -2, height).clamp_(0.0, 1.0)
+    across = weighted_slices(padded, displacement.x, reach_x - displacement.base_px[0], -1, width)
+    return weighted_slices(across, displacement.y, reach_y - displacement.base_px[1], -2, height).clamp_(0.0, 1.0)
 
 
 def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
@@ -51,7 +51,7 @@ def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
     return outside > _NEGLIGIBLE
 
 
-def _weighted(image: torch.Tensor, weights: tuple[float, ...], start: int, dim: int, length: int) -> torch.Tensor:
+def weighted_slices(image: torch.Tensor, weights: tuple[float, ...], start: int, dim: int, length: int) -> torch.Tensor:
     """Sum slices of ``length`` along an axis: weight i applies to the slice that begins i before ``start``."""
     terms = [
         (weight, image.narrow(dim, start - i, length))

@@ -6,6 +6,8 @@ from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.settings import SolverSettings
 
 _NS = 1e9
+# Queued snapshots that do not count as load: one arrives while another is solved.
+_TOLERATED_BACKLOG = 1
 
 
 class BudgetController:
@@ -25,8 +27,6 @@ class BudgetController:
         a snapshot under load gets ``min_iterations``.
     headroom
         Fraction of the period to fill, 0–1; the rest absorbs transfer and jitter.
-    tolerated_backlog
-        Queued snapshots that do not count as load: one arrives while another is solved.
     smoothing
         Weight of the newest measurement in the exponential mean of seconds per iteration, 0–1.
     """
@@ -37,13 +37,11 @@ class BudgetController:
         iteration_s: float | None = None,
         *,
         headroom: float = 0.85,
-        tolerated_backlog: int = 1,
         smoothing: float = 0.3,
     ) -> None:
         self._settings = settings
         self._iteration_s = iteration_s
         self._headroom = headroom
-        self._tolerated_backlog = tolerated_backlog
         self._smoothing = smoothing
         self._share = 1.0
 
@@ -59,7 +57,7 @@ class BudgetController:
             self._share = 1.0
             return Budget(full)
         # Multiplicative decrease, additive increase, as TCP: it converges to the sustainable rate without oscillating.
-        if backlog > self._tolerated_backlog:
+        if backlog > _TOLERATED_BACKLOG:
             self._share *= 0.5
         else:
             self._share = min(1.0, self._share + 0.125)

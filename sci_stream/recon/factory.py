@@ -38,11 +38,7 @@ class Solve(Protocol):
 
 
 def _gap(settings: SolverSettings, step: Step) -> Solve:
-    return partial(
-        gap,
-        relaxation=settings.relaxation if settings.accelerate else 0.0,
-        step=step,
-    )
+    return partial(gap, relaxation=settings.relaxation if settings.accelerate else 0.0, step=step)
 
 
 def _admm(settings: SolverSettings, step: Step) -> Solve:

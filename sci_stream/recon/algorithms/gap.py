@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
     def correlated_at(self, iteration: int) -> CorrelatedResidual | None:
         """Return the correlated data step of an iteration, from 0; None for the projection alone."""
-        return active_correlation(self.correlated, iteration)
+        return self.correlated if self.correlated is not None and iteration < self.correlated.iterations else None
 
     def denoise(self, iteration: int) -> Denoise:
         """Return the denoiser of an iteration, from 0."""
@@ -92,11 +92,6 @@ def gap_step(state: State, sigma: float, problem: Problem) -> State:
         x = data_step_gaussian(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
     d = problem.denoise(iteration)(x, local_sigma(sigma, problem.relative))
     return State(d, y_acc, x if observed else None, iteration + 1)
-
-
-def active_correlation(correlated: CorrelatedResidual | None, iteration: int) -> CorrelatedResidual | None:
-    """Return the correlated data step if it applies to this iteration, from 0; else None."""
-    return correlated if correlated is not None and iteration < correlated.iterations else None
 
 
 def data_step_gaussian(
@@ -288,9 +283,8 @@ def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch
     return still.unsqueeze(-3).expand(phi.shape).clone()
 
 
-def _box_sum(image: torch.Tensor, radius: int = 2) -> torch.Tensor:
-    """Sum over the (2·radius + 1)² pixels around each one, zero outside, (…, H, W) → (…, H, W)."""
-    size = 2 * radius + 1
+def _box_sum(image: torch.Tensor) -> torch.Tensor:
+    """Sum over the 5 × 5 pixels around each one, zero outside, (…, H, W) → (…, H, W)."""
     flat = image.reshape(-1, 1, *image.shape[-2:])
-    summed = torch.nn.functional.avg_pool2d(flat, size, stride=1, padding=radius, divisor_override=1)
+    summed = torch.nn.functional.avg_pool2d(flat, 5, stride=1, padding=2, divisor_override=1)
     return summed.reshape(image.shape)

@@ -180,12 +180,7 @@ class Graphs:
         CaptureError
             If the device refuses what the work is known to consist of.
         """
-        try:
-            self._held[key] = _Recording(*self._record(work))
-        except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
-            self.give_up(str(error).partition("\n")[0])
-            return False
-        return True
+        return self._hold(key, lambda: _Recording(*self._record(work)))
 
     def replay(self, key: Hashable) -> None:
         """Do recorded work once more."""
@@ -210,7 +205,7 @@ class Graphs:
         if self.fault:
             return function(*tensors)
         key = key, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
-        if key not in self._held and not self._hold(key, function, tensors):
+        if key not in self._held and not self._hold(key, lambda: self._record_function(function, tensors)):
             return function(*tensors)
         recording = self._held[key]
         present = [tensor for tensor in tensors if tensor is not None]
@@ -220,11 +215,11 @@ class Graphs:
         outputs: _T = recording.outputs
         return outputs
 
-    def _hold(self, key: Hashable, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]) -> bool:
-        """Record a function; return whether that could be done. What failed holds no memory after the return."""
+    def _hold(self, key: Hashable, record: Callable[[], _Recording]) -> bool:
+        """Hold what is recorded; return whether that could be done. What failed holds no memory after the return."""
         try:
-            self._held[key] = self._record_function(function, tensors)
-        except RuntimeError as error:
+            self._held[key] = record()
+        except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
             self.give_up(str(error).partition("\n")[0])
             return False
         return True

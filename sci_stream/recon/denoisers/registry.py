@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.ports import Denoiser, RecordableDenoiser
+from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import LambdaRule, SigmaSchedule
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.denoisers.external import (
@@ -37,10 +37,6 @@ Weights = Path | FfdnetWeights | None
 """A checkpoint to load, a network already in memory, or none."""
 
 
-def _make_tv(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
-    return TvDenoiser()
-
-
 class IdentityDenoiser:
     """No prior, to measure everything else: returns a copy of its input for any σ."""
 
@@ -53,18 +49,6 @@ class IdentityDenoiser:
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:  # noqa: ARG002 - the port's signature
         """Return a clone of ``x``."""
         return x.clone()
-
-
-def _make_identity(_device: torch.device, _weights: Weights, _precision: Precision) -> RecordableDenoiser:
-    return IdentityDenoiser()
-
-
-def _make_wnnm(_device: torch.device, _weights: Weights, _precision: Precision) -> Denoiser:
-    return wnnm_denoiser()
-
-
-def _make_vbm4d(_device: torch.device, _weights: Weights, _precision: Precision) -> Denoiser:
-    return block_matching_denoiser()
 
 
 # The networks that finish a solve with a video network, of the same work.
@@ -142,9 +126,23 @@ _FFDNET = DenoiserSpec(
     linear_start=True,
 )
 
+# Of priors that search for similar patches.
+_NONLOCAL = DenoiserSpec(
+    make=lambda *_: wnnm_denoiser(),
+    takes_weights=False,
+    sigma_first=50 / 255,
+    sigma_still=100 / 255,
+    sigma_last=6 / 255,
+    iterations={"cpu": 48},
+    min_iterations=4,
+    relaxation=1.5,
+    linear_start=True,
+    offline=True,
+)
+
 DENOISERS: dict[str, DenoiserSpec] = {
     "tv": DenoiserSpec(
-        make=_make_tv,
+        make=lambda *_: TvDenoiser(),
         takes_weights=False,
         sigma_first=25 / 255,
         sigma_still=40 / 255,
@@ -159,32 +157,10 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "video-lite": replace(_FFDNET, make=_network("video-lite"), iterations={"cpu": 12}),
     # No weights to tune with yet.
     "video": replace(_FFDNET, make=_network("video"), offline=True),
-    "wnnm": DenoiserSpec(
-        make=_make_wnnm,
-        takes_weights=False,
-        sigma_first=50 / 255,
-        sigma_still=100 / 255,
-        sigma_last=6 / 255,
-        iterations={"cpu": 48},
-        min_iterations=4,
-        relaxation=1.5,
-        linear_start=True,
-        offline=True,
-    ),
-    "vbm4d": DenoiserSpec(
-        make=_make_vbm4d,
-        takes_weights=False,
-        sigma_first=50 / 255,
-        sigma_still=100 / 255,
-        sigma_last=6 / 255,
-        iterations={"cpu": 48},
-        min_iterations=4,
-        relaxation=1.5,
-        linear_start=True,
-        offline=True,
-    ),
+    "wnnm": _NONLOCAL,
+    "vbm4d": replace(_NONLOCAL, make=lambda *_: block_matching_denoiser()),
     "identity": DenoiserSpec(
-        make=_make_identity,
+        make=lambda *_: IdentityDenoiser(),
         takes_weights=False,
         sigma_first=1 / 255,
         sigma_still=1 / 255,

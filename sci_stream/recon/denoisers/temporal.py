@@ -142,7 +142,7 @@ class TemporalDctDenoiser:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""
         frequencies = torch.empty_like(x)
         for frames, transform in self._groups:
-            _transform(transform, x[..., frames, :, :], out=frequencies[..., frames, :, :])
+            frequencies[..., frames, :, :] = transformed(transform, x[..., frames, :, :])
         rows_at_once = max(1, self._pixels_at_once * x.shape[-3] // x.numel())
         for band in self._bands:
             level = scaled(sigma, band.sigma)
@@ -151,14 +151,8 @@ class TemporalDctDenoiser:
                 clean = self._prior(images.flatten(0, -3), level).view(images.shape)
                 frequencies.index_copy_(x.ndim - 3, rows, clean.sub_(band.offset).div_(band.scale))
         for frames, transform in self._groups:
-            part = frequencies[..., frames, :, :]
-            _transform(transform.mT, part, out=part)
+            frequencies[..., frames, :, :] = transformed(transform.mT, frequencies[..., frames, :, :])
         return frequencies
-
-
-def _transform(matrix: torch.Tensor, frames: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the product with a matrix (L, L) along time to ``out``, (…, L, H, W), which may be ``frames`` itself."""
-    out.copy_(transformed(matrix, frames))
 
 
 def transformed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:

@@ -81,32 +81,6 @@ def gradient(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return down.reshape(images.shape), right.reshape(images.shape)
 
 
-def warp(
-    images: torch.Tensor, flow: torch.Tensor, times: torch.Tensor, *, stride: int = 1, cubic: bool = False
-) -> torch.Tensor:
-    """Warp images along a velocity, image(p − t·flow(p)), at the given pixels p.
-
-    Outside the border the nearest pixel is used; between pixels values are interpolated.
-
-    Parameters
-    ----------
-    images
-        (N, C, H, W): one image for all times, or one for each.
-    flow
-        (2, h, w), at every ``stride``-th pixel.
-    times
-        (T,), t.
-    cubic
-        Interpolate by cubic polynomials of four pixels in each direction, which keeps more fine texture at three times
-        the cost; else linearly.
-
-    Returns
-    -------
-    (T, C, h, w), a new tensor.
-    """
-    return Trajectory.of(flow, images.shape[-2:], stride).carry(images, times, cubic=cubic)
-
-
 class Trajectory(NamedTuple):
     """A velocity in the units of `torch.nn.functional.grid_sample`: pixels and their motion per frame, (h, w, 2)."""
 
@@ -120,7 +94,20 @@ class Trajectory(NamedTuple):
         return cls(pixels, (flow.flip(0) * per_pixel.view(2, 1, 1)).permute(1, 2, 0).contiguous())
 
     def carry(self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
-        """Return images warped along it, (N, C, H, W) → (T, C, h, w), a new tensor, as `warp` does."""
+        """Return images warped along it, image(p − t·flow(p)), at the pixels p: (T, C, h, w), a new tensor.
+
+        Outside the border the nearest pixel is used; between pixels values are interpolated.
+
+        Parameters
+        ----------
+        images
+            (N, C, H, W): one image for all times, or one for each.
+        times
+            (T,), t.
+        cubic
+            Interpolate by cubic polynomials of four pixels in each direction, which keeps more fine texture at three
+            times the cost; else linearly.
+        """
         places = torch.addcmul(self.pixels, times.view(-1, 1, 1, 1), self.per_frame, value=-1)
         # expand() does not copy the image for each time, and a CPU samples a batch in parallel.
         return F.grid_sample(
@@ -207,10 +194,7 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
     n_frames, height, width = video.shape
     if n_frames == 1:
         return video.new_zeros(2, height, width)
-    levels = [video]
-    while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
-        halved = F.avg_pool2d(levels[-1].unsqueeze(1), 2, ceil_mode=True, count_include_pad=False)
-        levels.append(halved.squeeze(1))
+    levels = [level.squeeze(1) for level in _pyramid(video)]
     frames = 2
     flow = video.new_zeros(2, *levels[-1].shape[-2:])
     for level in reversed(levels[min(finest, len(levels) - 1) :]):
@@ -219,7 +203,7 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
             # The last two frames first, where a small fast object has moved least; then twice as many with each step.
             latest = level[-frames:]
             time = torch.arange(1 - len(latest), 1, dtype=video.dtype, device=video.device)
-            aligned = warp(latest.unsqueeze(1), flow, -time).squeeze(1)
+            aligned = Trajectory.of(flow, level.shape[-2:]).carry(latest.unsqueeze(1), -time).squeeze(1)
             mean = aligned.mean(0)
             centred = time - time.mean()
             # Least squares slope of the brightness over time at each pixel of the aligned frames.
@@ -229,6 +213,14 @@ def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.
             flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
             frames *= 2
     return _rescaled(flow, height, width)
+
+
+def _pyramid(video: torch.Tensor) -> list[torch.Tensor]:
+    """Return the frames, (B, 1, H, W), and halves of them down to about `_COARSEST_PX`."""
+    levels = [video.unsqueeze(1)]
+    while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
+        levels.append(F.avg_pool2d(levels[-1], 2, ceil_mode=True, count_include_pad=False))
+    return levels
 
 
 def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -262,9 +254,7 @@ def neighbour_velocities(video: torch.Tensor) -> torch.Tensor:
     (B, 2, ⌈H/4⌉, ⌈W/4⌉), pixels of the full resolution per frame, along rows and columns: content at p is at
     p + k·velocity(p) k frames later. Coarser only for images that have no such level; zeros for a video of one frame.
     """
-    levels = [video.unsqueeze(1)]
-    while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
-        levels.append(F.avg_pool2d(levels[-1], 2, ceil_mode=True, count_include_pad=False))
+    levels = _pyramid(video)
     flow = video.new_zeros(len(video), 2, *levels[-1].shape[-2:])
     if len(video) == 1:
         return flow

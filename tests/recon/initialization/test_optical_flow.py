@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sci_stream.recon.initialization.optical_flow import box_mean, gradient, solve_2x2, velocity, warp
+from sci_stream.recon.initialization.optical_flow import Trajectory, box_mean, gradient, solve_2x2, velocity
 
 PX_PER_FRAME = st.floats(-1.5, 1.5)
 
@@ -43,8 +43,10 @@ def test_sampling_interpolates_and_clamps() -> None:
     image = torch.arange(12.0).view(1, 1, 3, 4)
     back = torch.tensor([[-1.0, -1.0, -0.5, 4.0], [-2.0, -1.5, 2.0, -6.0]]).unsqueeze(1)
     here = torch.tensor([[6.0, 6.5, 2.0, 3.0]])
-    torch.testing.assert_close(warp(image, back, torch.ones(1)), here.view(1, 1, 1, 4))
-    one, other = warp(image.expand(2, -1, -1, -1), back[:, :, :2], torch.tensor([1.0, 0.0]))
+    warped = Trajectory.of(back, image.shape[-2:]).carry(image, torch.ones(1))
+    torch.testing.assert_close(warped, here.view(1, 1, 1, 4))
+    part = Trajectory.of(back[:, :, :2], image.shape[-2:])
+    one, other = part.carry(image.expand(2, -1, -1, -1), torch.tensor([1.0, 0.0]))
     torch.testing.assert_close(one, here[:, :2].unsqueeze(0))
     torch.testing.assert_close(other, image[0, :, :1, :2])
 
@@ -53,9 +55,10 @@ def test_warp_to_many_times_equals_single_warps() -> None:
     image = torch.rand(1, 3, 11, 8, generator=torch.Generator().manual_seed(1))
     flow = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(2))
     times = torch.tensor([0.0, 1.5, -2.0])
+    course = Trajectory.of(flow, image.shape[-2:], stride=2)
     for cubic in (False, True):
-        at_once = warp(image, flow, times, stride=2, cubic=cubic)
-        each = torch.cat([warp(image, flow, time.view(1), stride=2, cubic=cubic) for time in times])
+        at_once = course.carry(image, times, cubic=cubic)
+        each = torch.cat([course.carry(image, time.view(1), cubic=cubic) for time in times])
         torch.testing.assert_close(at_once, each)
     torch.testing.assert_close(at_once[0], image[0, :, ::2, ::2])
 
