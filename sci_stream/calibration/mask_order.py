@@ -53,11 +53,6 @@ class MaskOrderDetector:
 
     Every order that begins with mask k and runs forward or backward is a path through the 2B frames of a pair; the true
     order is the shortest path, in squared distance.
-
-    Parameters
-    ----------
-    n_frames
-        B.
     """
 
     def __init__(self, n_frames: int) -> None:

@@ -113,13 +113,6 @@ class MaskFitter:
 
     It uses about `_BLOCKS` blocks spread evenly over the sensor, so that its cost does not grow with the sensor.
 
-    Parameters
-    ----------
-    calibration
-        The masks as calibrated.
-    device
-        Device to compute on.
-
     Raises
     ------
     ValueError

@@ -50,13 +50,7 @@ _ALL = slice(None)
 
 
 class ShuffleDetector:
-    """Look for an order of the masks that explains snapshots better than the given one.
-
-    Parameters
-    ----------
-    n_frames
-        B.
-    """
+    """Look for an order of the masks that explains snapshots better than the given one."""
 
     def __init__(self, n_frames: int) -> None:
         self._given = np.arange(n_frames)

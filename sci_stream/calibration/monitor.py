@@ -54,10 +54,6 @@ class CalibrationMonitor:
 
     Parameters
     ----------
-    calibration
-        The calibration as measured.
-    device
-        Device to compute on.
     every
         Assess every N-th snapshot, ≥ 1; more often at the start, and while the masks move.
     correct
@@ -86,17 +82,10 @@ class CalibrationMonitor:
         self.errors = MaskErrorEstimator(calibration.n_frames, brightest) if learns else None
         """Errors of single masks; None if they are not estimated."""
         self.correction = NO_CORRECTION
-        """What to correct; changed by `look` alone, and only if `correct` is set."""
+        """What to correct; changed by `check` alone, and only if `correct` is set."""
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
-        """Process a snapshot and its reconstruction.
-
-        Parameters
-        ----------
-        snapshot
-            Snapshot of this calibration.
-        video
-            (B, H, W), its reconstruction.
+        """Process a snapshot of this calibration and its reconstruction, (B, H, W).
 
         Returns
         -------

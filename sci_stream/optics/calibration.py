@@ -96,16 +96,12 @@ class Calibration:
                 hint="Divide masks by their maximum, or use `Calibration` only after dark and white correction.",
             )
         _, height, width = phi.shape
-        dark = (
-            np.broadcast_to(np.asarray(self.dark, dtype=np.float32), (height, width))
-            if (np.asarray(self.dark).shape in ((), (height, width)))
-            else None
-        )
-        if dark is None or not np.isfinite(dark).all():
+        dark = np.asarray(self.dark, dtype=np.float32)
+        if dark.shape not in ((), (height, width)) or not np.isfinite(dark).all():
             raise CalibrationError(
                 "The dark frame does not fit the masks",
                 expected=f"a finite scalar or ({height}, {width})",
-                got=np.asarray(self.dark).shape,
+                got=dark.shape,
             )
         if not (np.isfinite(self.full_scale_dn) and self.full_scale_dn > 0):
             raise CalibrationError("full_scale_dn must be a positive number of DN", got=self.full_scale_dn)
@@ -124,7 +120,7 @@ class Calibration:
                 "A Bayer mosaic needs even height and width", got=f"{height}×{width} with phase {self.bayer}"
             )
         object.__setattr__(self, "phi", _frozen(phi, np.float32))
-        object.__setattr__(self, "dark", _frozen(dark, np.float32))
+        object.__setattr__(self, "dark", _frozen(np.broadcast_to(dark, (height, width)), np.float32))
         if self.bad_pixels is not None:
             object.__setattr__(self, "bad_pixels", _frozen(np.asarray(self.bad_pixels), np.bool_))
 

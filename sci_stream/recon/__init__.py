@@ -1,6 +1,7 @@
-"""From a coded snapshot to B video frames: plug-and-play generalized alternating projection and its priors.
+"""Reconstruct the B frames behind a snapshot: plug-and-play generalized alternating projection and its priors.
 
-``engine`` is the one object a node holds. Below it, each on its own: ``gap`` (the algorithm), ``schedule`` (which σ
-when), ``budget`` (how many iterations the next snapshot may cost), ``denoisers`` (the priors), ``weights`` (published
-and own checkpoints), ``metrics`` and ``device``.
+`engine.Engine` is the one object a node holds. Its solves have three stages: ``prepare`` finds the valid pixels of a
+snapshot and its noise (`measurement`), ``initialize`` where to begin (`initialization`), and ``solve`` iterates
+(`algorithms`, the paper's; `denoisers`, the priors). `backend` has what depends on the device, `budget` decides how
+many iterations the next snapshot may cost, and `array_interface` is ``sci_stream.reconstruct``.
 """

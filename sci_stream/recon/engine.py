@@ -31,7 +31,6 @@ from sci_stream.recon.backend.cuda_graph import (
     Recorder,
     record_cuda_graph,
 )
-from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.budget import BudgetController
@@ -206,11 +205,6 @@ class Engine:
         return released
 
     @property
-    def description(self) -> str:
-        """The device in words."""
-        return describe_device(self.device)
-
-    @property
     def fault(self) -> str:
         """Why the engine runs below full speed; empty if it does not."""
         faults = ("" if self._graphs is None else self._graphs.fault, projection_fault(self.device), self._fused_fault)
@@ -343,7 +337,7 @@ class Engine:
             saturated_fraction=estimate.saturated_fraction,
             masks_at=self._masks.correction.to_text,
         )
-        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn, reasons=estimate.reasons)
+        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn, estimate.reasons)
 
     def _own(self, planes: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
         """Return planes that the caller of a solve cannot change: on a CPU its array may be their memory."""
@@ -386,9 +380,9 @@ class Engine:
     def _solve_at_once(self, snapshot: Snapshot, upload: _Upload) -> Estimate:
         """Solve by one replay: the device decides on the start and the levels of σ, and the host waits for nothing."""
         self._between()
-        past, reason = self._initializer.past(snapshot)
+        past, sound, reason = self._initializer.past(snapshot)
         planes, video, finite, facts = self._call(
-            self._whole_key, self._solved, upload.y, upload.saturated, past, self._initializer.sound(past)
+            self._whole_key, self._solved, upload.y, upload.saturated, past, sound
         )
         reasons = (reason,) if past is None else REASONS
         iterations, fraction = self.settings.iterations, upload.saturated_fraction
@@ -526,7 +520,11 @@ class Engine:
         observe: Observe | None = None,
     ) -> Iterator[torch.Tensor]:
         """Return the iterates of an algorithm; see `sci_stream.recon.algorithms.gap.gap`."""
-        noise, relative = self._levels(measurement, start.error)
+        noise, error = measurement.noise, start.error
+        if error is not None and noise is not None and measurement.mismatch is not None:
+            noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
+        # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
+        relative = error.levels() if self.settings.local_sigma and error is not None else None
         return algorithm(
             start.v,
             measurement.y,
@@ -546,18 +544,6 @@ class Engine:
             return None
         prior = self._masks.linear.first_iterations
         return CorrelatedResidual(prior.posterior_mean, error.moves, self.settings.correlated)
-
-    def _levels(
-        self, measurement: Measurement, error: InitialErrorMap | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return the variance of y's noise, and σ at each pixel as a multiple of σ.
-
-        From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
-        """
-        noise = measurement.noise
-        if error is not None and noise is not None and measurement.mismatch is not None:
-            noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
-        return noise, error.levels() if self.settings.local_sigma and error is not None else None
 
     def _interruptible(self, sigmas: Iterable[float]) -> Iterator[float]:
         """Yield each σ after calling `between`."""

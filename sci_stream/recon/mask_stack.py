@@ -22,8 +22,6 @@ class MaskStack:
     ----------
     calibration
         Its masks are copied to the device once, and again at each correction.
-    device
-        Where to keep them.
     in_place
         Write everything that follows from corrected masks to where it was before, since recordings read it there.
     """

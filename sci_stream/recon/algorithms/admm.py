@@ -76,7 +76,7 @@ def admm(
     ----------
     v, y, phi, r_inv
         As for `sci_stream.recon.algorithms.gap.gap`. Pixels with ``r_inv`` = 0 keep v − u.
-    denoise, sigmas, noise, observe
+    denoise, sigmas, noise, observe, step
         As for `gap`.
     correlated
         Data step of the first iterations, as for `gap`; it does not involve γ.
@@ -84,8 +84,6 @@ def admm(
         The level to denoise with at each pixel as a multiple of σ, as for `gap`.
     gamma
         γ ≥ 0, in units of Σφ². With γ = 0, x fits the measurement exactly, as GAP's does.
-    step
-        How an iteration is done.
 
     Yields
     ------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sci_stream.recon.backend.transfers import Arrival, Stopwatch
 from sci_stream.recon.metrics import psnr
 
 
+@dataclass(eq=False)
 class AsyncSolve:
     """A reconstruction that the device may still be working on.
 
@@ -36,27 +38,17 @@ class AsyncSolve:
         Why the solve may have begun as it did; ``"warm"`` for a warm start.
     """
 
-    def __init__(
-        self,
-        arrival: Arrival,
-        report: SolveReport,
-        truth: Array | None,
-        watch: Stopwatch,
-        finished: Callable[[float, SolveReport], None],
-        *,
-        reasons: Sequence[str],
-    ) -> None:
-        self._arrival = arrival
-        self._report = report
-        self._reasons = reasons
-        self._truth = truth
-        self._watch = watch
-        self._finished = finished
+    arrival: Arrival
+    report: SolveReport
+    truth: Array | None
+    watch: Stopwatch
+    finished: Callable[[float, SolveReport], None]
+    reasons: Sequence[str]
 
     @property
     def ready(self) -> bool:
         """Whether `finish` would return at once."""
-        return self._arrival.ready
+        return self.arrival.ready
 
     def finish(self) -> tuple[npt.NDArray[np.floating[Any]], SolveReport]:
         """Wait for the video; call it once.
@@ -66,12 +58,12 @@ class AsyncSolve:
         video, report
             As of `sci_stream.recon.engine.Engine.reconstruct`.
         """
-        video, facts = self._arrival.arrays()
+        video, facts = self.arrival.arrays()
         residual, finite, which, noise, mismatch = (float(fact) for fact in facts)
-        reason = self._reasons[int(which)] if finite else "diverged"
-        solve_s = self._watch.seconds()
+        reason = self.reasons[int(which)] if finite else "diverged"
+        solve_s = self.watch.seconds()
         report = dataclasses.replace(
-            self._report,
+            self.report,
             # Known only now: looking at the figures earlier would make the host wait for the device.
             start=Start.WARM if reason == "warm" else Start.COLD,
             start_reason=reason,
@@ -79,9 +71,9 @@ class AsyncSolve:
             residual=residual,
             noise=None if math.isnan(noise) else noise,
             mismatch=None if math.isnan(mismatch) else mismatch,
-            psnr_db=None if self._truth is None else _psnr(video, self._truth),
+            psnr_db=None if self.truth is None else _psnr(video, self.truth),
         )
-        self._finished(solve_s, report)
+        self.finished(solve_s, report)
         return video, report
 
 

@@ -286,13 +286,6 @@ class CudaGraphStep:
     All recordings of one shape read and write the same tensors, so that consecutive iterations copy nothing. What
     cannot be recorded is done step by step, and `Graphs.fault` says why; so is what a prior does that has no
     ``graph_key`` or returns None for it.
-
-    Parameters
-    ----------
-    graphs
-        Of the engine.
-    step
-        Of the algorithm.
     """
 
     def __init__(self, graphs: Graphs, step: Step = gap_step) -> None:

@@ -91,7 +91,8 @@ class FfdnetDenoiser:
     ) -> None:
         self.name = name
         prepare_libraries(device)
-        self._pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
+        self.pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
+        """Pixels that go through the network at once."""
         self._frame_pixels = 0
         self._full = _full_network(weights, device)
         self.half: torch.dtype | None = half_dtype(device)
@@ -114,7 +115,7 @@ class FfdnetDenoiser:
         level = network_sigma(sigma_map(sigma, x), x.shape[0])
         out = torch.empty_like(x)
         self._frame_pixels = x.shape[1] * x.shape[2]
-        sizes = plan_chunks(x.shape[0], self._frame_pixels, self._pixels_per_chunk)
+        sizes = plan_chunks(x.shape[0], self._frame_pixels, self.pixels_per_chunk)
         levels = torch.split(level, sizes) if level.ndim else [level] * len(sizes)
         for chunk, at, result in zip(torch.split(x, sizes), levels, torch.split(out, sizes), strict=True):
             result.copy_(self._denoise(chunk, at, network))
@@ -122,9 +123,9 @@ class FfdnetDenoiser:
 
     def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""
-        more_than_one = self._pixels_per_chunk >= 2 * self._frame_pixels > 0
+        more_than_one = self.pixels_per_chunk >= 2 * self._frame_pixels > 0
         if more_than_one:
-            self._pixels_per_chunk //= 2
+            self.pixels_per_chunk //= 2
         return more_than_one
 
     @property
@@ -140,11 +141,6 @@ class FfdnetDenoiser:
         if self.graph_key(lowest) != self.graph_key(1.0):
             return None
         return self._half if self.graph_key(lowest) == "half" else self._full
-
-    @property
-    def pixels_per_chunk(self) -> int:
-        """Pixels that go through the network at once."""
-        return self._pixels_per_chunk
 
     @property
     def stack_trials(self) -> tuple[StackTrial, ...]:

@@ -17,11 +17,9 @@ class SequenceDenoiser:
 
     Parameters
     ----------
-    first, then
-        The two priors.
     switch_sigma
-        Noise level on the 0–1 scale above which the first one is used. For a share K₁/K of a
-        schedule: ``schedule.sigma(K₁/K)``.
+        Noise level on the 0–1 scale above which the first one is used. For a share K₁/K of a schedule:
+        ``schedule.sigma(K₁/K)``.
 
     References
     ----------

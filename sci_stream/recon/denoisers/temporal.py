@@ -41,13 +41,7 @@ class FramesToImages(NamedTuple):
 
 
 class FrameDenoiser:
-    """D_σ on a whole video, all its frames as one batch.
-
-    Parameters
-    ----------
-    prior
-        The denoiser of images.
-    """
+    """D_σ on a whole video, all its frames as one batch."""
 
     def __init__(self, prior: Denoiser) -> None:
         self._prior = prior
@@ -67,13 +61,7 @@ class FrameDenoiser:
 
 
 class WholeVideoDenoiser:
-    """D_σ of a denoiser that sees all frames of a video.
-
-    Parameters
-    ----------
-    prior
-        The denoiser of videos.
-    """
+    """D_σ of a denoiser that sees all frames of a video."""
 
     def __init__(self, prior: VideoDenoiser) -> None:
         self._prior = prior
@@ -95,14 +83,8 @@ class TemporalDctDenoiser:
 
     Parameters
     ----------
-    prior
-        The denoiser of images.
-    n_frames
-        B of the videos, ≥ 1.
     group
         Largest number of frames in a group, ≥ 2: B is divided into groups of nearly equal length.
-    device
-        Of the videos, which are float32.
     """
 
     def __init__(self, prior: Denoiser, n_frames: int, group: int, device: torch.device) -> None:
@@ -187,17 +169,7 @@ def cycled_denoisers(
     """Return the denoisers of a solver's iterations in turn: frames only, or alternately along time.
 
     A denoiser of videos is the only one, or the first, followed by the turns of the denoiser of frames that finishes.
-
-    Parameters
-    ----------
-    prior
-        The denoiser of images, on the device.
-    n_frames
-        B of the videos; a single frame has no temporal frequencies.
-    device
-        Of the videos.
-    along_time
-        Whether to denoise along time as well.
+    A single frame has no temporal frequencies.
     """
     if isinstance(prior, FinishedByFrames):
         finish = cycled_denoisers(prior.frame_prior, n_frames, device, along_time=along_time)

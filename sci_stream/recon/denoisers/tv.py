@@ -29,11 +29,6 @@ class TvDenoiser:
     better on the published benchmarks. The dual starts at zero in every call: carrying it over from the iteration
     before gains nothing measurable and would make the result depend on what came before.
 
-    Parameters
-    ----------
-    steps
-        Inner iterations, ≥ 1.
-
     References
     ----------
     Chambolle, "An algorithm for total variation minimization and applications", J. Math. Imaging Vis. 20 (2004), in

@@ -48,7 +48,7 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
         padded = padded_to_even(x.flatten(0, 1).unsqueeze(1))
         out = torch.empty_like(x)
         self._frame_pixels = height * width
-        at_once = plan_chunks(n_frames, self._frame_pixels, self._pixels_per_chunk)[0]
+        at_once = plan_chunks(n_frames, self._frame_pixels, self.pixels_per_chunk)[0]
         for n, video in enumerate(padded.view(n_videos, n_frames, *padded.shape[-2:])):
             at = network_sigma(level[n : n + 1] if level.ndim else level, 1)
             flow = neighbour_velocities(video)
@@ -65,15 +65,7 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
 
 
 class FinishedVideoFfdnetDenoiser(VideoFfdnetDenoiser):
-    """A `VideoFfdnetDenoiser` whose solves a frame prior finishes; see `sci_stream.ports.FinishedByFrames`.
-
-    Parameters
-    ----------
-    weights, device, precision, name
-        As for `FfdnetDenoiser`.
-    frame_prior
-        The denoiser of frames.
-    """
+    """A `VideoFfdnetDenoiser` whose solves a frame prior finishes; see `sci_stream.ports.FinishedByFrames`."""
 
     def __init__(
         self,

@@ -137,10 +137,6 @@ class GaussianPrior:
     masks
         (P, B, H, W), by temporal frequencies, 0 where nothing is measured: `CodedField.frames`, or with B = 1
         `CodedField.alike` for equal frames.
-    field
-        Source of the masks.
-    covariance
-        Of the field.
     """
 
     def __init__(self, masks: torch.Tensor, field: CodedField, covariance: Covariance) -> None:
@@ -176,8 +172,6 @@ class GaussianPrior:
             r, (P, H, W).
         measured
             1 at valid pixels of the snapshot, 0 at others, where r and z are 0; (P, H, W).
-        steps
-            Number of steps.
         """
         dual = torch.zeros_like(residual)
         frequencies: torch.Tensor | None = None

@@ -93,8 +93,6 @@ class Initializer:
 
     Parameters
     ----------
-    settings
-        Of the solves.
     call
         How to do what depends on tensors alone: `sci_stream.recon.backend.cuda_graph.Graphs.call` to record it.
     """
@@ -114,19 +112,15 @@ class Initializer:
 
         Parameters
         ----------
-        snapshot
-            The snapshot to solve.
-        coded
-            Its measurement.
-        linear
-            Of the mask stack.
+        snapshot, coded, linear
+            The snapshot, its measurement, and the estimator of its masks.
         iterations
             Largest number of iterations.
         """
-        past, reason = self.past(snapshot)
+        past, sound, reason = self.past(snapshot)
         find = partial(_candidates, self._settings, coded.phi, linear)
         measured = (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
-        found = self._call(("start", linear), find, *measured, past, self.sound(past))
+        found = self._call(("start", linear), find, *measured, past, sound)
         v, error = found.cold, self._known(found.cold_error)
         if found.figures is None:
             return InitialState(v, error, self._settings.sigma_first, self._settings.sigma_last, reason, found.still)
@@ -152,7 +146,7 @@ class Initializer:
         coded, linear, iterations
             As for `begin`.
         past, sound
-            The video that the snapshot continues (`past`), and whether it is `sound`.
+            The video that the snapshot continues, and whether it is sound; see `past`.
         """
         settings, measured = self._settings, (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
         found = _candidates(settings, coded.phi, linear, *measured, past, sound)
@@ -198,22 +192,18 @@ class Initializer:
         self._id, self._video, self._sound, self._reason = None, None, None, reason
         return released
 
-    def sound(self, past: torch.Tensor | None) -> torch.Tensor | None:
-        """Return whether the kept video is sound, (); None without ``past``."""
-        return None if past is None else self._sound
-
-    def past(self, snapshot: Snapshot) -> tuple[torch.Tensor | None, str]:
-        """Return the video that a snapshot directly continues, or None with the reason."""
+    def past(self, snapshot: Snapshot) -> tuple[torch.Tensor | None, torch.Tensor | None, str]:
+        """Return the video that a snapshot directly continues and whether it is sound, (); or None with the reason."""
         if not self._settings.warm_start:
-            return None, "no_warm_start"
+            return None, None, "no_warm_start"
         if snapshot.redelivered:
-            return None, "redelivered"
+            return None, None, "redelivered"
         before, now = self._id, snapshot.id
         if before is None or before.series != now.series:
-            return None, self._reason if before is None else "first"
+            return None, None, self._reason if before is None else "first"
         if (before.epoch, before.seq + 1) != (now.epoch, now.seq) or snapshot.dropped_before:
-            return None, "gap"
-        return self._video, "warm"
+            return None, None, "gap"
+        return self._video, self._sound, "warm"
 
 
 class _Candidates(NamedTuple):

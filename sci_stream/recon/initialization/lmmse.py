@@ -170,8 +170,6 @@ class LeaveOneOutError:
 
         Parameters
         ----------
-        guess
-            Frames to start from.
         moves
             (P or 1, H, W), 0–1: where something moves; see `moving`.
         """

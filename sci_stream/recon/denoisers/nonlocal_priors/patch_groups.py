@@ -57,17 +57,7 @@ class Search:
 
 
 class PatchGroupDenoiser:
-    """A denoiser that changes groups of similar patches, in one frame or through all frames of a video.
-
-    Parameters
-    ----------
-    name
-        Under which it is known.
-    search
-        Which patches form groups.
-    shrink
-        Removes the noise of groups.
-    """
+    """A denoiser that changes groups of similar patches, in one frame or through all frames of a video."""
 
     def __init__(self, name: str, search: Search, shrink: Shrink) -> None:
         self.name = name
