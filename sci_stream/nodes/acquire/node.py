@@ -160,7 +160,7 @@ class AcquireNode:
             while self._phase is not AcquirePhase.ENDED:
                 poller.poll(_POLL_MS)
                 self._wakeup.clear()
-                self._turn(time.monotonic())
+                self._step(time.monotonic())
             if self._pump.failure is not None:
                 raise self._pump.failure
         finally:
@@ -175,7 +175,7 @@ class AcquireNode:
             self._context.destroy(linger=500)
             self._wakeup.close()
 
-    def _turn(self, now_s: float) -> None:
+    def _step(self, now_s: float) -> None:
         news = self._link.poll(now_s)
         if PeerEvent.NEW in news.events:
             self._introduce_series(now_s)

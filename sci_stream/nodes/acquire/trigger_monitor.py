@@ -41,7 +41,7 @@ class TriggerWatch:
         self._periods_ns.clear()
 
     def check(self, frame: CameraFrame, missed: int) -> None:
-        """Check a frame; ``lost`` frames precede it according to its id."""
+        """Check a frame; ``missed`` frames precede it according to its id."""
         step = max(1, frame.counts.size // _SAMPLES)
         # Copy only a sample, so that the frame's memory can be released.
         sampled = frame.counts.reshape(-1)[::step].copy()

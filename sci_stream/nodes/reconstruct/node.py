@@ -113,7 +113,7 @@ class ReconstructNode:
             while leave_s is None or (self._doing and self._dispatch.connected and time.monotonic() < leave_s):
                 poller.poll(_POLL_MS)
                 self._wakeup.clear()
-                self._turn(time.monotonic())
+                self._step(time.monotonic())
                 needed = self._stop.gentle and self._dispatch.connected
                 if self._stop and leave_s is None and not needed:
                     # Credit 0: finish what is held, receive nothing more.
@@ -129,7 +129,7 @@ class ReconstructNode:
             self._wakeup.close()
             self._health.close()
 
-    def _turn(self, now_s: float) -> None:
+    def _step(self, now_s: float) -> None:
         messages, events = self._dispatch.receive(now_s)
         events += self._dispatch.tick(now_s)
         if PeerEvent.NEW in events:

@@ -166,7 +166,7 @@ class SinkNode:
                 if full:
                     poller.register(self._server.socket, zmq.POLLIN)
                 self._wakeup.clear()
-                self._turn(time.monotonic())
+                self._step(time.monotonic())
                 # Also after the series: the last messages are lost if the connection closes before they are read.
                 needed = self._stop.gentle and self._acquire_is_there()
                 if self._stop and stopping_s is None and not needed:
@@ -194,7 +194,7 @@ class SinkNode:
         self._context.destroy(linger=500)
         self._wakeup.close()
 
-    def _turn(self, now_s: float) -> None:
+    def _step(self, now_s: float) -> None:
         self._operators.answer(now_s)
         if self._series is not None:
             self._acknowledge_safe(self._series)
