@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO first (session expired or restart)")
 """Answer to a heartbeat from an unknown node."""
 
+# Messages queued in each direction.
+_QUEUE = 8
 # Bounds one loop iteration: heartbeats are due in between even if the peer floods this node.
 _MESSAGES_A_TURN = 32
 # A wrong key is refused at every attempt, once a second: the log needs it once.
@@ -59,12 +61,6 @@ _REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0
 def identity_of(hello: Hello) -> bytes:
     """Return the socket identity of a node."""
     return f"{hello.node}@{hello.incarnation}".encode()
-
-
-def answer(ping: Ping) -> Pong:
-    """Answer a ping with this host's clock."""
-    now_ns = unix_ns()
-    return Pong(sent_ns=ping.sent_ns, received_ns=now_ns, answered_ns=now_ns)
 
 
 class PeerEvent(enum.Enum):
@@ -99,7 +95,6 @@ class ClientConnection:
         *,
         heartbeat_s: float,
         limits: Limits,
-        queue: int = 8,
         configure: SocketConfig = plain,
     ) -> None:
         self.endpoint = endpoint
@@ -115,8 +110,8 @@ class ClientConnection:
             zmq.DEALER,
             max_message_bytes=limits.max_payload_bytes,
             heartbeat_s=heartbeat_s,
-            send_queue=queue,
-            receive_queue=queue,
+            send_queue=_QUEUE,
+            receive_queue=_QUEUE,
         )
         # Name and incarnation: a restarted node must not receive what was queued for its predecessor.
         self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))

@@ -1,18 +1,28 @@
-"""Receiving at both ROUTER sockets: decode, count refusals and limit request rates."""
+"""The server end of a connection: a ROUTER socket that checks messages, limits their rates and detects silent nodes."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
 
+import zmq
+
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
 from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
-from sci_stream.transport.client_connection import identity_of
-from sci_stream.transport.remote_memory import UNREADABLE, read_incoming
-from sci_stream.transport.sockets import ReceivedMessage
+from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
+from sci_stream.transport.connection_limit import ConnectionLimit, Standing
+from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
+from sci_stream.transport.remote_memory import UNREADABLE, read_incoming, welcoming
+from sci_stream.transport.sockets import Monitor, ReceivedMessage, bind_near, make_socket, readable, receive, send_to
 from sci_stream.wire import (
     CalibrationRequest,
     ControlResult,
@@ -22,8 +32,14 @@ from sci_stream.wire import (
     Limits,
     Message,
     Ping,
+    Pong,
     Refused,
+    Welcome,
+    encode,
+    payload_bytes,
 )
+
+log = logging.getLogger(__name__)
 
 MOST_PEERS = 256
 """Maximum number of nodes: four times the reconstruct nodes that a rig can have."""
@@ -38,28 +54,60 @@ _LINES_PER_S, _LINES_BURST = 1.0, 20
 # A peer that sends nonsense must not have an answer sent for each message.
 _ANSWERS_PER_S, _ANSWERS_BURST = 1.0, 5
 
-Answer = Callable[[Message], object]
-"""Reply to the sender of a message."""
-
 _CONTROL_MESSAGES = (Hello, Heartbeat, Ping, Goodbye, ControlResult)
 
 
-class RouterReceiver:
-    """Receive messages for a ROUTER that nodes connect to.
+def answer(ping: Ping) -> Pong:
+    """Answer a ping with this host's clock."""
+    now_ns = unix_ns()
+    return Pong(sent_ns=ping.sent_ns, received_ns=now_ns, answered_ns=now_ns)
+
+
+@dataclass(slots=True)
+class Peer:
+    """A connected node: its latest HELLO, and the monotonic time of its last message."""
+
+    hello: Hello
+    heard_s: float
+
+
+P = TypeVar("P", bound=Peer)
+
+
+class RouterServer(Generic[P]):
+    """A ROUTER socket that nodes connect to.
 
     Credit, the sender's queue and the camera limit snapshots, results and their acknowledgements. All other messages
     are rate-limited here: requests over the limit are dropped and counted under ``rate``.
 
     Parameters
     ----------
-    what
-        Name of the served address, for the log.
+    address
+        Name of the address in ``[network]`` of the rig.
+    welcome
+        Answer to HELLO: the identity of this node, and the interval of heartbeats.
+    configure
+        Configures the socket for encryption.
     """
 
-    def __init__(self, what: str, limits: Limits, log: logging.Logger) -> None:
-        self._what = what
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        address: Literal["dispatch", "results"],
+        welcome: Welcome,
+        *,
+        limits: Limits,
+        send_queue: int,
+        receive_queue: int,
+        configure: SocketConfig = plain,
+    ) -> None:
+        self.peers: dict[bytes, P] = {}
+        """Connected nodes by identity; a subclass adds and removes them."""
+        self.wire_errors: Counter[str] = Counter()
+        self._address = address
+        self._welcome = welcome
         self._limits = limits
-        self._log = log
         self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CONTROL_PER_S, _CONTROL_BURST)
         self._masks: KeyedRateLimiter[bytes] = KeyedRateLimiter(_MASKS_PER_S, _MASKS_BURST)
         self._answers: KeyedRateLimiter[bytes] = KeyedRateLimiter(_ANSWERS_PER_S, _ANSWERS_BURST)
@@ -67,24 +115,99 @@ class RouterReceiver:
         self._lines = TokenBucket(_LINES_PER_S, _LINES_BURST)
         self._handshakes = TokenBucket(0.1, 1)
         self._suppressed = 0
-        self.wire_errors: Counter[str] = Counter()
+        self._beat_s = float("-inf")
+        self._pauses = PauseDetector(welcome.heartbeat_s)
+        self._pause_s = 0.0
+        self._disconnected = False
+        self.socket = make_socket(
+            context,
+            zmq.ROUTER,
+            max_message_bytes=limits.max_payload_bytes,
+            heartbeat_s=welcome.heartbeat_s,
+            send_queue=send_queue,
+            receive_queue=receive_queue,
+        )
+        configure(self.socket)
+        bind_near(self.socket, endpoint, address)
+        self._connections = ConnectionLimit()
+        self.monitor = Monitor(self.socket, self._connections)
 
-    def read(self, identity: bytes, incoming: ReceivedMessage, now_s: float, answer: Answer) -> Message | None:
+    # --- receiving
+
+    def _receive_messages(
+        self, now_s: float, most: int, most_bytes: float = math.inf
+    ) -> Iterator[tuple[bytes, Message]]:
+        """Receive pending messages; yield (sender identity, message) for those that the node has to handle.
+
+        A HELLO is yielded once it is accepted and answered; its ``reads`` is set only for a peer on this host.
+        """
+        self._drain_monitor()  # first: a descriptor may belong to another connection by now
+        taken_bytes = 0
+        for _ in range(most):
+            incoming = receive(self.socket) if taken_bytes < most_bytes else None
+            if incoming is None:
+                return
+            identity = bytes(incoming.frames[0])
+            self._connections.heard(incoming.descriptor, Standing.HEARD)
+            message = None
+            with self.guard(identity, now_s):
+                message = self._answered(identity, incoming, now_s)
+            if message is not None:
+                taken_bytes += payload_bytes(message)
+                yield identity, message
+
+    def _answered(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> Message | None:
+        """Decode a message and answer it if the answer is the same for all nodes; None if that settles it."""
+        message = self._read(identity, incoming, now_s)
+        peer = self.peers.get(identity)
+        if message is not None and peer is not None:
+            peer.heard_s = now_s
+        match message:
+            case Hello():
+                return self._accept_hello(identity, incoming, message, now_s)
+            case Ping():
+                self.reply(identity, answer(message))
+                return None
+            case Heartbeat() if peer is None:
+                # It considers itself known, but was presumed lost meanwhile.
+                self.reply(identity, UNKNOWN_PEER)
+                return None
+        return message
+
+    def _read(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> Message | None:
         """Decode a received message; None if it is refused, which is counted, or over the rate limit."""
         try:
             message = read_incoming(incoming, incoming.frames[1:], self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
-            self._warn(f"message to the {self._what} address refused: {error}", now_s)
+            self._warn(f"message to the {self._address} address refused: {error}", now_s)
             if error.reason in {"version", UNREADABLE} and self._answers.take(identity, now_s):
-                answer(Refused(reason=error.reason, text=str(error)))
+                self.reply(identity, Refused(reason=error.reason, text=str(error)))
             return None
         masks = isinstance(message, Calibration | CalibrationRequest) and not self._masks.take(identity, now_s)
         if masks or (isinstance(message, _CONTROL_MESSAGES) and not self._control_rate.take(identity, now_s)):
             self.wire_errors["rate"] += 1
-            self._warn(f"rate limit exceeded at {self._what}: {type(message).__name__} from {_name(identity)}", now_s)
+            kind = type(message).__name__
+            self._warn(f"rate limit exceeded at {self._address}: {kind} from {_name(identity)}", now_s)
             return None
         return message
+
+    def _accept_hello(self, identity: bytes, incoming: ReceivedMessage, hello: Hello, now_s: float) -> Hello | None:
+        """Welcome a node; None, counted, if it is refused."""
+        if identity != identity_of(hello):
+            # From a connection that a newer one of the same node has replaced, or from an unknown sender.
+            self.wire_errors["identity"] += 1
+            return None
+        count = len(self.peers)
+        if identity not in self.peers and (count >= MOST_PEERS or not self._joins.take(now_s)):
+            self.wire_errors["rate"] += 1
+            self._warn(f"{hello.node} refused: {count} nodes are connected, or too many joined at once", now_s)
+            if self._answers.take(identity, now_s):
+                self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
+            return None
+        self._connections.heard(incoming.descriptor, Standing.KNOWN)
+        self.reply(identity, welcoming(self._welcome, incoming, hello))
+        return dataclasses.replace(hello, reads=hello.reads and incoming.process != 0)
 
     @contextmanager
     def guard(self, identity: bytes, now_s: float) -> Iterator[None]:
@@ -99,57 +222,47 @@ class RouterReceiver:
         except Exception:  # whatever a message provokes: the next one may be good
             self.wire_errors["failed"] += 1
             if self._lines.take(now_s):
-                self._log.exception("message from %s to the %s address failed: skipped", _name(identity), self._what)
+                log.exception("message from %s to the %s address failed: skipped", _name(identity), self._address)
 
     def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
         """Count and log a message that is valid but impossible here."""
         self.wire_errors[reason] += 1
-        self._warn(f"message from {_name(identity)} to the {self._what} address refused: {text}", now_s)
+        self._warn(f"message from {_name(identity)} to the {self._address} address refused: {text}", now_s)
 
-    def accept_hello(
-        self,
-        identity: bytes,
-        hello: Hello,
-        now_s: float,
-        *,
-        known: bool,
-        peers: int,
-        answer: Callable[[Message], object],
-    ) -> bool:
-        """Return whether a HELLO is accepted; count it if not."""
-        if identity != identity_of(hello):
-            # From a connection that a newer one of the same node has replaced, or from an unknown sender.
-            self.wire_errors["identity"] += 1
-            return False
-        if known:
-            return True
-        if peers >= MOST_PEERS or not self._joins.take(now_s):
-            self.wire_errors["rate"] += 1
-            self._warn(f"{hello.node} refused: {peers} nodes are connected, or too many joined at once", now_s)
-            if self._answers.take(identity, now_s):
-                answer(Refused(reason="too_many", text=f"{peers} nodes are connected; try again later"))
-            return False
-        return True
+    # --- connections
 
-    def refused_connections(self, refused: int, now_s: float) -> None:
+    def _silent_peers(self, now_s: float) -> list[bytes]:
+        """Count refused connections, close those over the limit, and return the peers that have timed out.
+
+        Call once per loop iteration. A pause of this process, `_pause_s`, does not count as silence of its peers.
+        """
+        self._drain_monitor()
+        self._count_refused(self.monitor.take_refused(), now_s)
+        if closed := self._connections.enforce(now_s, drained=not readable(self.socket)):
+            self.wire_errors["connections"] += closed
+            self._warn(
+                f"{closed} connections to the {self._address} address closed: too many, or no message in time", now_s
+            )
+        self._pause_s = self._pauses.lasted_s(now_s)
+        for peer in self.peers.values():
+            peer.heard_s = min(now_s, peer.heard_s + self._pause_s)
+        timeout_s = MISSED_HEARTBEATS * self._welcome.heartbeat_s
+        return [identity for identity, peer in self.peers.items() if now_s - peer.heard_s > timeout_s]
+
+    def _drain_monitor(self) -> None:
+        self._disconnected |= self.monitor.drain().disconnected
+
+    def _count_refused(self, refused: int, now_s: float) -> None:
         """Count connections refused in their handshake."""
         if refused:
             self.wire_errors["handshake"] += refused
             if self._handshakes.take(now_s):
-                self._log.warning(
+                log.warning(
                     "%d connections to the %s address refused in the handshake: the other side expects another "
                     "key here, has no allowed key, does not encrypt, or is not a node",
                     self.wire_errors["handshake"],
-                    self._what,
+                    self._address,
                 )
-
-    def closed(self, connections: int, now_s: float) -> None:
-        """Count connections closed because there were too many, or because they said nothing."""
-        if connections:
-            self.wire_errors["connections"] += connections
-            self._warn(
-                f"{connections} connections to the {self._what} address closed: too many, or no message in time", now_s
-            )
 
     def _warn(self, text: str, now_s: float) -> None:
         """Log a message unless the log's rate limit is exceeded; everything is counted anyway."""
@@ -158,7 +271,35 @@ class RouterReceiver:
             return
         more = f" (and {self._suppressed} more before)" if self._suppressed else ""
         self._suppressed = 0
-        self._log.warning("%s%s", text, more)
+        log.warning("%s%s", text, more)
+
+    # --- sending
+
+    def _send_heartbeats(self, now_s: float, *, probe: bool = False) -> list[bytes]:
+        """Send heartbeats when they are due; return the peers that cannot be reached.
+
+        ``probe``: also when a connection has closed. With ROUTER_MANDATORY, sending to a broken connection fails at
+        once.
+        """
+        closed, self._disconnected = self._disconnected, False
+        if now_s - self._beat_s < self._welcome.heartbeat_s and not (probe and closed):
+            return []
+        self._beat_s = now_s
+        beat = encode(Heartbeat(node=self._welcome.node, status={}))
+        return [identity for identity in self.peers if not self.send(identity, beat)]
+
+    def reply(self, identity: bytes, message: Message) -> bool:
+        """Send to one peer; False if it is lost or its queue is full: it will ask again."""
+        return self.send(identity, encode(message))
+
+    def send(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
+        """Send an encoded message to one peer; False if it is lost or its queue is full."""
+        return send_to(self.socket, identity, frames)
+
+    def close(self) -> None:
+        """Leave."""
+        self.monitor.close()
+        self.socket.close()
 
 
 def _name(identity: bytes) -> str:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import zmq
-
 from sci_stream.delivery.outbox import Outbox
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
-from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
-from sci_stream.wire import Acceptable, Accepted, Dropped, Hello, Limits, Message, SeriesEnd, encode
+from sci_stream.wire import Acceptable, Accepted, Dropped, Message, SeriesEnd, encode
 
 Key = tuple[Acceptable, str, int]
 """(kind, series, seq) of a message that the sink confirms."""
@@ -45,19 +42,8 @@ def key_of(message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd
 class SinkClient:
     """A connection to the sink with an outbox: at-least-once delivery; the sink recognises duplicates."""
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
-        hello: Hello,
-        *,
-        heartbeat_s: float,
-        limits: Limits,
-        configure: SocketConfig = plain,
-    ) -> None:
-        self.dealer = ClientConnection(
-            context, endpoint, hello, heartbeat_s=heartbeat_s, limits=limits, configure=configure
-        )
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
         self.outbox: Outbox[Key] = Outbox(_PATIENCE_S)
 
     def post(self, message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd, now_s: float) -> Key:
@@ -72,9 +58,9 @@ class SinkClient:
 
     def poll(self, now_s: float) -> LinkNews:
         """Receive, process acknowledgements, send what is due. Never blocks."""
-        received, events = self.dealer.receive(now_s)
-        events += self.dealer.tick(now_s)
-        self.outbox.still_sending(self.dealer.delivering_s)
+        received, events = self.connection.receive(now_s)
+        events += self.connection.tick(now_s)
+        self.outbox.still_sending(self.connection.delivering_s)
         safe: list[Key] = []
         others: list[Message] = []
         for message in received:
@@ -90,11 +76,11 @@ class SinkClient:
 
     def pump(self) -> None:
         """Send due messages until the socket is full."""
-        if self.dealer.connected:
+        if self.connection.connected:
             for _, frames in self.outbox.due():
-                if not self.dealer.try_send(frames, retained=True):
+                if not self.connection.try_send(frames, retained=True):
                     break
 
     def close(self) -> None:
         """Leave."""
-        self.dealer.close()
+        self.connection.close()

@@ -25,7 +25,7 @@ from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sockets import make_socket
-from sci_stream.wire import Limits, Ping, Pong, decode, encode
+from sci_stream.wire import Limits, Ping, Pong, Welcome, decode, encode
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.e2e.test_encrypted import keys, unknown_peers
 from tests.hostile_messages import good_frames
@@ -231,7 +231,7 @@ def without_unknown_peers(reasons: Mapping[str, float]) -> dict[str, float]:
 def test_node_survives_mutated_messages_from_sink(n: int) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     endpoint = free_endpoint()
-    server = ResultsServer(context, endpoint, node="sink", incarnation="s", heartbeat_s=5.0, limits=Limits())
+    server = ResultsServer(context, endpoint, Welcome("sink", "s", 5.0), limits=Limits())
     dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=5.0, limits=Limits())
 
     def poll() -> None:
@@ -251,7 +251,7 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
             reason = reason_of(frames)
             if reason is not None:
                 expected[reason] += 1
-                until(lambda frames=frames: server.forward(identity, frames), poll)
+                until(lambda frames=frames: server.send(identity, frames), poll)
                 poll()
         until(lambda: dealer.wire_errors.total() >= n, poll)
         assert dealer.wire_errors == expected

@@ -15,7 +15,7 @@ from sci_stream.security.curve import AllowList, CurveServer, SocketConfig, plai
 from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Hello, Limits, SeriesEnd, encode
+from sci_stream.wire import Hello, Limits, SeriesEnd, Welcome, encode
 from tests.ports import free_endpoint
 
 HELLO = Hello(node="acquire", kind_of_node="acquire", incarnation="ab12")
@@ -65,9 +65,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     endpoint = free_endpoint()
     public = make_key_pair(tmp_path / "server")
     curve = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
-    server = ResultsServer(
-        context, endpoint, node="sink", incarnation="cd34", heartbeat_s=0.2, limits=Limits(), configure=curve.serve
-    )
+    server = ResultsServer(context, endpoint, Welcome("sink", "cd34", 0.2), limits=Limits(), configure=curve.serve)
     yield Lab(tmp_path, context, endpoint, curve, server, public)
     server.close()
     curve.close()

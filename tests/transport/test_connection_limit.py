@@ -20,7 +20,7 @@ from sci_stream.transport.connection_limit import ConnectionLimit, Standing, mos
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Heartbeat, Limits, decode
+from sci_stream.wire import Heartbeat, Limits, Welcome, decode
 from tests.transport.peers import hello, until
 
 _UNKNOWN = 150
@@ -62,14 +62,10 @@ class _Address:
             self._listener.connect(endpoint)
             return
         if kind == "results":
-            self._server = ResultsServer(
-                context, endpoint, node="sink", incarnation="s", heartbeat_s=0.5, limits=Limits()
-            )
+            self._server = ResultsServer(context, endpoint, Welcome("sink", "s", 0.5), limits=Limits())
         else:
             queue = DispatchQueue(4, 1)
-            self._server = Dispatcher(
-                context, endpoint, queue, node="acquire", incarnation="s", heartbeat_s=0.5, limits=Limits()
-            )
+            self._server = Dispatcher(context, endpoint, Welcome("acquire", "s", 0.5), queue, limits=Limits())
         self._peer = ClientConnection(context, endpoint, hello(), heartbeat_s=0.5, limits=Limits())
 
     @property

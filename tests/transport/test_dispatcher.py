@@ -16,7 +16,7 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
-from sci_stream.wire import CalibrationMissing, CalibrationRequest, Done, Limits, Message, encode
+from sci_stream.wire import CalibrationMissing, CalibrationRequest, Done, Limits, Message, Welcome, encode
 from tests.hostile_messages import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted, snapshot, until
 
@@ -31,10 +31,8 @@ class Bench:
         self.dispatcher = Dispatcher(
             context,
             endpoint,
+            Welcome("acquire", "d", self.heartbeat_s),
             DispatchQueue(capacity=8, block=4),
-            node="acquire",
-            incarnation="d",
-            heartbeat_s=self.heartbeat_s,
             limits=Limits(),
             **more,
         )

@@ -17,7 +17,7 @@ from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.web.preview import PreviewOptions, WebPreview
-from sci_stream.wire import CalibrationRequest, Limits, Message, Ping, Refused, decode, encode, header
+from sci_stream.wire import CalibrationRequest, Limits, Message, Ping, Refused, Welcome, decode, encode, header
 from tests.transport.peers import hello, until
 
 BEAT_S = 60.0
@@ -30,9 +30,7 @@ class Door:
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self._context = context
         self._endpoint = endpoint
-        self.server = ResultsServer(
-            context, endpoint, node="sink", incarnation="s", heartbeat_s=BEAT_S, limits=Limits()
-        )
+        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits())
         self.now_s = 1000.0
         self._raw: list[zmq.Socket[bytes]] = []
 
@@ -175,10 +173,8 @@ def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoi
     dispatcher = Dispatcher(
         context,
         endpoint,
+        Welcome("acquire", "d", BEAT_S),
         DispatchQueue(capacity=8, block=4),
-        node="acquire",
-        incarnation="d",
-        heartbeat_s=BEAT_S,
         limits=Limits(),
     )
     raw: zmq.Socket[bytes] = context.socket(zmq.DEALER)

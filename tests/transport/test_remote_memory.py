@@ -27,7 +27,7 @@ from sci_stream.transport.remote_memory import BufferPool, can_read, export_fram
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sink_client import SinkClient
 from sci_stream.transport.sockets import ReceivedMessage, receive
-from sci_stream.wire import Done, Limits, encode
+from sci_stream.wire import Done, Limits, Welcome, encode
 from tests.ports import free_ports
 from tests.transport.peers import HEARTBEAT_S, hello, snapshot, until
 
@@ -226,14 +226,10 @@ class Rig:
         dispatch, results = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
         queue: DispatchQueue[Snapshot] = DispatchQueue(capacity=8, block=4)
         limits = Limits()
-        self.dispatcher = Dispatcher(
-            context, dispatch, queue, node="acquire", incarnation="d", heartbeat_s=HEARTBEAT_S, limits=limits
-        )
-        self.sink = ResultsServer(
-            context, results, node="sink", incarnation="s", heartbeat_s=HEARTBEAT_S, limits=limits
-        )
+        self.dispatcher = Dispatcher(context, dispatch, Welcome("acquire", "d", HEARTBEAT_S), queue, limits=limits)
+        self.sink = ResultsServer(context, results, Welcome("sink", "s", HEARTBEAT_S), limits=limits)
         self.node = ClientConnection(context, dispatch, hello(), heartbeat_s=HEARTBEAT_S, limits=limits)
-        self.link = SinkClient(context, results, hello(), heartbeat_s=HEARTBEAT_S, limits=limits)
+        self.link = SinkClient(ClientConnection(context, results, hello(), heartbeat_s=HEARTBEAT_S, limits=limits))
         self.came: list[object] = []
         self.settled: list[object] = []
         self.safe: list[object] = []
@@ -281,7 +277,7 @@ def borrowed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_nodes_of_one_supervisor_share_memory_both_ways(rig: Rig, borrowed: list[int]) -> None:
-    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.poll)
+    until(lambda: rig.node.connected and rig.link.connection.connected, rig.poll)
     rig.node.handshake(hello(credit=2))
     until(lambda: rig.dispatcher.ready_nodes, rig.poll)
     rig.dispatcher.offer(LARGE)
@@ -305,7 +301,7 @@ def test_nodes_of_one_supervisor_share_memory_both_ways(rig: Rig, borrowed: list
 def test_unreadable_memory_falls_back_to_the_socket(
     rig: Rig, borrowed: list[int], monkeypatch: pytest.MonkeyPatch, why: int
 ) -> None:
-    until(lambda: rig.node.connected and rig.link.dealer.connected, rig.poll)
+    until(lambda: rig.node.connected and rig.link.connection.connected, rig.poll)
     rig.node.handshake(hello(credit=2))
     until(lambda: rig.dispatcher.ready_nodes, rig.poll)
 

@@ -16,7 +16,7 @@ from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpActivity, TcpProgress
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Heartbeat, Limits, Message, encode
+from sci_stream.wire import Heartbeat, Limits, Message, Welcome, encode
 from tests.transport.cable import Cable
 from tests.transport.peers import hello, snapshot, until
 
@@ -27,9 +27,7 @@ class Bench:
     """A server, a cable and a client, polled by the test with a fake clock."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
-        self.server = ResultsServer(
-            context, endpoint, node="sink", incarnation="s", heartbeat_s=BEAT_S, limits=Limits()
-        )
+        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits())
         self.cable = Cable(endpoint)
         self.dealer = ClientConnection(context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
         self.now_s = 100.0
@@ -90,7 +88,7 @@ def test_slow_transfer_is_not_silence(bench: Bench) -> None:
     bench.cable.allowance = 0
     large = dataclasses.replace(snapshot(0), counts=np.ones((256, 256), np.uint16))
     (identity,) = bench.server.peers
-    assert bench.server.forward(identity, encode(large))
+    assert bench.server.send(identity, encode(large))
     bench.events.clear()
     line = bench.dealer.monitor.line
     for _ in range(4 * MISSED_HEARTBEATS):
@@ -163,9 +161,7 @@ class Watchers:
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         queue: DispatchQueue = DispatchQueue(capacity=8, block=4)
-        self.dispatcher = Dispatcher(
-            context, endpoint, queue, node="acquire", incarnation="d", heartbeat_s=BEAT_S, limits=Limits()
-        )
+        self.dispatcher = Dispatcher(context, endpoint, Welcome("acquire", "d", BEAT_S), queue, limits=Limits())
         self.nodes = {
             name: ClientConnection(context, endpoint, hello(name, 2), heartbeat_s=BEAT_S, limits=Limits())
             for name in "ab"
@@ -203,9 +199,9 @@ def test_frozen_node_is_lost_after_three_heartbeats(watchers: Watchers) -> None:
     beats = round(MISSED_HEARTBEATS * 4)
     for quarter in range(1, beats + 1):
         watchers.now_s = frozen_s + quarter * BEAT_S / 4
-        heard = watchers.dispatcher.heard_s("b@a")
+        heard = watchers.dispatcher.peers[b"b@a"].heard_s
         speaking.try_send(encode(Heartbeat(node="b", status={})))
-        until(lambda heard=heard: watchers.dispatcher.heard_s("b@a") != heard, watchers.poll)
+        until(lambda heard=heard: watchers.dispatcher.peers[b"b@a"].heard_s != heard, watchers.poll)
         assert watchers.dispatcher.ready_nodes == 2, f"lost after {quarter / 4} heartbeats"
     watchers.now_s += BEAT_S / 4
     watchers.poll()

@@ -11,10 +11,11 @@ import zmq
 
 from sci_stream.errors import TransportError
 from sci_stream.model import Reconstruction
-from sci_stream.transport.client_connection import PeerEvent, answer
+from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.results_server import ResultsServer
+from sci_stream.transport.router import answer
 from sci_stream.transport.sink_client import Key, SinkClient
-from sci_stream.wire import Accepted, Limits, Message, Ping, Pong
+from sci_stream.wire import Accepted, Limits, Message, Ping, Pong, Welcome
 from tests.hostile_messages import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, send_until_counted, until
 
@@ -25,7 +26,9 @@ class Bench:
     def __init__(self, context: zmq.Context, endpoint: str, *, node_heartbeat_s: float = HEARTBEAT_S) -> None:
         self.context = context
         self.endpoint = endpoint
-        self.link = SinkClient(context, endpoint, hello(), heartbeat_s=node_heartbeat_s, limits=Limits())
+        self.link = SinkClient(
+            ClientConnection(context, endpoint, hello(), heartbeat_s=node_heartbeat_s, limits=Limits())
+        )
         self.server: ResultsServer | None = None
         self.accepting = True
         self.got: list[tuple[bytes, Message]] = []
@@ -39,9 +42,7 @@ class Bench:
                 self.server = ResultsServer(
                     self.context,
                     self.endpoint,
-                    node="sink",
-                    incarnation=incarnation,
-                    heartbeat_s=HEARTBEAT_S,
+                    Welcome("sink", incarnation, HEARTBEAT_S),
                     limits=Limits(),
                 )
             except TransportError:
@@ -123,7 +124,7 @@ def test_restarted_sink_receives_unacknowledged_messages(bench: Bench) -> None:
 
 def test_sink_lists_peers_and_detects_silent_ones(bench: Bench) -> None:
     bench.serve("s1")
-    bench.link.dealer.status = {"in_hand": 3}
+    bench.link.connection.status = {"in_hand": 3}
     server = bench.server
     assert server is not None
     until(lambda: any(peer.status.get("in_hand") == 3 for peer in server.peers.values()), bench.poll)
@@ -150,7 +151,7 @@ def test_clock_offset_is_known_with_hello_and_per_process(
     until(lambda: bench.server.clock_of("reconstruct-0") is not None, bench.poll)
     assert bench.server.clock_of("reconstruct-0") == 0, "one process has one clock"
     bench.kill_server()
-    monkeypatch.setattr("sci_stream.transport.results_server.answer", an_hour_ahead)
+    monkeypatch.setattr("sci_stream.transport.router.answer", an_hour_ahead)
     bench.serve("s2")
     seen: list[int | None] = []
     until(
@@ -179,13 +180,13 @@ def test_hostile_messages_to_the_sink_are_counted_and_survived(bench: Bench) -> 
 
 def test_hostile_messages_from_a_sink_are_counted_and_survived(bench: Bench) -> None:
     bench.serve("s1")
-    until(lambda: bench.link.dealer.connected, bench.poll)
+    until(lambda: bench.link.connection.connected, bench.poll)
     server = bench.server
     assert server is not None
     identity = next(iter(server.peers))
     cases = [case for case in hostile_messages() if case.frames]
     for case in cases:
-        until(lambda frames=case.frames: server.forward(identity, frames), bench.poll)
-    until(lambda: bench.link.dealer.wire_errors.total() >= len(cases), bench.poll)
+        until(lambda frames=case.frames: server.send(identity, frames), bench.poll)
+    until(lambda: bench.link.connection.wire_errors.total() >= len(cases), bench.poll)
     for case in cases:
-        assert bench.link.dealer.wire_errors[case.reason] > 0, case.name
+        assert bench.link.connection.wire_errors[case.reason] > 0, case.name

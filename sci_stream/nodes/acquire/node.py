@@ -6,9 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
-
-import zmq
+from typing import Literal
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.clock import read_again, unix_ns
@@ -22,10 +20,10 @@ from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.spool.spool import RecoveredState
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
-from sci_stream.nodes.runtime.connection_security import ConnectionSecurity, setup_security
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter, acquire_metrics
 from sci_stream.nodes.runtime.logs import log_for_series
+from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import declared
@@ -33,14 +31,11 @@ from sci_stream.ports import Camera
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.transport.sink_client import Key, SinkClient
-from sci_stream.transport.sockets import Wakeup
-from sci_stream.wire import CalibrationRequest, Control, Dropped, Hello, Limits, SeriesEnd, encode
+from sci_stream.wire import CalibrationRequest, Control, Dropped, Hello, SeriesEnd, Welcome, encode
 from sci_stream.wire.payload import sealed
 
 log = logging.getLogger(__name__)
 
-# Bounds the delay of what no socket announces: timeouts, and frames of the camera thread.
-_POLL_MS = 20
 # Time servers correct smaller steps all the time; they matter to no figure.
 _NOTEWORTHY_STEP_S = 1.0
 # Time that a call of the driver may take beyond what it was given, once the camera is to stop.
@@ -87,22 +82,29 @@ class AcquireNode:
         self._calibration = calibration
         self._duration_s = duration_s
         self._policy = Policy(rig.policy.mode)
-        self._wakeup = Wakeup()
-        stop.call_on_stop(self._wakeup.wake)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._security = setup_security(rig, self._context)
+        self._network = NodeNetwork(rig, stop)
         stepped_s = read_again() / 1e9
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         incarnation = new_instance_id()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
-        self._dispatcher, self._link = open_sockets(rig, self._context, self._security, incarnation)
+        self._dispatcher = Dispatcher(
+            self._network.context,
+            rig.network.listening("dispatch"),
+            Welcome("acquire", incarnation, rig.network.heartbeat_s),
+            DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
+            limits=self._network.limits,
+            configure=self._network.serve,
+            solve_timeout_s=rig.reconstruct.solve_timeout_s,
+        )
+        hello = Hello("acquire", "acquire", incarnation, versions=versions())
+        self._link = SinkClient(self._network.connect("sink", hello))
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
         self._pump = CameraPump(
             camera,
             self._budget,
-            self._wakeup.wake,
+            self._network.wakeup.wake,
             keep=self._keep,
             most=snapshots,
             read_timeout_s=rig.camera.read_timeout_s,
@@ -110,7 +112,7 @@ class AcquireNode:
         )
         self._overdue = overdue
         self._actions = dict(actions or {})
-        self._controls = ControlHandler("acquire", self._link.dealer.send, self._pump.change, self._actions)
+        self._controls = ControlHandler("acquire", self._link.connection.send, self._pump.change, self._actions)
         self._in_flight = InFlightSnapshots(self._budget)
         self._report = AcquireReport(
             self._pump, self._dispatcher, self._link, self._recovery, budget=self._budget, in_flight=self._in_flight
@@ -148,19 +150,13 @@ class AcquireNode:
         EnvironmentFault
             If the sink did not confirm in time.
         """
-        poller = zmq.Poller()
-        poller.register(self._dispatcher.socket, zmq.POLLIN)
-        poller.register(self._dispatcher.monitor.socket, zmq.POLLIN)
-        poller.register(self._link.dealer.socket, zmq.POLLIN)
-        poller.register(self._link.dealer.monitor.socket, zmq.POLLIN)
-        poller.register(self._wakeup.fd, zmq.POLLIN)
+        for end in (self._dispatcher, self._link.connection):
+            self._network.watch(end.socket, end.monitor.socket)
         self._pump.open(retry=self._recovery.left is not None)
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
-                poller.poll(_POLL_MS)
-                self._wakeup.clear()
-                self._step(time.monotonic())
+                self._step(self._network.wait())
             if self._pump.failure is not None:
                 raise self._pump.failure
         finally:
@@ -171,9 +167,7 @@ class AcquireNode:
             self._link.close()
             self._dispatcher.close()
             self._health.close()
-            self._security.close()
-            self._context.destroy(linger=500)
-            self._wakeup.close()
+            self._network.close()
 
     def _step(self, now_s: float) -> None:
         news = self._link.poll(now_s)
@@ -181,12 +175,12 @@ class AcquireNode:
             self._introduce_series(now_s)
         for message in news.messages:
             if isinstance(message, CalibrationRequest) and self._calibration is not None:
-                self._link.dealer.try_send(encode(self._calibration))
+                self._link.connection.try_send(encode(self._calibration))
             elif isinstance(message, Control):
                 self._controls.take(message, self._pump.settings, self._offered)
         self._give_up_hanging_camera()
         # Results cannot be stored without a sink: nodes that wait for it must not be taken for lost.
-        if not self._link.dealer.connected:
+        if not self._link.connection.connected:
             self._dispatcher.reset_timeouts(now_s)
         for answer in self._pump.answered():
             self._changed(answer)
@@ -305,9 +299,9 @@ class AcquireNode:
 
     def _introduce_series(self, now_s: float) -> None:
         """Announce the series to the sink until it confirms; send the calibration first."""
-        if self._info is None or self._calibration is None or not self._link.dealer.connected:
+        if self._info is None or self._calibration is None or not self._link.connection.connected:
             return
-        self._link.dealer.try_send(encode(self._calibration))
+        self._link.connection.try_send(encode(self._calibration))
         self._link.outbox.confirm(("series_start", self._series, 0), now_s)
         self._link.post_first(self._info, now_s)
         self._is_announced = True
@@ -315,7 +309,7 @@ class AcquireNode:
     def _wait_for_nodes(self, now_s: float) -> None:
         """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
         waited_s = now_s - self._since_s
-        series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.dealer.connected
+        series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.connection.connected
         left = self._recovery.left
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
         needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
@@ -324,7 +318,7 @@ class AcquireNode:
         if self._stop or self._pump.finished or self._reason:
             self._pump.stop()
             # A series that was never announced to the sink needs no end. One whose confirmation is on its way does.
-            on_its_way = self._is_announced and self._link.dealer.connected
+            on_its_way = self._is_announced and self._link.connection.connected
             begun = series_known or left is not None or on_its_way
             self._enter(AcquirePhase.DRAINING if begun else AcquirePhase.ENDED, now_s)
         elif (series_known or left is not None) and (nodes_there or not may_wait):
@@ -352,7 +346,7 @@ class AcquireNode:
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
-        if waiting and self._recovery.spool is not None and not self._link.dealer.connected:
+        if waiting and self._recovery.spool is not None and not self._link.connection.connected:
             # Dropped snapshots would leave the spool without the sink's knowledge: the next run would find them lost.
             raise EnvironmentFault(
                 "The sink is not connected at the end of the series",
@@ -429,10 +423,10 @@ class AcquireNode:
         """Report the status to the sink and to the health server."""
         report = self._report
         status = report.status(self._phase, self._series, self._health.url)
-        self._link.dealer.status = {**status, **declared(self._pump.settings, self._offered)}
+        self._link.connection.status = {**status, **declared(self._pump.settings, self._offered)}
         self._health.report(
             report.not_ready(self._phase, self._rig.network.results),
-            {**status, **self._link.dealer.clock.status()},
+            {**status, **self._link.connection.clock.status()},
             acquire_metrics(status, self._dispatcher.queue_figures, report.wire_errors),
             progress=self._pump.acquired + self._in_flight.released,
             idle=not report.must_progress(self._phase),
@@ -460,37 +454,3 @@ def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibrati
         versions=versions(),
         chunks=dict(capabilities.chunks),
     )
-
-
-class NodeSockets(NamedTuple):
-    """The open sockets to the reconstruct nodes and to the sink; the owner closes them."""
-
-    dispatcher: Dispatcher
-    link: SinkClient
-
-
-def open_sockets(
-    rig: Rig, context: zmq.Context[zmq.Socket[bytes]], security: ConnectionSecurity, incarnation: str
-) -> NodeSockets:
-    """Open both sockets of a rig; ``incarnation`` identifies this process among restarts of the node."""
-    limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
-    dispatcher = Dispatcher(
-        context,
-        rig.network.listening("dispatch"),
-        DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
-        node="acquire",
-        incarnation=incarnation,
-        heartbeat_s=rig.network.heartbeat_s,
-        limits=limits,
-        configure=security.serve,
-        solve_timeout_s=rig.reconstruct.solve_timeout_s,
-    )
-    link = SinkClient(
-        context,
-        rig.network.results,
-        Hello(node="acquire", kind_of_node="acquire", incarnation=incarnation, versions=versions()),
-        heartbeat_s=rig.network.heartbeat_s,
-        limits=limits,
-        configure=security.reach("sink"),
-    )
-    return NodeSockets(dispatcher, link)

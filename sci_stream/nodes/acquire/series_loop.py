@@ -6,10 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
-
-import zmq
 
 from sci_stream.config import Rig
 from sci_stream.errors import InputError
@@ -17,16 +14,14 @@ from sci_stream.nodes.acquire.checked_camera import CheckedCamera
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.acquire.persistent_camera import kept_open
 from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
-from sci_stream.nodes.runtime.connection_security import setup_security
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
+from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, StopRequest, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Value, declared
 from sci_stream.ports import Camera
-from sci_stream.transport.client_connection import ClientConnection
-from sci_stream.transport.sockets import Wakeup
-from sci_stream.wire import Control, Hello, Limits
+from sci_stream.wire import Control, Hello
 
 log = logging.getLogger(__name__)
 
@@ -160,9 +155,6 @@ def _on_signal(requests: SeriesRequests) -> Iterator[None]:
         signal.signal(NEXT_SERIES, previous)
 
 
-_POLL_MS = 20
-
-
 def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], str]]) -> None:
     """Report to the sink until a series is requested.
 
@@ -173,44 +165,29 @@ def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[
     actions
         Actions that operators may request meanwhile, by name.
     """
-    wakeup = Wakeup()
-    until.call_on_stop(wakeup.wake)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    security = setup_security(rig, context)
+    network = NodeNetwork(rig, until)
     health = HealthReporter(rig, "acquire", "acquire")
-    dealer = ClientConnection(
-        context,
-        rig.network.results,
-        Hello(node="acquire", kind_of_node="acquire", incarnation=new_instance_id(), versions=versions()),
-        heartbeat_s=rig.network.heartbeat_s,
-        limits=Limits(max_payload_bytes=rig.network.max_message_mib << 20),
-        configure=security.reach("sink"),
-    )
-    controls = ControlHandler("acquire", dealer.send, _nothing_to_set, actions)
-    poller = zmq.Poller()
-    for socket in (dealer.socket, dealer.monitor.socket, wakeup.fd):
-        poller.register(socket, zmq.POLLIN)
+    hello = Hello("acquire", "acquire", new_instance_id(), versions=versions())
+    connection = network.connect("sink", hello)
+    network.watch(connection.socket, connection.monitor.socket)
+    controls = ControlHandler("acquire", connection.send, _nothing_to_set, actions)
     try:
         while not until:
-            poller.poll(_POLL_MS)
-            wakeup.clear()
-            now_s = time.monotonic()
-            messages, _ = dealer.receive(now_s)
+            now_s = network.wait()
+            messages, _ = connection.receive(now_s)
             for message in messages:
                 if isinstance(message, Control):
                     controls.take(message, (), actions)
-            dealer.tick(now_s)
+            connection.tick(now_s)
             if health.due(now_s):
                 status: dict[str, int | float | str] = {"phase": "standby", "health": health.url}
-                dealer.status = {**status, **declared((), actions)}
-                result = {**status, **dealer.clock.status()}
+                connection.status = {**status, **declared((), actions)}
+                result = {**status, **connection.clock.status()}
                 health.report("waiting for a request to start a series", result, {}, progress=0, idle=True)
     finally:
-        dealer.close()
+        connection.close()
         health.close()
-        security.close()
-        context.destroy(linger=500)
-        wakeup.close()
+        network.close()
 
 
 def _nothing_to_set(_request: str, _changes: Mapping[str, Value]) -> None:

@@ -49,7 +49,7 @@ class AcquireReport:
     @property
     def wire_errors(self) -> Counter[str]:
         """Refused messages by reason."""
-        return self._dispatcher.wire_errors + self._link.dealer.wire_errors
+        return self._dispatcher.wire_errors + self._link.connection.wire_errors
 
     def must_progress(self, phase: AcquirePhase) -> bool:
         """Return whether progress is due: frames from a free-running camera or, when draining, results."""
@@ -65,7 +65,7 @@ class AcquireReport:
             return "opening the camera"
         if self._pump.lost:
             return f"camera lost: {self._pump.lost}"
-        if not self._link.dealer.connected:
+        if not self._link.connection.connected:
             return f"no answer from the sink at {sink}"
         if not self._dispatcher.ready_nodes:
             return "no reconstruct node is ready"

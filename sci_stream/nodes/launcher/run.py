@@ -22,8 +22,8 @@ from sci_stream.file_guard import read_small, reading
 from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
-from sci_stream.nodes.runtime.connection_security import reach_taps
 from sci_stream.nodes.runtime.logs import LossyOutput, as_line, set_up_logging
+from sci_stream.nodes.runtime.network import reach_taps
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
 from sci_stream.transport.pubsub import subscribe_status

@@ -10,35 +10,30 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import zmq
-
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault
 from sci_stream.model import Reconstruction, Snapshot
 from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved, Solver
-from sci_stream.nodes.runtime.connection_security import setup_security
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter, reconstruct_metrics
+from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import declared
-from sci_stream.transport.client_connection import ClientConnection, PeerEvent
+from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.sink_client import SinkClient
-from sci_stream.transport.sockets import Wakeup
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
     Control,
     Done,
     Hello,
-    Limits,
     Message,
 )
 
 log = logging.getLogger(__name__)
 
-_POLL_MS = 20
 # Finished snapshots to recognise on redelivery; several times the credit of a node.
 _REMEMBERED = 256
 
@@ -61,11 +56,7 @@ class ReconstructNode:
     def __init__(self, rig: Rig, solver: Solver, stop: StopRequest, *, index: int = 0) -> None:
         self._rig = rig
         self._stop = stop
-        self._wakeup = Wakeup()
-        stop.call_on_stop(self._wakeup.wake)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._security = setup_security(rig, self._context)
-        limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        self._network = NodeNetwork(rig, stop)
         self._solver = solver
         self._hello = Hello(
             node=f"reconstruct-{index}",
@@ -75,24 +66,9 @@ class ReconstructNode:
             versions=versions(),
         )
         self._health = HealthReporter(rig, self._hello.node, "reconstruct", index)
-        heartbeat_s = rig.network.heartbeat_s
-        self._dispatch = ClientConnection(
-            self._context,
-            rig.network.dispatch,
-            self._hello,
-            heartbeat_s=heartbeat_s,
-            limits=limits,
-            configure=self._security.reach("acquire"),
-        )
-        self._link = SinkClient(
-            self._context,
-            rig.network.results,
-            self._hello,
-            heartbeat_s=heartbeat_s,
-            limits=limits,
-            configure=self._security.reach("sink"),
-        )
-        self._controls = ControlHandler(self._hello.node, self._link.dealer.send, self._solver.change)
+        self._dispatch = self._network.connect("acquire", self._hello)
+        self._link = SinkClient(self._network.connect("sink", self._hello))
+        self._controls = ControlHandler(self._hello.node, self._link.connection.send, self._solver.change)
         self._doing: dict[Identity, _Doing] = {}
         self._orphans: dict[str, deque[Snapshot]] = {}
         self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
@@ -101,19 +77,14 @@ class ReconstructNode:
 
     def run(self) -> None:
         """Run until asked to stop; finish the held snapshots first, within the drain timeout."""
-        poller = zmq.Poller()
-        for dealer in (self._dispatch, self._link.dealer):
-            poller.register(dealer.socket, zmq.POLLIN)
-            poller.register(dealer.monitor.socket, zmq.POLLIN)
-        poller.register(self._wakeup.fd, zmq.POLLIN)
-        self._solver.start(self._wakeup.wake)
+        for connection in (self._dispatch, self._link.connection):
+            self._network.watch(connection.socket, connection.monitor.socket)
+        self._solver.start(self._network.wakeup.wake)
         leave_s: float | None = None
         try:
             # After a stop request, held snapshots are worth finishing only while the acquire node is there.
             while leave_s is None or (self._doing and self._dispatch.connected and time.monotonic() < leave_s):
-                poller.poll(_POLL_MS)
-                self._wakeup.clear()
-                self._step(time.monotonic())
+                self._step(self._network.wait())
                 needed = self._stop.gentle and self._dispatch.connected
                 if self._stop and leave_s is None and not needed:
                     # Credit 0: finish what is held, receive nothing more.
@@ -123,11 +94,9 @@ class ReconstructNode:
             # Send GOODBYE first: others should not wait for the end of a long solve.
             self._dispatch.close()
             self._link.close()
-            self._security.close()
-            self._context.destroy(linger=500)
             self._solver.stop()
-            self._wakeup.close()
             self._health.close()
+            self._network.close()
 
     def _step(self, now_s: float) -> None:
         messages, events = self._dispatch.receive(now_s)
@@ -171,7 +140,7 @@ class ReconstructNode:
     def _report_at_once(self) -> None:
         """Announce changed solver settings before the first result that used them."""
         self._publish_status()
-        self._link.dealer.send_heartbeat()
+        self._link.connection.send_heartbeat()
 
     def _publish_status(self) -> None:
         """Report the status to the other nodes and to the health server."""
@@ -183,14 +152,14 @@ class ReconstructNode:
             **self._solver.status(),
         }
         self._dispatch.status = status
-        self._link.dealer.status = {**status, **declared(self._solver.parameters())}
-        wire_errors = self._dispatch.wire_errors + self._link.dealer.wire_errors
+        self._link.connection.status = {**status, **declared(self._solver.parameters())}
+        wire_errors = self._dispatch.wire_errors + self._link.connection.wire_errors
         # Count iterations, not snapshots: one solve may take longer than the watchdog timeout.
         progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
         waits_for_sink = len(self._link.outbox) >= len(self._doing)
         self._health.report(
             self._not_ready(),
-            {**status, **self._link.dealer.clock.status()},
+            {**status, **self._link.connection.clock.status()},
             reconstruct_metrics(status, wire_errors),
             progress=progress,
             idle=waits_for_sink,
@@ -201,7 +170,7 @@ class ReconstructNode:
         network = self._rig.network
         if not self._dispatch.connected:
             return f"no answer from the acquire node at {network.dispatch}"
-        if not self._link.dealer.connected:
+        if not self._link.connection.connected:
             return f"no answer from the sink at {network.results}"
         return self._trouble if self._hello.credit else "preparing the engine with the calibration"
 
@@ -240,7 +209,7 @@ class ReconstructNode:
         self._hello = dataclasses.replace(self._hello, credit=self._rig.reconstruct.credit, device=ready.device)
         if not self._stop:
             self._dispatch.handshake(self._hello)
-            self._link.dealer.handshake(self._hello)
+            self._link.connection.handshake(self._hello)
         freeze_gc()
 
     def _solved(self, solved: Solved, now_s: float) -> None:

@@ -15,7 +15,7 @@ from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.model import JsonObject
 from sci_stream.parameters import SET_KEY, Changes, Parameter, Value, checked_changes, declarations
-from sci_stream.transport.results_server import Peer
+from sci_stream.transport.results_server import ReportingPeer
 from sci_stream.web.preview import WebPreview
 from sci_stream.wire import Control, ControlResult, Message
 
@@ -90,7 +90,7 @@ class ControlBroker:
 
     def __init__(
         self,
-        peers: Mapping[bytes, Peer],
+        peers: Mapping[bytes, ReportingPeer],
         send: Callable[[bytes, Message], bool],
         own: SinkControls,
         note: Callable[[SettingChange], None],
@@ -251,15 +251,15 @@ class ControlBroker:
         yield SINK, SINK, self._own.parameters(), []
 
 
-def _is_meant(peer: Peer, node: str) -> bool:
+def _is_meant(peer: ReportingPeer, node: str) -> bool:
     return not peer.lost and node in {peer.hello.node, peer.hello.kind_of_node}
 
 
-def _known(peer: Peer) -> dict[str, Parameter]:
+def _known(peer: ReportingPeer) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in declarations(peer.status)[0]}
 
 
-def _checked(pending: _PendingRequest, peer: Peer) -> dict[str, Value]:
+def _checked(pending: _PendingRequest, peer: ReportingPeer) -> dict[str, Value]:
     """Refuse in advance what the node would refuse, so that nothing is sent to any."""
     parameters, actions = declarations(peer.status)
     node = peer.hello.node
@@ -271,7 +271,7 @@ def _checked(pending: _PendingRequest, peer: Peer) -> dict[str, Value]:
     return {}
 
 
-def _redeclared(peer: Peer, values: Mapping[str, Value]) -> dict[str, str]:
+def _redeclared(peer: ReportingPeer, values: Mapping[str, Value]) -> dict[str, str]:
     known = _known(peer)
     return {
         f"{SET_KEY}{name}": known[name].changed_to(value).to_text() for name, value in values.items() if name in known

@@ -9,16 +9,14 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
-import zmq
-
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
-from sci_stream.nodes.runtime.connection_security import setup_security
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
+from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
@@ -27,24 +25,22 @@ from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSessi
 from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
-from sci_stream.transport.results_server import Peer, ResultsServer
+from sci_stream.transport.results_server import ReportingPeer, ResultsServer
 from sci_stream.transport.sink_client import key_of
-from sci_stream.transport.sockets import Wakeup
 from sci_stream.wire import (
     Accepted,
     CalibrationRequest,
     ControlResult,
     Dropped,
     Heartbeat,
-    Limits,
     Message,
     SeriesEnd,
+    Welcome,
     payload_bytes,
 )
 
 log = logging.getLogger(__name__)
 
-_POLL_MS = 20
 # Twice a second is what a person can follow on the page and in `sci-stream top`.
 _STATUS_S = 0.5
 # Messages that arrive before what they belong to is known: their senders resend those that do not fit.
@@ -94,25 +90,19 @@ class SinkNode:
         self._rig = rig
         self._stop = stop
         self._summary = summary
-        self._wakeup = Wakeup()
-        stop.call_on_stop(self._wakeup.wake)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._security = setup_security(rig, self._context)
-        limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        self._network = network = NodeNetwork(rig, stop)
         self._server = ResultsServer(
-            self._context,
+            network.context,
             rig.network.listening("results"),
-            node="sink",
-            incarnation=new_instance_id(),
-            heartbeat_s=rig.network.heartbeat_s,
-            limits=limits,
-            configure=self._security.serve,
+            Welcome("sink", new_instance_id(), rig.network.heartbeat_s),
+            limits=network.limits,
+            configure=network.serve,
         )
-        self._taps = TapPublisher(self._context, rig.network.listening("taps"), self._security.serve)
+        self._taps = TapPublisher(network.context, rig.network.listening("taps"), network.serve)
         movie_options(rig)  # report missing dependencies now, not at the start of a series
         self._series: SeriesSession | None = None
         self._callbacks = Callbacks(
-            wake=self._wakeup.wake,
+            wake=network.wakeup.wake,
             show=self._show,
             observe=lambda seconds, stage: self._health.figures.observe("latency_seconds", seconds, stage),
             clock_of=self._server.clock_of,
@@ -120,7 +110,7 @@ class SinkNode:
         )
         options = preview_options(rig) if rig.preview.enabled else None
         self._operators = OperatorCommands(
-            self._server, options, lambda: self._series, self._wakeup.wake, self._show_status_soon
+            self._server, options, lambda: self._series, network.wakeup.wake, self._show_status_soon
         )
         self._preview = self._operators.preview
         page_refused = None if self._preview is None else self._preview.refused
@@ -153,20 +143,12 @@ class SinkNode:
             self._preview_url = self._preview.url
             log.info("live page at %s", self._preview_url)
         freeze_gc()
-        poller = zmq.Poller()
-        poller.register(self._server.socket, zmq.POLLIN)
-        poller.register(self._wakeup.fd, zmq.POLLIN)
         stopping_s: float | None = None
         try:
             while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
                 full = self._series is not None and self._series.full
-                if full:
-                    poller.unregister(self._server.socket)
-                poller.poll(_POLL_MS)
-                if full:
-                    poller.register(self._server.socket, zmq.POLLIN)
-                self._wakeup.clear()
-                self._step(time.monotonic())
+                self._network.watch(self._server.socket, receiving=not full)
+                self._step(self._network.wait())
                 # Also after the series: the last messages are lost if the connection closes before they are read.
                 needed = self._stop.gentle and self._acquire_is_there()
                 if self._stop and stopping_s is None and not needed:
@@ -190,9 +172,7 @@ class SinkNode:
         self._server.close()
         self._taps.close()
         self._health.close()
-        self._security.close()
-        self._context.destroy(linger=500)
-        self._wakeup.close()
+        self._network.close()
 
     def _step(self, now_s: float) -> None:
         self._operators.answer(now_s)
@@ -339,7 +319,7 @@ class SinkNode:
     def _acquire_is_there(self) -> bool:
         return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
 
-    def _lost(self, peer: Peer) -> None:
+    def _lost(self, peer: ReportingPeer) -> None:
         self._show_status_soon()  # report the change at once
         if peer.hello.kind_of_node == "acquire" and self._series is not None:
             log.warning("acquire node lost; series %s stays open until it returns", self._series.name)

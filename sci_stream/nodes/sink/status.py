@@ -15,7 +15,7 @@ from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus
 from sci_stream.nodes.sink.recording_controller import RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationFigures
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY
-from sci_stream.transport.results_server import Peer
+from sci_stream.transport.results_server import ReportingPeer
 
 StatusValue = int | float | str
 _SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
@@ -156,7 +156,7 @@ class SinkStatus:
         return {"rig": self.rig, **series, "state": self.state}
 
 
-def node_statuses(peers: Iterable[Peer]) -> tuple[NodeStatus, ...]:
+def node_statuses(peers: Iterable[ReportingPeer]) -> tuple[NodeStatus, ...]:
     """Return the status of every node that has connected."""
     return tuple(
         NodeStatus(
@@ -174,7 +174,7 @@ def node_statuses(peers: Iterable[Peer]) -> tuple[NodeStatus, ...]:
     )
 
 
-def solvers(peers: Iterable[Peer]) -> dict[str, dict[str, StatusValue]]:
+def solvers(peers: Iterable[ReportingPeer]) -> dict[str, dict[str, StatusValue]]:
     """Return the solver settings reported by the reconstruct nodes, by id."""
     found = {}
     for peer in peers:

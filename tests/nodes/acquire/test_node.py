@@ -14,7 +14,7 @@ from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Accepted, Limits, SeriesEnd
+from sci_stream.wire import Accepted, Limits, SeriesEnd, Welcome
 from tests.e2e.kit import PATIENCE_S, write_rig
 
 
@@ -22,9 +22,7 @@ def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -
     rig = load_rig(write_rig(tmp_path, {"reconstruct": {"nodes": 1}}))
     stop = StopRequest()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    server = ResultsServer(
-        context, rig.network.results, node="sink", incarnation="s", heartbeat_s=rig.network.heartbeat_s, limits=Limits()
-    )
+    server = ResultsServer(context, rig.network.results, Welcome("sink", "s", rig.network.heartbeat_s), limits=Limits())
     node = AcquireNode(rig, make_camera(rig), None, stop)
     thread = threading.Thread(target=node.run, daemon=True)
     thread.start()

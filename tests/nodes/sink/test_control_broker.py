@@ -12,7 +12,7 @@ from sci_stream.errors import EnvironmentFault, InputError, StorageError
 from sci_stream.nodes.runtime.control_handler import MOST_UNDER_WAY, ControlHandler
 from sci_stream.nodes.sink.control_broker import MOST_WAITING, PATIENCE_S, ControlBroker, SettingChange, SinkControls
 from sci_stream.parameters import Parameter, Value, declared
-from sci_stream.transport.results_server import Peer
+from sci_stream.transport.results_server import ReportingPeer
 from sci_stream.wire import Control, ControlResult, Hello, Message
 
 ITERATIONS = Parameter("iterations", "integer", 12, 1, 100)
@@ -25,14 +25,14 @@ class Bench:
     def __init__(self) -> None:
         self.mail: deque[tuple[bytes, Control]] = deque()
         self.changes: list[SettingChange] = []
-        self.peers: dict[bytes, Peer] = {}
+        self.peers: dict[bytes, ReportingPeer] = {}
         self.recording: bool | None = True
         self.takes_mail = True
         for node, kind in (("reconstruct-0", "reconstruct"), ("reconstruct-1", "reconstruct"), ("acquire", "acquire")):
             status: dict[str, Any] = {"acquired": 1, **declared((ITERATIONS, PRIOR))}
             if kind == "acquire":
                 status = {**declared((), ("next_series",))}
-            self.peers[node.encode()] = Peer(Hello(node, kind, "00"), 0.0, status=status)  # type: ignore[arg-type]
+            self.peers[node.encode()] = ReportingPeer(Hello(node, kind, "00"), 0.0, status=status)  # type: ignore[arg-type]
         own = SinkControls(None, lambda: self.recording, self.switch)
         self.broker = ControlBroker(self.peers, self.send, own, self.changes.append, lambda: None)
 

@@ -1,0 +1,84 @@
+"""The network side of a node: ZeroMQ context, encryption as configured by the rig, and the poll loop."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import zmq
+
+from sci_stream.config import Rig
+from sci_stream.nodes.runtime.process import StopRequest
+from sci_stream.security.curve import CurveServer, SocketConfig, plain, present
+from sci_stream.security.keys import read_key_pair
+from sci_stream.transport.client_connection import ClientConnection
+from sci_stream.transport.sockets import Wakeup
+from sci_stream.wire import Hello, Limits
+
+# Bounds the delay of what no socket announces: timeouts, and frames of the camera thread.
+_POLL_MS = 20
+# Time for the last messages to leave.
+_LINGER_MS = 500
+
+
+class NodeNetwork:
+    """ZeroMQ context, encryption and poll loop of one node. Close it after the sockets.
+
+    Raises
+    ------
+    ConfigError
+        If the rig is encrypted and this host's key is missing or unusable.
+    """
+
+    def __init__(self, rig: Rig, stop: StopRequest) -> None:
+        self._rig = rig
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        security = rig.security
+        self._curve = (
+            CurveServer(self.context, read_key_pair(security.key), security.allowed) if rig.encrypted else None
+        )
+        self.wakeup = Wakeup()
+        stop.call_on_stop(self.wakeup.wake)
+        self._poller = zmq.Poller()
+        self._poller.register(self.wakeup.fd, zmq.POLLIN)
+
+    @property
+    def serve(self) -> SocketConfig:
+        """Configuration of a socket that nodes connect to."""
+        return plain if self._curve is None else self._curve.serve
+
+    def connect(self, host: Literal["acquire", "sink"], hello: Hello) -> ClientConnection:
+        """Connect to the acquire node or the sink."""
+        network, security = self._rig.network, self._rig.security
+        return ClientConnection(
+            self.context,
+            network.dispatch if host == "acquire" else network.results,
+            hello,
+            heartbeat_s=network.heartbeat_s,
+            limits=self.limits,
+            configure=plain if self._curve is None else self._curve.reach(security.key_of(host)),
+        )
+
+    def watch(self, *sockets: zmq.Socket[bytes], receiving: bool = True) -> None:
+        """Let `wait` return when one of the sockets has a message, or, unless ``receiving``, no longer."""
+        for socket in sockets:
+            self._poller.register(socket, zmq.POLLIN if receiving else 0)
+
+    def wait(self) -> float:
+        """Wait for a message, a wake-up, or 20 ms; return the monotonic time, s."""
+        self._poller.poll(_POLL_MS)
+        self.wakeup.clear()
+        return time.monotonic()
+
+    def close(self) -> None:
+        """Refuse further connections and free everything."""
+        if self._curve is not None:
+            self._curve.close()
+        self.context.destroy(linger=_LINGER_MS)
+        self.wakeup.close()
+
+
+def reach_taps(rig: Rig) -> SocketConfig:
+    """Return the configuration of a socket that subscribes to the sink's taps."""
+    return present(read_key_pair(rig.security.key), rig.security.key_of("sink")) if rig.encrypted else plain
