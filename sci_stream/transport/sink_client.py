@@ -74,7 +74,7 @@ class SinkClient:
             self.outbox.mark_for_resend(now_s)
         return LinkNews(safe, others, events)
 
-    def pump(self) -> None:
+    def send_due(self) -> None:
         """Send due messages until the socket is full."""
         if self.connection.connected:
             for _, frames in self.outbox.due():

@@ -268,7 +268,7 @@ def make_summary(path: Path) -> None:
 def make_spool(path: Path) -> None:
     """Write a spool with three snapshots."""
     series = make_series()
-    spool = Spool.create(path, series.info, most_bytes=16 * 24 * 4, limit_bytes=1 << 16)
+    spool = Spool.create(path, series.info, truth=False, limit_bytes=1 << 16)
     for seq in range(3):
         spool.keep(series.snapshot(seq), 0)
     spool.close(over=False)

@@ -244,7 +244,7 @@ class Rig:
         self.came += [message for _, message in self.sink.receive(self.now_s)]
         self.sink.tick(self.now_s)
         self.safe += self.link.poll(self.now_s).safe
-        self.link.pump()
+        self.link.send_due()
 
     def close(self) -> None:
         for one in (self.link, self.node, self.dispatcher, self.sink):

@@ -66,7 +66,7 @@ class Bench:
         news = self.link.poll(now_s)
         self.safe += news.safe
         self.events += news.events
-        self.link.pump()
+        self.link.send_due()
 
     def seqs(self) -> list[int]:
         return [message.id.seq for _, message in self.got if isinstance(message, Reconstruction)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sci_stream.errors import CameraError, CameraLost, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
-from sci_stream.nodes.acquire.trigger_monitor import TriggerWatch
+from sci_stream.nodes.acquire.trigger_monitor import TriggerMonitor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera
@@ -38,7 +38,7 @@ _REQUESTS_EVERY_S = 0.05
 class Captured:
     """A frame with its number in the series.
 
-    ``frame`` is None if the memory budget was exhausted; ``snapshot`` is what the ``keep`` of `CameraPump` made of it.
+    ``frame`` is None if the memory budget was exhausted; ``snapshot`` is made of it by ``keep`` of `CameraReader`.
     """
 
     seq: int
@@ -87,7 +87,7 @@ def _unchanged(captured: Captured) -> Captured:
     return captured
 
 
-class CameraPump:
+class CameraReader:
     """Run a `Camera` in its own thread and pass its frames to the loop of the acquire node.
 
     A camera cannot be paused, so this thread waits for nothing but the camera. Only this thread uses the camera object.
@@ -131,7 +131,7 @@ class CameraPump:
         self._seq = 0
         self._epoch = 0
         self._retries = False
-        self._triggers = TriggerWatch()
+        self._triggers = TriggerMonitor()
         self.opened: Opened | None = None
         self.failure: BaseException | None = None
         self.finished = False

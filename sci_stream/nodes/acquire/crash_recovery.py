@@ -10,7 +10,6 @@ from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import StorageError
 from sci_stream.model import SeriesInfo, Snapshot
 from sci_stream.nodes.acquire.spool.file import quarantine
-from sci_stream.nodes.acquire.spool.slots import snapshot_bytes
 from sci_stream.nodes.acquire.spool.spool import RecoveredState, Spool, done_path, spool_path
 
 log = logging.getLogger(__name__)
@@ -71,9 +70,8 @@ class CrashRecovery:
                     *(len(self.left.snapshots), self.left.corrupt_slots),
                 )
                 return self.left.info
-        most = snapshot_bytes(info.height_px, info.width_px, info.n_frames if truth else 0)
         try:
-            self.spool = Spool.create(self._path, info, most_bytes=most, limit_bytes=limit_bytes)
+            self.spool = Spool.create(self._path, info, truth=truth, limit_bytes=limit_bytes)
         except StorageError as error:
             if self._requested:
                 raise
@@ -97,6 +95,16 @@ class CrashRecovery:
         """Note that the sink has confirmed a snapshot's outcome."""
         if seq >= self._first and self._accounted.add(seq - self._first) and self.spool is not None:
             self.spool.confirmed(self._first + self._accounted.first_missing())
+
+    def delivered(self, seq: int) -> None:
+        """Note that only the raw counts of a snapshot are unconfirmed."""
+        if self.spool is not None:
+            self.spool.delivered(seq)
+
+    def release(self, seq: int) -> None:
+        """Release a snapshot."""
+        if self.spool is not None:
+            self.spool.release(seq)
 
     def run_since(self, monotonic_ns: int) -> None:
         """Record the first start of the camera."""

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 
 from sci_stream.model import CameraFrame, Snapshot
-from sci_stream.nodes.acquire.spool.spool import Spool
+from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 
 
 def frame_bytes(frame: CameraFrame | Snapshot) -> int:
@@ -58,13 +58,17 @@ class _Held:
 class InFlightSnapshots:
     """Snapshots in memory, each until its delivery is settled and, if recorded raw, its counts are safe.
 
-    ``spool``, if any, holds them for the same time.
+    Parameters
+    ----------
+    budget
+        Accounts for their memory.
+    recovery
+        Spools them for the same time.
     """
 
-    spool: Spool | None = None
-
-    def __init__(self, budget: MemoryBudget) -> None:
+    def __init__(self, budget: MemoryBudget, recovery: CrashRecovery) -> None:
         self._budget = budget
+        self._recovery = recovery
         self._held: dict[int, _Held] = {}
         self.released = 0
         """Snapshots released so far."""
@@ -91,8 +95,8 @@ class InFlightSnapshots:
         if held is None or not held.delivering:
             return None
         held.delivering = False
-        if held.raw_pending and self.spool is not None:
-            self.spool.delivered(seq)
+        if held.raw_pending:
+            self._recovery.delivered(seq)
         self._release(seq, held)
         return held.epoch
 
@@ -105,8 +109,7 @@ class InFlightSnapshots:
 
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
-            if self.spool is not None:
-                self.spool.release(seq)  # before the memory is released: free memory implies a free slot
+            self._recovery.release(seq)  # before the memory is released: free memory implies a free slot
             self._budget.free(held.nbytes)
             self.released += 1
             del self._held[seq]

@@ -15,13 +15,13 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import CameraError, EnvironmentFault
 from sci_stream.model import CameraCapabilities, Policy, SeriesInfo
-from sci_stream.nodes.acquire.camera_reader import Answer, CameraPump, Captured, make_snapshot
+from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured, make_snapshot
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.spool.spool import RecoveredState
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.control_handler import ControlHandler
-from sci_stream.nodes.runtime.health_reporter import HealthReporter, acquire_metrics
+from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
@@ -101,7 +101,7 @@ class AcquireNode:
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
         self._link = SinkClient(self._network.connect("sink", hello))
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
-        self._pump = CameraPump(
+        self._reader = CameraReader(
             camera,
             self._budget,
             self._network.wakeup.wake,
@@ -112,10 +112,10 @@ class AcquireNode:
         )
         self._overdue = overdue
         self._actions = dict(actions or {})
-        self._controls = ControlHandler("acquire", self._link.connection.send, self._pump.change, self._actions)
-        self._in_flight = InFlightSnapshots(self._budget)
+        self._controls = ControlHandler("acquire", self._link.connection.send, self._reader.change, self._actions)
+        self._in_flight = InFlightSnapshots(self._budget, self._recovery)
         self._report = AcquireReport(
-            self._pump, self._dispatcher, self._link, self._recovery, budget=self._budget, in_flight=self._in_flight
+            self._reader, self._dispatcher, self._link, self._recovery, budget=self._budget, in_flight=self._in_flight
         )
         self._reason = ""
         self._health = HealthReporter(rig, "acquire", "acquire")
@@ -136,7 +136,7 @@ class AcquireNode:
     @property
     def under_way(self) -> int:
         """Snapshots delivered by the camera that are neither safe nor dropped. Thread-safe."""
-        return self._pump.acquired - self._in_flight.released
+        return self._reader.acquired - self._in_flight.released
 
     # --- the loop
 
@@ -152,16 +152,16 @@ class AcquireNode:
         """
         for end in (self._dispatcher, self._link.connection):
             self._network.watch(end.socket, end.monitor.socket)
-        self._pump.open(retry=self._recovery.left is not None)
+        self._reader.open(retry=self._recovery.left is not None)
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
                 self._step(self._network.wait())
-            if self._pump.failure is not None:
-                raise self._pump.failure
+            if self._reader.failure is not None:
+                raise self._reader.failure
         finally:
-            self._pump.stop()
-            self._pump.join(5.0)
+            self._reader.stop()
+            self._reader.join(5.0)
             over = self._phase is AcquirePhase.ENDED and self._info is not None
             self._recovery.close(over=over, last=self._reason == _FINISHED)
             self._link.close()
@@ -177,25 +177,25 @@ class AcquireNode:
             if isinstance(message, CalibrationRequest) and self._calibration is not None:
                 self._link.connection.try_send(encode(self._calibration))
             elif isinstance(message, Control):
-                self._controls.take(message, self._pump.settings, self._offered)
+                self._controls.take(message, self._reader.settings, self._offered)
         self._give_up_hanging_camera()
         # Results cannot be stored without a sink: nodes that wait for it must not be taken for lost.
         if not self._link.connection.connected:
             self._dispatcher.reset_timeouts(now_s)
-        for answer in self._pump.answered():
+        for answer in self._reader.answered():
             self._changed(answer)
         # Confirmations and results first: they free the memory that new frames need.
         self._note_safe(news.safe, now_s)
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
-        for captured in self._pump.take():
+        for captured in self._reader.take():
             self._accept(captured, now_s)
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
         if self._health.due(now_s):
             self._publish_status()
-        self._link.pump()
+        self._link.send_due()
 
     def _note_safe(self, safe: list[Key], now_s: float) -> None:
         """Release what the sink has confirmed."""
@@ -209,30 +209,30 @@ class AcquireNode:
 
     def _give_up_hanging_camera(self) -> None:
         """Continue without a camera whose driver does not return; after a stop request the limit is shorter."""
-        if not self._pump.finished:
-            error = self._overdue(_STOP_GRACE_S if self._pump.stopping else None)
+        if not self._reader.finished:
+            error = self._overdue(_STOP_GRACE_S if self._reader.stopping else None)
             if error is not None:
-                self._pump.abandon(error)
+                self._reader.abandon(error)
 
     def _advance(self, now_s: float) -> None:
         match self._phase:
             case AcquirePhase.OPENING:
                 if self._stop:
-                    self._pump.stop()
+                    self._reader.stop()
                 # A resumed series is closed even if nothing else is left to do for it.
-                wanted = self._recovery.left is not None or not self._pump.finished
-                if self._pump.opened is not None and wanted:
+                wanted = self._recovery.left is not None or not self._reader.finished
+                if self._reader.opened is not None and wanted:
                     self._begin_series(now_s)
                     self._enter(AcquirePhase.WAITING, now_s)
                     self._introduce_series(now_s)
-                elif self._pump.finished:
+                elif self._reader.finished:
                     self._enter(AcquirePhase.ENDED, now_s)
             case AcquirePhase.WAITING:
                 self._wait_for_nodes(now_s)
             case AcquirePhase.RUNNING:
                 if self._stop or now_s >= self._deadline_s:
-                    self._pump.stop()
-                if self._pump.finished:
+                    self._reader.stop()
+                if self._reader.finished:
                     self._enter(AcquirePhase.DRAINING, now_s)
             case AcquirePhase.DRAINING:
                 self._drain(now_s)
@@ -252,13 +252,13 @@ class AcquireNode:
         self._since_s = now_s
         if phase is AcquirePhase.DRAINING:
             # Recorded first: a successor that resumes this series then acquires nothing more for it.
-            self._reason = self._reason or str(self._pump.failure or (_STOPPED if self._stop else _FINISHED))
+            self._reason = self._reason or str(self._reader.failure or (_STOPPED if self._stop else _FINISHED))
             self._recovery.end(self._reason)
 
     # --- the series
 
     def _begin_series(self, now_s: float) -> None:
-        opened = self._pump.opened
+        opened = self._reader.opened
         assert opened is not None
         capabilities = opened.capabilities
         section = self._rig.calibration
@@ -275,11 +275,10 @@ class AcquireNode:
         log_for_series(self._series)
         if self._recovery.left is not None:
             self._resume(self._recovery.left, now_s)
-        self._in_flight.spool = self._recovery.spool
 
     def _resume(self, left: RecoveredState, now_s: float) -> None:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
-        self._pump.resume(left.next_seq, left.epoch + 1, left.camera_missed)
+        self._reader.resume(left.next_seq, left.epoch + 1, left.camera_missed)
         self._in_flight.released = left.next_seq - len(left.snapshots)
         self._reason = left.ending
         record = self._policy is Policy.RECORD
@@ -315,8 +314,8 @@ class AcquireNode:
         needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
         nodes_there = self._dispatcher.ready_nodes >= needed
         may_wait = waited_s < self._rig.policy.wait_for_nodes_s
-        if self._stop or self._pump.finished or self._reason:
-            self._pump.stop()
+        if self._stop or self._reader.finished or self._reason:
+            self._reader.stop()
             # A series that was never announced to the sink needs no end. One whose confirmation is on its way does.
             on_its_way = self._is_announced and self._link.connection.connected
             begun = series_known or left is not None or on_its_way
@@ -329,7 +328,7 @@ class AcquireNode:
                     needed,
                     waited_s,
                 )
-            self._pump.start()
+            self._reader.start()
             self._started_s = now_s
             ran_s = (time.monotonic_ns() - left.running_ns) / 1e9 if left is not None and left.running_ns else 0.0
             if ran_s <= 0:
@@ -359,9 +358,9 @@ class AcquireNode:
         if self._info is not None:
             end = SeriesEnd(
                 series=self._series,
-                acquired=self._pump.acquired,
+                acquired=self._reader.acquired,
                 reason=self._reason,
-                camera_dropped=self._pump.counts["missed"],
+                camera_dropped=self._reader.counts["missed"],
             )
             self._link.post(end, now_s)
         self._enter(AcquirePhase.ENDING, now_s)
@@ -375,16 +374,16 @@ class AcquireNode:
 
     def _keep(self, captured: Captured) -> Captured:
         """Build the snapshot and write it to the spool, where it survives a crash. Called in the camera thread."""
-        missed, frame = self._pump.counts["missed"], captured.frame
+        missed, frame = self._reader.counts["missed"], captured.frame
         if frame is None:
             self._recovery.number(captured.seq, captured.epoch, missed)
             return captured
         assert self._info is not None
-        assert self._pump.opened is not None
+        assert self._reader.opened is not None
         if self._recovery.spool is not None or self._policy is Policy.RECORD:
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
             frame = dataclasses.replace(frame, counts=sealed(frame.counts))
-        snapshot = make_snapshot(captured, frame, self._info, self._pump.opened.capabilities.clock)
+        snapshot = make_snapshot(captured, frame, self._info, self._reader.opened.capabilities.clock)
         self._recovery.keep(snapshot, missed)
         return dataclasses.replace(captured, frame=frame, snapshot=snapshot)
 
@@ -415,20 +414,20 @@ class AcquireNode:
     def _changed(self, answer: Answer) -> None:
         """Report new camera settings and adopt the new frame rate."""
         self._controls.done(*answer)
-        if self._info is not None and self._pump.opened is not None:
-            self._dispatcher.period_ns = self._pump.opened.capabilities.frame_period_ns or 0
+        if self._info is not None and self._reader.opened is not None:
+            self._dispatcher.period_ns = self._reader.opened.capabilities.frame_period_ns or 0
         self._health.report_soon()
 
     def _publish_status(self) -> None:
         """Report the status to the sink and to the health server."""
         report = self._report
         status = report.status(self._phase, self._series, self._health.url)
-        self._link.connection.status = {**status, **declared(self._pump.settings, self._offered)}
+        self._link.connection.status = {**status, **declared(self._reader.settings, self._offered)}
         self._health.report(
             report.not_ready(self._phase, self._rig.network.results),
             {**status, **self._link.connection.clock.status()},
-            acquire_metrics(status, self._dispatcher.queue_figures, report.wire_errors),
-            progress=self._pump.acquired + self._in_flight.released,
+            report.metrics(status),
+            progress=self._reader.acquired + self._in_flight.released,
             idle=not report.must_progress(self._phase),
         )
 

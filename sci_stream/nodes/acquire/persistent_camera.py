@@ -14,7 +14,7 @@ from sci_stream.file_guard import read_small
 from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
-from sci_stream.ports import AdjustableCamera, Camera
+from sci_stream.ports import AdjustableCamera
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class PersistentCamera:
         none.
     """
 
-    def __init__(self, camera: Camera, memory: Path | None = None) -> None:
+    def __init__(self, camera: AdjustableCamera, memory: Path | None = None) -> None:
         self._camera = camera
         self._failed = False
         self._is_open = False
@@ -58,7 +58,6 @@ class PersistentCamera:
             return capabilities
 
     def _set_again(self, name: str, value: Value, otherwise: CameraCapabilities) -> CameraCapabilities:
-        assert isinstance(self._camera, AdjustableCamera)
         try:
             return self._camera.set(name, value)
         except InputError as error:  # a replaced camera may refuse them: frames with a warning are better than none
@@ -66,13 +65,11 @@ class PersistentCamera:
             return otherwise
 
     def settings(self) -> Sequence[Parameter]:
-        """Return the camera's settings; none if it has no adjustable ones."""
-        return self._camera.settings() if isinstance(self._camera, AdjustableCamera) else ()
+        """Return the settings that can be changed now."""
+        return self._camera.settings()
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Change one of `settings`, for this series and the following ones."""
-        if not isinstance(self._camera, AdjustableCamera):
-            raise InputError("This camera has no adjustable settings")
         with self._noting_failure():
             capabilities = self._camera.set(name, value)
         self._set[name] = value
@@ -147,13 +144,15 @@ def _remembered(memory: Path | None) -> dict[str, Value]:
     return found
 
 
-def _end(camera: Camera) -> None:
+def _end(camera: AdjustableCamera) -> None:
     camera.stop()
     camera.close()
 
 
 @contextlib.contextmanager
-def kept_open(camera: Camera, memory: Path | None = None, *, resume: bool = False) -> Iterator[PersistentCamera]:
+def kept_open(
+    camera: AdjustableCamera, memory: Path | None = None, *, resume: bool = False
+) -> Iterator[PersistentCamera]:
     """Keep a camera open for all series and close it at the end.
 
     Parameters

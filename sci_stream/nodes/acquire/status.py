@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from collections import Counter
 
-from sci_stream.nodes.acquire.camera_reader import CameraPump
+from sci_stream.health.metrics import Value
+from sci_stream.model import JsonObject
+from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
 from sci_stream.transport.dispatcher import Dispatcher
@@ -31,18 +33,18 @@ class AcquireReport:
 
     def __init__(
         self,
-        pump: CameraPump,
+        reader: CameraReader,
         dispatcher: Dispatcher,
         link: SinkClient,
-        safe: CrashRecovery,
+        recovery: CrashRecovery,
         *,
         budget: MemoryBudget,
         in_flight: InFlightSnapshots,
     ) -> None:
-        self._pump = pump
+        self._reader = reader
         self._dispatcher = dispatcher
         self._link = link
-        self._recovery = safe
+        self._recovery = recovery
         self._budget = budget
         self._in_flight = in_flight
 
@@ -56,15 +58,15 @@ class AcquireReport:
         if phase is AcquirePhase.RUNNING:
             period_ns = self._dispatcher.period_ns
             # A triggered camera may deliver nothing for any time, a slow one rarely.
-            return 0 < period_ns < _SLOW_CAMERA_NS and not self._pump.lost
+            return 0 < period_ns < _SLOW_CAMERA_NS and not self._reader.lost
         return phase is AcquirePhase.DRAINING and self._dispatcher.ready_nodes > 0
 
     def not_ready(self, phase: AcquirePhase, sink: str) -> str:
         """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
         if phase is AcquirePhase.OPENING:
             return "opening the camera"
-        if self._pump.lost:
-            return f"camera lost: {self._pump.lost}"
+        if self._reader.lost:
+            return f"camera lost: {self._reader.lost}"
         if not self._link.connection.connected:
             return f"no answer from the sink at {sink}"
         if not self._dispatcher.ready_nodes:
@@ -76,7 +78,7 @@ class AcquireReport:
         return {
             "phase": phase.value,
             "series": series,
-            "acquired": self._pump.acquired,
+            "acquired": self._reader.acquired,
             "held": len(self._in_flight),
             **self._recovery.status(),
             "ring_mib": round(self._budget.used_bytes / 2**20, 1),
@@ -84,10 +86,34 @@ class AcquireReport:
             "resent": self._link.outbox.resent,
             "reconstruct_nodes": self._dispatcher.ready_nodes,
             "redelivered": self._dispatcher.redelivered,
-            "epoch": self._pump.epoch,
+            "epoch": self._reader.epoch,
             "health": health_url,
             "wire_errors": self.wire_errors.total(),
-            **{f"chunk_{name}": value for name, value in self._pump.chunks.items()},
-            **{f"camera_{name}": count for name, count in self._pump.counts.items()},
-            **{f"driver_{name}": count for name, count in self._pump.driver_counts.items()},
+            **{f"chunk_{name}": value for name, value in self._reader.chunks.items()},
+            **{f"camera_{name}": count for name, count in self._reader.counts.items()},
+            **{f"driver_{name}": count for name, count in self._reader.driver_counts.items()},
         }
+
+    def metrics(self, status: JsonObject) -> dict[str, Value]:
+        """Return the metrics of the node, of which most are in its `status`; see `sci_stream.health.metrics`."""
+        return {
+            "acquired": status["acquired"],
+            "camera_events": {
+                **{"missed": 0.0, "incomplete": 0.0},
+                **_counts(status, "camera_"),
+                **_counts(status, "driver_"),
+            },
+            "camera_epoch": status["epoch"],
+            "held": status["held"],
+            "ring_bytes": status["ring_mib"] * 2**20,
+            "unconfirmed": status["unsafe"],
+            "resent": status["resent"],
+            "reconstruct_nodes": status["reconstruct_nodes"],
+            "redelivered": status["redelivered"],
+            "wire_errors": dict(self.wire_errors),
+            **self._dispatcher.queue_figures,
+        }
+
+
+def _counts(status: JsonObject, prefix: str) -> dict[str, float]:
+    return {key.removeprefix(prefix): float(value) for key, value in status.items() if key.startswith(prefix)}

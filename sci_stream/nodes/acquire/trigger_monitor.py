@@ -19,7 +19,7 @@ _SHORT, _LONG = 0.6, 1.5
 _REGULAR = 0.1
 
 
-class TriggerWatch:
+class TriggerMonitor:
     """Compare each frame with the previous one of the same epoch.
 
     ``identical``: the same counts in every pixel, impossible for a noisy sensor: a buffer was delivered twice.

@@ -6,17 +6,18 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault
-from sci_stream.model import Reconstruction, Snapshot
+from sci_stream.health.metrics import Value
+from sci_stream.model import JsonObject, Reconstruction, Snapshot
 from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved, Solver
 from sci_stream.nodes.runtime.control_handler import ControlHandler
-from sci_stream.nodes.runtime.health_reporter import HealthReporter, reconstruct_metrics
+from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
@@ -128,7 +129,7 @@ class ReconstructNode:
                 self._finish((series, seq))
         if self._health.due(now_s):
             self._publish_status()
-        self._link.pump()
+        self._link.send_due()
 
     def _handle_from_sink(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -269,3 +270,21 @@ class ReconstructNode:
         self._doing.pop(identity, None)
         self._done.append(identity)
         self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
+
+
+def reconstruct_metrics(status: JsonObject, wire_errors: Counter[str]) -> dict[str, Value]:
+    """Return a reconstruct node's figures from its status report."""
+    memory = {key.removeprefix("memory_"): float(value) for key, value in status.items() if key.startswith("memory_")}
+    return {
+        "reconstructed": status["reconstructed"],
+        "failed": status["failed"],
+        "budget_limited": status["budget_limited"],
+        "starts": {"warm": status["warm"], "cold": status["reconstructed"] - status["warm"]},
+        "in_hand": status["in_hand"],
+        "resent": status["resent"],
+        "solver_busy_seconds": status.get("busy_s", 0.0),
+        "device_utilisation": status.get("utilisation", 0.0),
+        "out_of_memory": status.get("out_of_memory", 0),
+        "wire_errors": dict(wire_errors),
+        **({"device_memory_bytes": memory} if memory else {}),
+    }

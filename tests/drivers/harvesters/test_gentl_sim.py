@@ -19,7 +19,7 @@ from sci_stream_drivers.harvesters.formats import FORMATS
 
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
-from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
+from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.tools.calibrate import CalibrationPlan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
@@ -142,30 +142,30 @@ def test_incomplete_frames_are_counted_and_not_delivered(make: MakeHarvestersCam
         assert np.array_equal(frame.counts, ramp(frame.frame_id, "Mono12", 64))
 
 
-def run_pump(camera: HarvestersCamera, most: int) -> tuple[CameraPump, list[Captured]]:
+def run_reader(camera: HarvestersCamera, most: int) -> tuple[CameraReader, list[Captured]]:
     """Run the acquire node's camera thread until it has captured a number of frames."""
     ring = MemoryBudget(64 << 20)
-    pump = CameraPump(camera, ring, lambda: None, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1))
-    pump.open()
-    pump.start()
+    reader = CameraReader(camera, ring, lambda: None, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1))
+    reader.open()
+    reader.start()
     captured: list[Captured] = []
     deadline_s = time.monotonic() + 60
-    while not pump.finished:
+    while not reader.finished:
         assert time.monotonic() < deadline_s
-        for each in pump.take():
+        for each in reader.take():
             ring.free(frame_bytes(each.frame) if each.frame is not None else 0)
             captured.append(each)
         time.sleep(0.005)
-    return pump, captured + list(pump.take())
+    return reader, captured + list(reader.take())
 
 
 def test_lost_frames_leave_gaps_in_the_ids(make: MakeHarvestersCamera) -> None:
-    pump, captured = run_pump(make(["SimLostPercent", 10.0]), 300)
-    assert pump.failure is None
+    reader, captured = run_reader(make(["SimLostPercent", 10.0]), 300)
+    assert reader.failure is None
     ids = [each.frame.frame_id for each in captured if each.frame is not None]
     assert ids[0] is not None
     assert ids[-1] is not None
-    assert pump.counts["missed"] == ids[-1] - ids[0] + 1 - 300 > 5
+    assert reader.counts["missed"] == ids[-1] - ids[0] + 1 - 300 > 5
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["with an error", "silently"])
@@ -174,10 +174,10 @@ def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, pro
     with bench_camera(producer, selector["serial"]) as bench:  # other tests of this process may have pulled the cable
         limit = bench.get("SimUnplugCount") + 1
     faults = [["SimUnplugAfter", 100], ["SimUnplugTime", 300.0], ["SimUnplugSilent", silent], ["SimUnplugLimit", limit]]
-    pump, captured = run_pump(make(*faults, silence_s=0.1, selector=selector), 250)
-    assert pump.failure is None
+    reader, captured = run_reader(make(*faults, silence_s=0.1, selector=selector), 250)
+    assert reader.failure is None
     assert [each.seq for each in captured] == list(range(250)), "the series continues"
-    assert (pump.counts["lost"], pump.counts["reopened"], pump.epoch) == (1, 1, 1)
+    assert (reader.counts["lost"], reader.counts["reopened"], reader.epoch) == (1, 1, 1)
     assert sum(each.epoch == 0 for each in captured) == 100, "earlier frames are delivered"
     for epoch in (0, 1):
         frames = [each.frame for each in captured if each.epoch == epoch]
@@ -188,10 +188,10 @@ def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, pro
 
 def test_ids_of_16_bits_wrap_without_a_gap(make: MakeHarvestersCamera) -> None:
     ids = [["SimFrameIdBits", "Bits16"], ["SimFrameIdFirst", 65500]]
-    pump, captured = run_pump(make(*ids, frame_id_last=65535), 100)
+    reader, captured = run_reader(make(*ids, frame_id_last=65535), 100)
     got = [each.frame.frame_id for each in captured if each.frame is not None]
     assert got[34:38] == [65534, 65535, 1, 2]
-    assert pump.counts["missed"] == pump.counts["repeated"] == 0
+    assert reader.counts["missed"] == reader.counts["repeated"] == 0
 
 
 def test_frame_id_restart_without_wrap_is_a_lost_camera(make: MakeHarvestersCamera) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
-from sci_stream.nodes.acquire.camera_reader import CameraPump, Captured
+from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
 from sci_stream.nodes.acquire.checked_camera import CheckedCamera
 from sci_stream.nodes.acquire.in_flight import MemoryBudget
 from sci_stream.optics.calibration import Calibration
@@ -68,16 +68,16 @@ class ScriptedCamera:
         self.calls.append("close")
 
 
-Pump = Callable[..., CameraPump]
+MakeReader = Callable[..., CameraReader]
 
 
 @pytest.fixture
-def pump() -> Iterator[Pump]:
-    made: list[CameraPump] = []
+def reader() -> Iterator[MakeReader]:
+    made: list[CameraReader] = []
 
-    def make(camera: Camera, *, ring_bytes: int = 1 << 20, **options: Any) -> CameraPump:
+    def make(camera: Camera, *, ring_bytes: int = 1 << 20, **options: Any) -> CameraReader:
         woken = threading.Event()
-        new = CameraPump(
+        new = CameraReader(
             camera, MemoryBudget(ring_bytes), woken.set, read_timeout_s=0.01, backoff_s=(0.001, 0.004), **options
         )
         made.append(new)
@@ -90,41 +90,41 @@ def pump() -> Iterator[Pump]:
         each.join(5.0)
 
 
-def run_to_the_end(pump: CameraPump) -> list[Captured]:
-    pump.start()
+def run_to_the_end(reader: CameraReader) -> list[Captured]:
+    reader.start()
     deadline_s = time.monotonic() + 10
-    while not pump.finished:
+    while not reader.finished:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
-    return list(pump.take())
+    return list(reader.take())
 
 
-def test_frames_are_numbered_from_zero(pump: Pump) -> None:
-    captured = run_to_the_end(pump(ScriptedCamera([10, 11, None, 12])))
+def test_frames_are_numbered_from_zero(reader: MakeReader) -> None:
+    captured = run_to_the_end(reader(ScriptedCamera([10, 11, None, 12])))
     assert [(each.seq, each.epoch, each.missed) for each in captured] == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
 
 
-def test_no_frame_before_start(pump: Pump) -> None:
+def test_no_frame_before_start(reader: MakeReader) -> None:
     camera = ScriptedCamera([1, 2])
-    waiting = pump(camera)
+    waiting = reader(camera)
     time.sleep(0.05)
     assert "start" not in camera.calls
     assert len(run_to_the_end(waiting)) == 2
 
 
-def test_gap_in_ids_is_counted_with_next_frame(pump: Pump) -> None:
-    new = pump(ScriptedCamera([0, 1, 5, 6]))
+def test_gap_in_ids_is_counted_with_next_frame(reader: MakeReader) -> None:
+    new = reader(ScriptedCamera([0, 1, 5, 6]))
     assert [each.missed for each in run_to_the_end(new)] == [0, 0, 3, 0]
     assert new.counts["missed"] == 3
 
 
-def test_wrapped_ids_are_no_gap(pump: Pump) -> None:
-    new = pump(ScriptedCamera([65534, 65535, 1, 3], ids=FrameIds(1, 65535)))
+def test_wrapped_ids_are_no_gap(reader: MakeReader) -> None:
+    new = reader(ScriptedCamera([65534, 65535, 1, 3], ids=FrameIds(1, 65535)))
     assert [each.missed for each in run_to_the_end(new)] == [0, 0, 0, 1]
 
 
-def test_repeated_frame_is_discarded(pump: Pump) -> None:
-    new = pump(ScriptedCamera([0, 1, 1, 2]))
+def test_repeated_frame_is_discarded(reader: MakeReader) -> None:
+    new = reader(ScriptedCamera([0, 1, 1, 2]))
     assert [each.seq for each in run_to_the_end(new)] == [0, 1, 2]
     assert new.counts["repeated"] == 1
 
@@ -134,8 +134,10 @@ def frames_of(captured: list[Captured]) -> list[tuple[int | None, int, int]]:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_reset_of_the_frame_counter_starts_an_epoch(pump: Pump, caplog: pytest.LogCaptureFixture, first: int) -> None:
-    new = pump(ScriptedCamera([500, 501, first, first + 1, first + 3], ids=FrameIds(first)))
+def test_reset_of_the_frame_counter_starts_an_epoch(
+    reader: MakeReader, caplog: pytest.LogCaptureFixture, first: int
+) -> None:
+    new = reader(ScriptedCamera([500, 501, first, first + 1, first + 3], ids=FrameIds(first)))
     assert frames_of(run_to_the_end(new)) == [
         (500, 0, 0), (501, 0, 0), (first, 1, 0), (first + 1, 1, 0), (first + 3, 1, 1),
     ]  # fmt: skip
@@ -143,40 +145,40 @@ def test_reset_of_the_frame_counter_starts_an_epoch(pump: Pump, caplog: pytest.L
     assert f"frame counter jumped from 501 to {first}" in caplog.text
 
 
-def test_frame_counter_reset_just_after_start_is_detected(pump: Pump) -> None:
-    new = pump(ScriptedCamera([0, 1, 0, 1, 2]))
+def test_frame_counter_reset_just_after_start_is_detected(reader: MakeReader) -> None:
+    new = reader(ScriptedCamera([0, 1, 0, 1, 2]))
     assert [each[:2] for each in frames_of(run_to_the_end(new))] == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)]
 
 
-def test_reset_to_an_id_just_behind_costs_one_frame(pump: Pump) -> None:
-    new = pump(ScriptedCamera([10, 11, 5, 6, 7]))
+def test_reset_to_an_id_just_behind_costs_one_frame(reader: MakeReader) -> None:
+    new = reader(ScriptedCamera([10, 11, 5, 6, 7]))
     assert frames_of(run_to_the_end(new)) == [(10, 0, 0), (11, 0, 0), (6, 1, 0), (7, 1, 0)]
     assert new.counts["repeated"] == 1
 
 
-def test_reset_of_a_counter_of_16_bits_is_no_loss(pump: Pump) -> None:
-    new = pump(ScriptedCamera([40_000, 40_001, 1, 2], ids=FrameIds(1, 65535)))
+def test_reset_of_a_counter_of_16_bits_is_no_loss(reader: MakeReader) -> None:
+    new = reader(ScriptedCamera([40_000, 40_001, 1, 2], ids=FrameIds(1, 65535)))
     assert frames_of(run_to_the_end(new)) == [(40_000, 0, 0), (40_001, 0, 0), (1, 1, 0), (2, 1, 0)]
 
 
 @pytest.mark.parametrize("jump", [2**33, 2**62])
-def test_counter_that_jumps_ahead_starts_an_epoch(pump: Pump, jump: int) -> None:
-    new = pump(ScriptedCamera([0, 1, jump, jump + 2]))
+def test_counter_that_jumps_ahead_starts_an_epoch(reader: MakeReader, jump: int) -> None:
+    new = reader(ScriptedCamera([0, 1, jump, jump + 2]))
     assert frames_of(run_to_the_end(new)) == [(0, 0, 0), (1, 0, 0), (jump, 1, 0), (jump + 2, 1, 1)]
     assert new.counts["missed"] == 1
 
 
-def test_driver_that_raises_in_stop_does_not_keep_the_pump(pump: Pump) -> None:
+def test_driver_that_raises_in_stop_does_not_keep_the_reader(reader: MakeReader) -> None:
     camera = ScriptedCamera([0])
     camera.stop = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    new = pump(CheckedCamera(camera, "scripted"))
+    new = reader(CheckedCamera(camera, "scripted"))
     assert len(run_to_the_end(new)) == 1
     assert new.failure is None
 
 
-def test_event_counts_can_be_read_by_another_thread(pump: Pump) -> None:
+def test_event_counts_can_be_read_by_another_thread(reader: MakeReader) -> None:
     read = []
-    new = pump(
+    new = reader(
         ScriptedCamera([0, 2, 2, 3, CameraLost("unplugged"), 0]),
         keep=lambda captured: read.append(new.counts) or captured,
     )
@@ -190,20 +192,20 @@ def test_event_counts_can_be_read_by_another_thread(pump: Pump) -> None:
     ]
 
 
-def test_reader_stops_after_requested_number(pump: Pump) -> None:
-    assert len(run_to_the_end(pump(ScriptedCamera(list(range(10))), most=4))) == 4
+def test_reader_stops_after_requested_number(reader: MakeReader) -> None:
+    assert len(run_to_the_end(reader(ScriptedCamera(list(range(10))), most=4))) == 4
 
 
-def test_frame_without_memory_keeps_its_number(pump: Pump) -> None:
-    captured = run_to_the_end(pump(ScriptedCamera([0, 1, 2]), ring_bytes=16))
+def test_frame_without_memory_keeps_its_number(reader: MakeReader) -> None:
+    captured = run_to_the_end(reader(ScriptedCamera([0, 1, 2]), ring_bytes=16))
     assert [each.frame is None for each in captured] == [False, False, True]
     assert captured[2].seq == 2
 
 
-def test_lost_camera_is_reopened_in_a_new_epoch(pump: Pump) -> None:
+def test_lost_camera_is_reopened_in_a_new_epoch(reader: MakeReader) -> None:
     camera = ScriptedCamera([7, CameraLost("unplugged"), 0, 1])
     camera.fails_to_open = 3
-    new = pump(camera)
+    new = reader(camera)
     captured = run_to_the_end(new)
     assert [(each.seq, each.epoch) for each in captured] == [(0, 0), (1, 1), (2, 1)]
     assert [each.missed for each in captured] == [0, 0, 0], "ids of different epochs do not compare"
@@ -211,10 +213,10 @@ def test_lost_camera_is_reopened_in_a_new_epoch(pump: Pump) -> None:
     assert (new.counts["lost"], new.counts["reopened"]) == (1, 1)
 
 
-def test_stop_ends_wait_for_lost_camera(pump: Pump) -> None:
+def test_stop_ends_wait_for_lost_camera(reader: MakeReader) -> None:
     camera = ScriptedCamera([0, CameraLost("unplugged"), 1])
     camera.fails_to_open = 1_000_000
-    new = pump(camera)
+    new = reader(camera)
     new.start()
     time.sleep(0.05)
     new.stop()
@@ -223,24 +225,24 @@ def test_stop_ends_wait_for_lost_camera(pump: Pump) -> None:
     assert new.acquired == 1
 
 
-def test_camera_that_cannot_be_opened_is_a_failure(pump: Pump) -> None:
+def test_camera_that_cannot_be_opened_is_a_failure(reader: MakeReader) -> None:
     class Broken(ScriptedCamera):
         def open(self) -> CameraCapabilities:
             raise CameraError("no such camera")
 
-    new = pump(Broken([]))
+    new = reader(Broken([]))
     run_to_the_end(new)
     assert isinstance(new.failure, CameraError)
     assert new.opened is None
 
 
-def test_camera_is_stopped_and_closed_at_the_end(pump: Pump) -> None:
+def test_camera_is_stopped_and_closed_at_the_end(reader: MakeReader) -> None:
     camera = ScriptedCamera([0])
-    run_to_the_end(pump(camera))
+    run_to_the_end(reader(camera))
     assert camera.calls[-2:] == ["stop", "close"]
 
 
-def test_driver_counters_add_up_within_a_series(pump: Pump) -> None:
+def test_driver_counters_add_up_within_a_series(reader: MakeReader) -> None:
     class Counting(ScriptedCamera):
         """Counts the frames it delivered since it was opened, as drivers do."""
 
@@ -260,7 +262,7 @@ def test_driver_counters_add_up_within_a_series(pump: Pump) -> None:
         def counters(self) -> Mapping[str, int]:
             return {"delivered": self.delivered}
 
-    new = pump(Counting([0, 1, CameraLost("unplugged"), 0, 1, 2]))
+    new = reader(Counting([0, 1, CameraLost("unplugged"), 0, 1, 2]))
     run_to_the_end(new)
     assert new.driver_counts == {"delivered": 5}
 
@@ -268,18 +270,18 @@ def test_driver_counters_add_up_within_a_series(pump: Pump) -> None:
 # --- settings at run time
 
 
-def settled(pump: CameraPump) -> tuple[str, SciStreamError | None]:
+def settled(reader: CameraReader) -> tuple[str, SciStreamError | None]:
     """Wait for the only answer."""
     deadline_s = time.monotonic() + 10
-    while not (answers := list(pump.answered())):
+    while not (answers := list(reader.answered())):
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
     (answer,) = answers
     return answer.request, answer.error
 
 
-def test_settings_change_between_frames(pump: Pump) -> None:
-    new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
+def test_settings_change_between_frames(reader: MakeReader) -> None:
+    new = reader(simulated(snapshot_rate_hz=500.0, snapshots=0))
     wait_until_open(new)
     new.change("before", {"exposure": 0.5})
     assert settled(new) == ("before", None)
@@ -291,8 +293,8 @@ def test_settings_change_between_frames(pump: Pump) -> None:
     assert new.opened.capabilities.frame_period_ns == 4_000_000
 
 
-def test_refused_setting_is_answered_and_frames_continue(pump: Pump) -> None:
-    new = pump(simulated(snapshot_rate_hz=500.0, snapshots=0))
+def test_refused_setting_is_answered_and_frames_continue(reader: MakeReader) -> None:
+    new = reader(simulated(snapshot_rate_hz=500.0, snapshots=0))
     wait_until_open(new)
     new.start()
     new.change("1", {"exposure": 99.0})
@@ -305,8 +307,8 @@ def test_refused_setting_is_answered_and_frames_continue(pump: Pump) -> None:
         time.sleep(0.002)
 
 
-def test_request_after_the_end_is_answered(pump: Pump) -> None:
-    new = pump(simulated())
+def test_request_after_the_end_is_answered(reader: MakeReader) -> None:
+    new = reader(simulated())
     wait_until_open(new)
     run_to_the_end(new)
     new.change("late", {"exposure": 0.5})
@@ -314,10 +316,10 @@ def test_request_after_the_end_is_answered(pump: Pump) -> None:
     assert (request, str(error)) == ("late", "The camera has stopped.")
 
 
-def test_lost_camera_refuses_settings(pump: Pump) -> None:
+def test_lost_camera_refuses_settings(reader: MakeReader) -> None:
     camera = ScriptedCamera([7, CameraLost("unplugged")])
     camera.fails_to_open = 1_000_000
-    new = pump(camera)
+    new = reader(camera)
     new.start()
     deadline_s = time.monotonic() + 10
     while not new.lost:
@@ -327,15 +329,15 @@ def test_lost_camera_refuses_settings(pump: Pump) -> None:
     assert str(settled(new)[1]) == "The camera is lost."
 
 
-def wait_until_open(pump: CameraPump) -> None:
+def wait_until_open(reader: CameraReader) -> None:
     deadline_s = time.monotonic() + 10
-    while pump.opened is None or not pump.settings:
+    while reader.opened is None or not reader.settings:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
 
 
-def test_resumed_series_continues_its_numbering(pump: Pump) -> None:
-    new = pump(ScriptedCamera([0, 3, 4, 5]), most=8)
+def test_resumed_series_continues_its_numbering(reader: MakeReader) -> None:
+    new = reader(ScriptedCamera([0, 3, 4, 5]), most=8)
     new.resume(seq=5, epoch=2, missed=7)
     captured = run_to_the_end(new)
     assert [(each.seq, each.epoch) for each in captured] == [(5, 2), (6, 2), (7, 2)], (
@@ -345,7 +347,7 @@ def test_resumed_series_continues_its_numbering(pump: Pump) -> None:
     assert new.counts["missed"] == 7 + 2
 
 
-def test_resumed_series_retries_to_open_the_camera(pump: Pump) -> None:
+def test_resumed_series_retries_to_open_the_camera(reader: MakeReader) -> None:
     class Late(ScriptedCamera):
         def open(self) -> CameraCapabilities:
             if len(self.calls) < 3:
@@ -354,20 +356,20 @@ def test_resumed_series_retries_to_open_the_camera(pump: Pump) -> None:
             return super().open()
 
     camera = Late([0, 1])
-    new = CameraPump(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01, backoff_s=(0.001, 0.004))
+    new = CameraReader(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01, backoff_s=(0.001, 0.004))
     new.open(retry=True)
     assert len(run_to_the_end(new)) == 2
     new.join(5.0)
     assert camera.calls[:4] == ["refused"] * 3 + ["open"]
 
 
-def test_frame_is_spooled_before_it_counts_as_acquired(pump: Pump) -> None:
+def test_frame_is_spooled_before_it_counts_as_acquired(reader: MakeReader) -> None:
     kept: list[tuple[int, int]] = []
 
     def keep(captured: Captured) -> Captured:
         kept.append((captured.seq, new.acquired))
         return captured
 
-    new = pump(ScriptedCamera([0, 1, 2]), keep=keep)
+    new = reader(ScriptedCamera([0, 1, 2]), keep=keep)
     run_to_the_end(new)
     assert kept == [(0, 0), (1, 1), (2, 2)]

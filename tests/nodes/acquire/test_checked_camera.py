@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sci_stream.errors import CameraError, CameraLost
+from sci_stream.errors import CameraError, CameraLost, InputError
 from sci_stream.model import BayerPhase, CameraCapabilities, CameraFrame, FrameIds
-from sci_stream.nodes.acquire.camera_reader import CameraPump
+from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.checked_camera import CheckedCamera
 from sci_stream.nodes.acquire.in_flight import MemoryBudget
 from sci_stream.nodes.acquire.persistent_camera import kept_open
@@ -196,6 +196,17 @@ def test_ids_beyond_63_bits_are_reduced() -> None:
     assert [each.frame_id for each in found if each is not None] == [2**63 - 1, 0, 2**63 - 1]
 
 
+def test_camera_without_settings_has_none() -> None:
+    camera = CheckedCamera(PlainCamera(), "mine")  # type: ignore[arg-type] # only its settings are asked for
+    assert camera.settings() == ()
+    with pytest.raises(InputError, match="no adjustable settings"):
+        camera.set("exposure", 1.0)
+
+
+class PlainCamera:
+    """A camera without settings."""
+
+
 # --- calls that do not return
 
 
@@ -207,18 +218,18 @@ def hanging() -> Iterator[Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("call", ["open", "start", "read"])
-def test_hanging_call_is_overdue_and_does_not_keep_the_pump(hanging: Callable[[], Any], call: str) -> None:
+def test_hanging_call_is_overdue_and_does_not_keep_the_reader(hanging: Callable[[], Any], call: str) -> None:
     camera = checked(**{call: hanging})
-    pump = CameraPump(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01)
-    pump.open()
-    pump.start()
+    reader = CameraReader(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01)
+    reader.open()
+    reader.start()
     deadline_s = time.monotonic() + PATIENCE_S
     while (error := camera.overdue(0.05)) is None:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
-    pump.abandon(error)
-    assert pump.finished
-    assert f"'mine' does not return from {call}()" in str(pump.failure)
+    reader.abandon(error)
+    assert reader.finished
+    assert f"'mine' does not return from {call}()" in str(reader.failure)
     camera.stop()  # returns at once: the driver is in use by the thread that hangs
     camera.close()
     assert camera.overdue() is None, "within the limit of the call"

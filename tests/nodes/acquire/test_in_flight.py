@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.model import CameraFrame
+from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
-from tests.nodes.acquire.test_spool import new, snapshot, taken_up
+from tests.nodes.acquire.test_spool import info, snapshot, taken_up
 
 
 def test_ground_truth_counts_as_memory() -> None:
@@ -32,7 +33,7 @@ def test_first_frame_is_always_admitted() -> None:
 
 def test_delivered_snapshot_is_released() -> None:
     budget = MemoryBudget(1000)
-    in_flight = InFlightSnapshots(budget)
+    in_flight = InFlightSnapshots(budget, CrashRecovery(None, "rig"))
     budget.take(100)
     in_flight.hold(0, 3, 100, raw_pending=False)
     assert in_flight.delivering
@@ -42,7 +43,7 @@ def test_delivered_snapshot_is_released() -> None:
 
 def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
     budget = MemoryBudget(1000)
-    in_flight = InFlightSnapshots(budget)
+    in_flight = InFlightSnapshots(budget, CrashRecovery(None, "rig"))
     for seq in (0, 1):
         budget.take(100)
         in_flight.hold(seq, 0, 100, raw_pending=True)
@@ -55,7 +56,7 @@ def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
 
 
 def test_repeated_confirmation_counts_once() -> None:
-    in_flight = InFlightSnapshots(MemoryBudget(1000))
+    in_flight = InFlightSnapshots(MemoryBudget(1000), CrashRecovery(None, "rig"))
     in_flight.hold(0, 0, 0, raw_pending=True)
     assert in_flight.settle(0) == 0
     assert in_flight.settle(0) is None
@@ -67,7 +68,7 @@ def test_repeated_confirmation_counts_once() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["settle", "safe"]), st.integers(0, 4)), max_size=40))
 def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
     budget = MemoryBudget(10_000)
-    in_flight = InFlightSnapshots(budget)
+    in_flight = InFlightSnapshots(budget, CrashRecovery(None, "rig"))
     for seq in range(5):
         budget.take(10 + seq)
         in_flight.hold(seq, 0, 10 + seq, raw_pending=seq % 2 == 0)
@@ -82,16 +83,16 @@ def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
 
 
 def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
-    spool = new(tmp_path / "rig.spool")
-    in_flight = InFlightSnapshots(MemoryBudget(1000))
-    in_flight.spool = spool
+    recovery = CrashRecovery(tmp_path, "rig")
+    recovery.begin(info(), truth=False, limit_bytes=1 << 12)
+    in_flight = InFlightSnapshots(MemoryBudget(1000), recovery)
     for seq in range(3):
-        spool.keep(snapshot(seq), 0)
+        recovery.keep(snapshot(seq), 0)
         in_flight.hold(seq, 0, 0, raw_pending=seq != 2)
     in_flight.settle(0)
     in_flight.raw_is_safe(1)
     in_flight.settle(2)
-    spool.close(over=False)
+    recovery.close(over=False)
     recovered = [(each.snapshot.id.seq, each.delivered) for each in taken_up(tmp_path / "rig.spool").snapshots]
     assert recovered == [(0, True), (1, False)]
 

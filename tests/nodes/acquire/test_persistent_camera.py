@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sci_stream_drivers.simulated import SimulatedCamera
 
-from sci_stream.errors import CameraError, CameraLost, InputError
+from sci_stream.errors import CameraError, CameraLost
 from sci_stream.nodes.acquire.persistent_camera import PersistentCamera, kept_open
 from sci_stream.ports import Camera
 from tests.drivers.camera_kit import SHOTS, frames, simulated
@@ -89,17 +89,6 @@ def test_settings_persist_across_series_and_reconnects() -> None:
         kept.close()
         assert kept.open().frame_period_ns == 2_000_000, "reopened, and set again"
     assert camera.opens == 2
-
-
-def test_camera_without_settings_has_none() -> None:
-    kept = PersistentCamera(PlainCamera())  # type: ignore[arg-type]
-    assert kept.settings() == ()
-    with pytest.raises(InputError, match="no adjustable settings"):
-        kept.set("exposure", 1.0)
-
-
-class PlainCamera:
-    """A camera without settings."""
 
 
 def exposure(camera: PersistentCamera) -> object:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from sci_stream.errors import StorageError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
-from sci_stream.nodes.acquire.spool.slots import snapshot_bytes
 from sci_stream.nodes.acquire.spool.spool import SPOOL_VARIABLE, RecoveredState, Spool, spool_path
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE
 from tests.e2e.kit import ROOT, environment
@@ -50,7 +49,7 @@ def snapshot(seq: int, *, truth: bool = False, epoch: int = 0) -> Snapshot:
 
 
 def new(path: Path, limit_bytes: int = 1 << 12) -> Spool:
-    return Spool.create(path, info(), most_bytes=snapshot_bytes(HEIGHT, WIDTH, B), limit_bytes=limit_bytes)
+    return Spool.create(path, info(), truth=True, limit_bytes=limit_bytes)
 
 
 def taken_up(path: Path) -> RecoveredState:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sci_stream.model import Array, CameraFrame
-from sci_stream.nodes.acquire.trigger_monitor import TriggerWatch
+from sci_stream.nodes.acquire.trigger_monitor import TriggerMonitor
 
 PERIOD_NS = 10_000_000
 RANDOM = np.random.default_rng(8)
@@ -16,7 +16,7 @@ def frame(time_ns: int | None, counts: Array | None = None) -> CameraFrame:
 
 
 def watch(times: list[int], missed: dict[int, int] | None = None) -> dict[str, int]:
-    watch = TriggerWatch()
+    watch = TriggerMonitor()
     for n, time in enumerate(times):
         watch.check(frame(time), (missed or {}).get(n, 0))
     return dict(watch.counts)
@@ -50,7 +50,7 @@ def test_manually_triggered_frames_have_no_period() -> None:
 
 
 def test_restart_is_no_pause() -> None:
-    watch = TriggerWatch()
+    watch = TriggerMonitor()
     for time in every(20):
         watch.check(frame(time), 0)
     watch.restart()
@@ -61,7 +61,7 @@ def test_restart_is_no_pause() -> None:
 
 @pytest.mark.parametrize(("counts", "found"), [(None, 1), (np.zeros((16, 16), np.uint16), 0)])
 def test_identical_frames_are_counted_unless_black_or_clipped(counts: Array | None, found: int) -> None:
-    watch = TriggerWatch()
+    watch = TriggerMonitor()
     same = frame(None, counts)
     for each in (frame(None), same, same, frame(None)):
         watch.check(each, 0)

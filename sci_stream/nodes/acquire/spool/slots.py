@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sci_stream.errors import WireError
-from sci_stream.model import Array, Snapshot
+from sci_stream.model import Array, SeriesInfo, Snapshot
 from sci_stream.wire import Limits, decode, encode
 
 log = logging.getLogger(__name__)
@@ -27,14 +27,10 @@ _MOST_HEADER = 16 << 10
 _MOST_PAYLOADS = 2
 
 
-def slot_size(array_bytes: int) -> int:
-    """Return the slot size for a snapshot with this many array bytes."""
-    return _SLOT.size + _MOST_HEADER + array_bytes
-
-
-def snapshot_bytes(height_px: int, width_px: int, truth_frames: int) -> int:
-    """Return the maximum size of a snapshot's arrays: counts, and ground truth as float32."""
-    return 4 * height_px * width_px * (1 + truth_frames)
+def slot_size(info: SeriesInfo, *, truth: bool) -> int:
+    """Return the slot size for a snapshot of a series: header, counts, and ground truth as float32."""
+    frames = 1 + (info.n_frames if truth else 0)
+    return _SLOT.size + _MOST_HEADER + 4 * info.height_px * info.width_px * frames
 
 
 @dataclass(frozen=True, slots=True)

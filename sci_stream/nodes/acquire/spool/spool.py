@@ -111,13 +111,13 @@ class Spool:
         """Snapshots that did not fit: they are delivered as usual, but a crash would lose them."""
 
     @classmethod
-    def create(cls, path: Path, info: SeriesInfo, *, most_bytes: int, limit_bytes: int) -> Spool:
+    def create(cls, path: Path, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> Spool:
         """Create the spool of a series, replacing an existing one.
 
         Parameters
         ----------
-        most_bytes
-            Maximum array bytes of one snapshot.
+        truth
+            Whether snapshots come with ground truth.
         limit_bytes
             Limit for all snapshots together, which sets the number of slots at one byte per pixel.
 
@@ -127,7 +127,7 @@ class Spool:
             If the file cannot be created.
         """
         slots = min(MOST_SLOTS, 1 + max(1, limit_bytes // (info.height_px * info.width_px)))
-        file = make_file(path, info, slots=slots, slot_bytes=slot_size(most_bytes))
+        file = make_file(path, info, slots=slots, slot_bytes=slot_size(info, truth=truth))
         with storage_errors(path):
             return cls(file)
 
