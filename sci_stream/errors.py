@@ -24,6 +24,9 @@ Programming errors are none of these: they remain ``ValueError`` or ``TypeError`
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class SciStreamError(Exception):
     """Base of all errors that this project raises deliberately.
@@ -55,6 +58,12 @@ class SciStreamError(Exception):
             parts.append(f"got {self.got}")
         text = "; ".join(parts) + "."
         return f"{text} {self.hint}" if self.hint else text
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return a hint that names the most similar known word; None if none is similar."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]}?" if near else None
 
 
 class InputError(SciStreamError):

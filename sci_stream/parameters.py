@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, TypeGuard, get_args
 
-from sci_stream.errors import InputError
+from sci_stream.errors import InputError, did_you_mean
 
 Value = bool | int | float | str
 """Value of a parameter. It is sent and recorded unchanged."""
@@ -94,8 +93,7 @@ class Parameter:
                     return float(value)
                 if value == int(value):
                     return int(value)
-        near = difflib.get_close_matches(value, self.choices, n=1) if isinstance(value, str) else []
-        hint = f"Did you mean {near[0]}?" if near else None
+        hint = did_you_mean(value, self.choices) if isinstance(value, str) else None
         raise InputError(f"{self.name} cannot be set to that", expected=self.range, got=_shown(value), hint=hint)
 
     def _holds(self, value: float) -> bool:
@@ -186,10 +184,10 @@ def checked_changes(parameters: Iterable[Parameter], changes: Changes, whose: st
     out = {}
     for name, value in changes.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else None
             expected = f"one of {', '.join(known)}" if known else "no parameter: nothing can be set on it now"
-            raise InputError(f"{whose} has no parameter {_shown(name)}", expected=expected, hint=hint)
+            raise InputError(
+                f"{whose} has no parameter {_shown(name)}", expected=expected, hint=did_you_mean(name, known)
+            )
         out[name] = known[name].checked(value)
     return out
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar, get_args
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from sci_stream.config.fields import EXPERT_TABLE, is_expert, is_secret
+from sci_stream.config.fields import EXPERT_TABLE, fields_of, is_expert, is_secret, model_of
 from sci_stream.config.toml_text import value_text
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, did_you_mean
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[int | str, ...]
@@ -85,12 +84,6 @@ def dotted(location: Location) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return a suggestion, or None if no known word is similar."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"Did you mean {near[0]}?" if near else None
-
-
 def _problem(details: ErrorDetails, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
     kind, location, context = details["type"], details["loc"], details.get("ctx", {})
     if kind == "extra_forbidden":
@@ -121,7 +114,7 @@ def _unknown_key(location: Location, model: type[BaseModel], name: Callable[[Loc
 
 def _table_of(section: str, field: FieldInfo, key: str) -> str | None:
     """Return the table in which a section's key is written; None if the section has no such key."""
-    found = _fields_of(field).get(key)
+    found = fields_of(field).get(key)
     if found is None:
         return None
     return f"{section}.{EXPERT_TABLE}" if is_expert(found) else section
@@ -156,20 +149,8 @@ def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel] | N
     found: type[BaseModel] | None = model
     for part in location:
         field = found.model_fields.get(str(part)) if found is not None else None
-        found = _submodel(field)
+        found = model_of(field)
     return found
-
-
-def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
-    if field is None:
-        return None
-    candidates = (field.annotation, *get_args(field.annotation))
-    return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def _fields_of(field: FieldInfo) -> Mapping[str, FieldInfo]:
-    submodel = _submodel(field)
-    return {} if submodel is None else submodel.model_fields
 
 
 def _field_at(model: type[BaseModel], location: Location) -> FieldInfo | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sci_stream.config.fields import EXPERT_TABLE, is_expert
+from sci_stream.config.fields import EXPERT_TABLE, is_expert, model_of
 from sci_stream.config.rig import Rig
 from sci_stream.config.toml_text import key_text, value_text
 
@@ -43,9 +43,8 @@ def example_toml(driver: str = "simulated", options: type[BaseModel] | None = No
     """
     text = _PREAMBLE
     for name, field in Rig.model_fields.items():
-        section = field.annotation
-        assert isinstance(section, type)
-        assert issubclass(section, BaseModel)
+        section = model_of(field)
+        assert section is not None  # every field of `Rig` is a table
         text += "\n" + "\n".join(_comment(inspect.getdoc(section) or "")) + f"\n[{name}]\n"
         changed = {"driver": driver} if name == "camera" else {}
         expert = {key for key, info in section.model_fields.items() if is_expert(info)}

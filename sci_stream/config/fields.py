@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.config import JsonDict
@@ -35,6 +36,20 @@ class Section(BaseModel):
 
 def _has_mark(field: FieldInfo, mark: str) -> bool:
     return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get(mark))
+
+
+def fields_of(field: FieldInfo | None) -> Mapping[str, FieldInfo]:
+    """Return the fields of a table by key; empty for a field that is no table."""
+    model = model_of(field)
+    return {} if model is None else model.model_fields
+
+
+def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    """Return the model of a table, which may be optional; None for a field that is no table."""
+    if field is None:
+        return None
+    candidates = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def is_secret(field: FieldInfo) -> bool:
@@ -115,8 +130,21 @@ def _checked_expiry(text: str) -> str:
     return text
 
 
-Expiry = Annotated[str, AfterValidator(_checked_expiry)]
-"""A time in ISO 8601 with its zone, or ``""`` for never."""
+Expiry = Annotated[
+    str,
+    AfterValidator(_checked_expiry),
+    Field(description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.'),
+]
+"""The time, in ISO 8601 with its zone, at which a `Token` expires, or ``""`` for never."""
+
+Token = Annotated[str, Field(max_length=256, repr=False, json_schema_extra=SECRET)]
+"""A secret that clients of an HTTP server send, or ``""`` for none."""
+
+Host = Annotated[str, Field(min_length=1, max_length=253)]
+"""A host name or address that an HTTP server listens on."""
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+"""A port that an HTTP server listens on; 0 for any free one."""
 
 
 def _checked_name(name: str) -> str:

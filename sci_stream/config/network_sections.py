@@ -8,12 +8,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sci_stream.config.fields import (
-    SECRET,
     Endpoint,
     Expiry,
+    Host,
+    Port,
     PublicKey,
     RigPath,
     Section,
+    Token,
     is_loopback,
     tcp_address,
 )
@@ -67,29 +69,21 @@ class HealthSection(Section):
     """HTTP endpoints of each node: /healthz, /readyz, /status, /metrics."""
 
     enabled: bool = Field(default=True, description="Serve the health endpoints.")
-    host: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+    host: Host = Field(
         default="127.0.0.1",
         description="Address that every node listens on; an address beyond this machine needs a token.",
     )
-    acquire_port: int = Field(default=5711, ge=0, le=65535, description="Port of the acquire node; 0: any free one.")
-    sink_port: int = Field(default=5712, ge=0, le=65535, description="Port of the sink node; 0: any free one.")
-    reconstruct_port: int = Field(
+    acquire_port: Port = Field(default=5711, description="Port of the acquire node; 0: any free one.")
+    sink_port: Port = Field(default=5712, description="Port of the sink node; 0: any free one.")
+    reconstruct_port: Port = Field(
         default=5720,
-        ge=0,
-        le=65535,
         description="Port of the first reconstruct node, the others use the next ones; 0: any free ports.",
     )
-    token: str = Field(
+    token: Token = Field(
         default="",
-        max_length=256,
-        repr=False,
-        json_schema_extra=SECRET,
         description="Secret of the header Authorization: Bearer; never recorded. Better set in the environment.",
     )
-    token_expires: Expiry = Field(
-        default="",
-        description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.',
-    )
+    token_expires: Expiry = ""
 
     def port(self, kind_of_node: str, index: int = 0) -> int:
         """Return the port of a node, 0 for any free one."""

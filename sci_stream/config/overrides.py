@@ -11,10 +11,9 @@ from typing import Final, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from sci_stream.config.error_messages import did_you_mean
-from sci_stream.config.fields import EXPERT_TABLE, is_expert
+from sci_stream.config.fields import EXPERT_TABLE, fields_of, is_expert
 from sci_stream.config.rig import Rig
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, did_you_mean
 
 PREFIX: Final = "SCI_STREAM_RIG__"
 
@@ -68,16 +67,14 @@ def _read(variable: str, text: str) -> Override:
 def _field(location: tuple[str, ...]) -> FieldInfo | None:
     if len(location) != 2 or location == ("camera", "options"):
         return None
-    section = Rig.model_fields.get(location[0])
-    # The annotation of every field of `Rig` is a section class; FieldInfo does not say so.
-    return None if section is None else getattr(section.annotation, "model_fields", {}).get(location[1])
+    return fields_of(Rig.model_fields.get(location[0])).get(location[1])
 
 
 def _all_variables() -> list[str]:
     return [
         f"{PREFIX}{section}__{EXPERT_TABLE + '__' if is_expert(info) else ''}{key}".upper()
         for section, field in Rig.model_fields.items()
-        for key, info in getattr(field.annotation, "model_fields", {}).items()
+        for key, info in fields_of(field).items()
     ]
 
 

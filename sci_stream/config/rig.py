@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import PrivateAttr, model_validator
 
 from sci_stream.config.fields import EXPERT_TABLE, Section, is_expert, is_loopback, is_secret, tcp_address
 from sci_stream.config.network_sections import HealthSection, NetworkSection, SecuritySection
@@ -31,20 +31,18 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class Rig(Section):
     """One rig: its camera, nodes, addresses and outputs. Read by `load_rig`; immutable."""
 
-    rig: RigSection = Field(default=RigSection(), description="Identity of the rig.")
-    experiment: ExperimentSection = Field(default=ExperimentSection(), description="Who measures what.")
-    camera: CameraSection = Field(default=CameraSection(), description="The camera.")
-    calibration: CalibrationSection = Field(default=CalibrationSection(), description="The masks.")
-    policy: PolicySection = Field(default=PolicySection(), description="Behaviour under overload.")
-    reconstruct: ReconstructSection = Field(
-        default=ReconstructSection(), description="Denoiser, iterations and devices."
-    )
-    network: NetworkSection = Field(default=NetworkSection(), description="Addresses of the nodes.")
-    record: RecordSection = Field(default=RecordSection(), description="Recording.")
-    preview: PreviewSection = Field(default=PreviewSection(), description="The live page.")
-    health: HealthSection = Field(default=HealthSection(), description="Health endpoints of the nodes.")
-    security: SecuritySection = Field(default=SecuritySection(), description="Encryption between hosts.")
-    drain: DrainSection = Field(default=DrainSection(), description="Shutdown.")
+    rig: RigSection = RigSection()
+    experiment: ExperimentSection = ExperimentSection()
+    camera: CameraSection = CameraSection()
+    calibration: CalibrationSection = CalibrationSection()
+    policy: PolicySection = PolicySection()
+    reconstruct: ReconstructSection = ReconstructSection()
+    network: NetworkSection = NetworkSection()
+    record: RecordSection = RecordSection()
+    preview: PreviewSection = PreviewSection()
+    health: HealthSection = HealthSection()
+    security: SecuritySection = SecuritySection()
+    drain: DrainSection = DrainSection()
 
     _source: Path | None = PrivateAttr(default=None)
     _overridden: tuple[str, ...] = PrivateAttr(default=())

@@ -10,14 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sci_stream.config.fields import (
-    SECRET,
-    Expiry,
-    Name,
-    OptionalPath,
-    RigPath,
-    Section,
-)
+from sci_stream.config.fields import Expiry, Host, Name, OptionalPath, Port, RigPath, Section, Token
 from sci_stream.model import Policy
 
 
@@ -216,22 +209,16 @@ class PreviewSection(Section):
     """The live page and how it renders video; recorded data is not affected."""
 
     enabled: bool = Field(default=True, description="Serve the live page.")
-    host: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+    host: Host = Field(
         default="127.0.0.1",
         description="Address that the page listens on; an address beyond this machine needs a token.",
     )
-    port: int = Field(default=8765, ge=0, le=65535, description="Port that the page listens on; 0: any free port.")
-    token: str = Field(
+    port: Port = Field(default=8765, description="Port that the page listens on; 0: any free port.")
+    token: Token = Field(
         default="",
-        max_length=256,
-        repr=False,
-        json_schema_extra=SECRET,
         description="Secret that viewers append to the address; never recorded. Better set in the environment.",
     )
-    token_expires: Expiry = Field(
-        default="",
-        description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.',
-    )
+    token_expires: Expiry = ""
     open_browser: bool = Field(default=False, description="Open the page in a browser when the rig starts.")
     gamma: float = Field(
         default=2.2,

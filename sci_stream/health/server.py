@@ -100,5 +100,5 @@ def _verdict(request: Request, problem: str) -> Response:
     """Answer a probe; the reason is for clients with access."""
     if not problem:
         return PlainTextResponse("ok\n")
-    reason = problem if request.scope["state"].get("has_access") else "no"
+    reason = problem if getattr(request.state, "has_access", False) else "no"
     return PlainTextResponse(f"{reason}\n", status_code=503)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
@@ -26,15 +27,15 @@ _POLICY_VIOLATION = 1008
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SECURITY_HEADERS = {
-    b"content-security-policy": (
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    b"cross-origin-opener-policy": b"same-origin",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
-    b"cache-control": b"no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
 }
 
 
@@ -104,23 +105,23 @@ class AccessMiddleware:
         now_s = time.monotonic()
         if self._access.check_rate(_address(scope), now_s) is AccessDecision.RATE:
             return _Refusal(429, "too many requests from this address: wait a moment")
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
+        request = HTTPConnection(scope)
+        host = request.headers.get("host", "")
         if not self._access.needs_token and not is_loopback(_host_name(host)):
             self._access.count("host")
             return _Refusal(403, "without a token, open it on this machine as http://localhost or http://127.0.0.1")
-        origin = headers.get("origin")
+        origin = request.headers.get("origin")
         # Browsers let pages of other sites open WebSockets and send forms here; the Origin header names the site.
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if acts and origin is not None and _network_location(origin) != host.lower():
             self._access.count("origin")
             return _Refusal(403, "a page of another origin may not connect")
-        tokens = [token for token in self._tokens(scope, headers) if token]
+        tokens = self._tokens(request)
         is_open = scope["path"] in _OPEN_PATHS
         if is_open and self._access.needs_token and not tokens:
             return None
         decision = self._access.admit(_address(scope), tokens, now_s, unix_ns() / 1e9)
-        scope.setdefault("state", {})["has_access"] = decision is AccessDecision.OPEN
+        request.state.has_access = decision is AccessDecision.OPEN
         return None if is_open else self._token_refusal(decision, given=bool(tokens))
 
     def _token_refusal(self, decision: AccessDecision, *, given: bool) -> _Refusal | None:
@@ -138,24 +139,18 @@ class AccessMiddleware:
                 reason = f"a token is required: {how} the [{self._section}] token of the rig"
         return _Refusal(401 if self._browser is None else 403, reason, asks_for_token=True)
 
-    def _tokens(self, scope: Scope, headers: dict[str, str]) -> Iterator[str]:
-        """Yield the tokens given in a request."""
-        scheme, _, value = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            yield value.strip()
-        if self._browser is None:
-            return
-        yield from parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self._browser.cookie)
-        except CookieError:
-            cookie = None
-        if cookie is not None:
-            yield cookie.value
+    def _tokens(self, request: HTTPConnection) -> list[str]:
+        """Return the tokens given in a request."""
+        scheme, _, value = request.headers.get("authorization", "").partition(" ")
+        given = [value.strip()] if scheme.lower() == "bearer" else []
+        if self._browser is not None:
+            given += request.query_params.getlist("token")
+            given.append(request.cookies.get(self._browser.cookie, ""))
+        return [token for token in given if token]
 
     def _answer(self, scope: Scope, refusal: _Refusal) -> Response:
         """Return the refusal; to a person who opens the page without a valid token, with a field to enter it."""
-        opens_page = scope["path"] == "/" and dict(scope["headers"]).get(b"accept", b"").startswith(b"text/html")
+        opens_page = scope["path"] == "/" and Headers(scope=scope).get("accept", "").startswith("text/html")
         if refusal.asks_for_token and opens_page and self._browser is not None:
             return self._browser.page(refusal.reason)
         return PlainTextResponse(refusal.reason + "\n", status_code=refusal.status)
@@ -183,9 +178,9 @@ def _host_name(host: str) -> str:
 def _with_headers(send: Send) -> Send:
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
-            present = {name.lower() for name, _ in message["headers"]}
-            added = [(name, value) for name, value in _SECURITY_HEADERS.items() if name not in present]
-            message = {**message, "headers": [*message["headers"], *added]}
+            headers = MutableHeaders(scope=message)
+            for name, value in _SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return wrapped

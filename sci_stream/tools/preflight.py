@@ -16,7 +16,7 @@ from sci_stream.config import Rig, load_rig
 from sci_stream.errors import DeviceError, SciStreamError, StorageError
 from sci_stream.model import CameraCapabilities
 from sci_stream.nodes.runtime.camera_drivers import make_camera
-from sci_stream.nodes.sink.options import movie_options, preview_options
+from sci_stream.nodes.sink.options import movie_options
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optional import missing_library
 from sci_stream.security.keys import read_allowed, read_key_pair
@@ -154,7 +154,7 @@ def _check_addresses(rig: Rig) -> str:
                 # Binding is the only reliable test: another program may hold the port without listening.
                 bind(socket, rig.network.listening(name), name)
     if rig.preview.enabled:
-        preview = WebPreview(preview_options(rig))
+        preview = WebPreview(rig.preview, rig.record.folder)
         preview.start()
         preview.close()
     return f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
@@ -163,7 +163,7 @@ def _check_addresses(rig: Rig) -> str:
 def _check_recording(rig: Rig) -> str:
     if not rig.record.enabled:
         return "off"
-    folder = Path(rig.record.folder)
+    folder = rig.record.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # os.access() is wrong on network file systems and for root; writing is not.

@@ -7,10 +7,12 @@ differences.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import html
 import json
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import (
     FileResponse,
+    HTMLResponse,
     JSONResponse,
     PlainTextResponse,
     RedirectResponse,
@@ -32,19 +35,16 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
+from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.imaging.rendering import no_data_jpeg
 from sci_stream.model import JsonObject
-from sci_stream.web.archive import CODED_EVERY_NS
-from sci_stream.web.controls import Controls, answer
-from sci_stream.web.downloads import PictureSource, routes
-from sci_stream.web.history import History
-from sci_stream.web.message import JPEG, Picture, merge_patch
+from sci_stream.web.controls import OperatorControl, answer
+from sci_stream.web.display import Display
+from sci_stream.web.downloads import routes
+from sci_stream.web.hub import HEARTBEAT_S, Hub, Viewer
+from sci_stream.web.message import JPEG, merge_patch
 
 _WEB = Path(__file__).parent / "static"
-# Images a viewer may have unacknowledged: one in transit while another is being shown.
-_WINDOW = 2
-# The status is sent at least this often, so that the page can tell a quiet rig from a lost connection.
-_HEARTBEAT_S = 1.0
 # MJPEG plays the frames of a snapshot over the camera's period; slow cameras would otherwise show a slide show.
 _LONGEST_DWELL_S = 1 / 8
 # One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
@@ -57,143 +57,30 @@ _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
 
 
-H264 = "h264"
-
-
-class Viewer:
-    """A browser or stream reader: sent and acknowledged images, and its wake-up event. ``codec`` is jpeg or h264."""
-
-    def __init__(self, codec: str) -> None:
-        self.codec = codec
-        self.wake = asyncio.Event()
-        self.wake.set()
-        self.sent = -1
-        self.status: JsonObject | None = None
-        """The status as it was sent last."""
-        self._coded_ns = 0
-        self._unacknowledged: deque[int] = deque()
-
-    @property
-    def ready(self) -> bool:
-        """Whether another image may be sent."""
-        return len(self._unacknowledged) < _WINDOW
-
-    def take(self, picture: Picture) -> bytes:
-        """Return the message to send of an image, and record that it was sent.
-
-        With H.264 the coded snapshot comes twice a second: it would take more than the whole video.
-        """
-        self.sent = picture.number
-        self._unacknowledged.append(picture.number)
-        if self.codec == H264 and 0 <= picture.published_ns - self._coded_ns < CODED_EVERY_NS:
-            return picture.without_coded.message
-        self._coded_ns = picture.published_ns
-        return picture.message
-
-    def acknowledge(self, number: int) -> None:
-        """Record that all images up to ``number`` have been shown."""
-        while self._unacknowledged and self._unacknowledged[0] <= number:
-            self._unacknowledged.popleft()
-        self.wake.set()
-
-
-class Hub:
-    """The latest image and status, and the viewers.
-
-    `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop; everything else runs on
-    the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
-
-    Parameters
-    ----------
-    on_join
-        Called with each new viewer.
-    expired
-        Returns whether the token of the viewers has expired.
-    counters
-        Returns further entries of the preview's status.
-    """
-
-    def __init__(
-        self,
-        *,
-        most_viewers: int,
-        stale_s: float,
-        offers_h264: bool,
-        on_join: Callable[[Viewer], None],
-        expired: Callable[[], bool],
-        counters: Callable[[], JsonObject],
-    ) -> None:
-        self.latest: dict[str, Picture] = {}
-        """The latest image by codec, in those that viewers have asked for."""
-        self._published_ns = 0
-        self._latest_s = 0.0
-        self.interval_s = _HEARTBEAT_S
-        self.status: JsonObject = {}
-        self.history = History()
-        self.viewers: set[Viewer] = set()
-        self.stale_s = stale_s
-        self.closing = False
-        self.most_viewers = most_viewers
-        self.offers_h264 = offers_h264
-        self._on_join, self._expired, self._counters = on_join, expired, counters
-
-    @property
-    def over(self) -> bool:
-        """Whether viewers are to be disconnected."""
-        return self.closing or self._expired()
-
-    def show(self, pictures: dict[str, Picture]) -> None:
-        """Replace the latest image, by codec; called from one thread at a time. Without viewers it is not kept."""
-        if not self.viewers:
-            return
-        now_s = time.monotonic()
-        published_ns = next(iter(pictures.values())).published_ns
-        # The same reconstruction in another tone is no new snapshot: it must not enter the estimate of the pace.
-        if not self.latest or self._published_ns != published_ns:
-            if self.latest:
-                self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
-            self._latest_s = now_s
-        self.latest, self._published_ns = pictures, published_ns
-
-    def picture_for(self, viewer: Viewer) -> Picture | None:
-        """Return the latest image in the viewer's codec, or as JPEG, which every viewer decodes."""
-        latest = self.latest
-        return latest.get(viewer.codec) or latest.get(JPEG)
-
-    def wants(self, codec: str) -> bool:
-        """Whether a viewer is to be sent a codec."""
-        return any(viewer.codec == codec for viewer in self.viewers)
-
-    def wake_all(self) -> None:
-        """Wake every viewer."""
-        for viewer in self.viewers:
-            viewer.wake.set()
-
-    def join(self, codec: str = JPEG) -> Viewer | None:
-        """Add a viewer; None if there are too many."""
-        if self.closing or len(self.viewers) >= self.most_viewers:
-            return None
-        viewer = Viewer(H264 if codec == H264 and self.offers_h264 else JPEG)
-        self.viewers.add(viewer)
-        self._on_join(viewer)
-        return viewer
-
-    def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer. Nothing is encoded without viewers, so the last one also clears the image."""
-        self.viewers.discard(viewer)
-        if not self.viewers:
-            self.latest = {}
-
-    def report(self) -> JsonObject:
-        """Return the status with the preview's own counters."""
-        preview = {
-            "viewers": len(self.viewers),
-            "most_viewers": self.most_viewers,
-            "stale_s": self.stale_s,
-            **self._counters(),
-        }
-        preview["history"] = self.history.tail()
-        return {**self.status, "preview": preview}
+_TOKEN_STYLE = """
+:root { color-scheme: dark; font: 16px/1.5 system-ui, sans-serif; color: #e6ebf0; background: #0a0d10; }
+body { margin: 0; min-height: 100vh; display: grid; place-items: center; }
+form { width: min(400px, 84vw); padding: 24px; background: #12171c; border: 1px solid #242d36; border-radius: 12px; }
+h1 { margin: 0 0 12px; font-size: 18px; color: #5ad1c4; }
+p { margin: 0 0 16px; }
+label { display: block; color: #8c99a6; font-size: 14px; }
+input, button { box-sizing: border-box; width: 100%; min-height: 44px; margin-top: 6px; padding: 6px 12px;
+  font: inherit; color: inherit; background: #1b222a; border: 1px solid #37434e; border-radius: 8px; }
+button { margin-top: 14px; font-weight: 600; cursor: pointer; }
+:focus-visible { outline: 2px solid #5ad1c4; outline-offset: 2px; }
+"""
+_TOKEN_PAGE = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>sci_stream: token</title><style>{_TOKEN_STYLE}</style></head>
+<body><form action="/" method="get"><h1>sci_stream</h1><p role="alert">REFUSAL</p>
+<label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
+<button>Open</button></form></body></html>
+"""
+_TOKEN_POLICY = (
+    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-"
+    + base64.b64encode(hashlib.sha256(_TOKEN_STYLE.encode()).digest()).decode()
+    + "'"
+)
 
 
 class ViewerConnection(WebSocketsSansIOProtocol):
@@ -223,11 +110,25 @@ class ViewerConnection(WebSocketsSansIOProtocol):
         super().handle_cont(event)
 
 
-def make_app(hub: Hub, controls: Controls, source: PictureSource, *, token: str | None, cookie: str) -> Starlette:
-    """Make the application; `sci_stream.http_server.AccessMiddleware` is wrapped around it."""
+def make_app(
+    hub: Hub, display: Display, operator: OperatorControl | None, recordings: Path, *, token: str | None, cookie: str
+) -> Starlette:
+    """Make the application; `sci_stream.http_server.AccessMiddleware` is wrapped around it.
+
+    Parameters
+    ----------
+    hub, display
+        The viewers, and what they are shown.
+    operator
+        Performs operations beyond the page; None if there are none.
+    recordings
+        Folder whose files the page lists.
+    token, cookie
+        Token of the page, None for none; the cookie that stores it in a browser.
+    """
 
     async def control(request: Request) -> Response:
-        return await answer(request, controls)
+        return await answer(request, display, operator)
 
     async def history(_: Request) -> Response:
         return JSONResponse({"history": hub.history.samples()})
@@ -242,8 +143,7 @@ def make_app(hub: Hub, controls: Controls, source: PictureSource, *, token: str 
         return FileResponse(_WEB / "index.html")
 
     async def status(_: Request) -> Response:
-        # Through text: the status may contain paths and enumerations, which JSONResponse does not accept.
-        return JSONResponse(json.loads(json.dumps(hub.report(), default=str)))
+        return JSONResponse(hub.report())
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -268,9 +168,23 @@ def make_app(hub: Hub, controls: Controls, source: PictureSource, *, token: str 
             Route("/healthz", healthz),
             Route("/stream.mjpg", mjpeg),
             WebSocketRoute("/live", live),
-            *routes(source),
+            *routes(hub, display, recordings),
             Mount("/static", StaticFiles(directory=_WEB)),
-        ]
+        ],
+        exception_handlers={SciStreamError: _refuse},
+    )
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    status = 503 if isinstance(error, EnvironmentFault) else 400
+    return JSONResponse({"ok": False, "error": str(error)}, status_code=status)
+
+
+def token_page(why: str) -> HTMLResponse:
+    """Return a page that gives the reason and asks for the token."""
+    text = html.escape(why[:1].upper() + why[1:] + ".")
+    return HTMLResponse(
+        _TOKEN_PAGE.replace("REFUSAL", text), status_code=403, headers={"Content-Security-Policy": _TOKEN_POLICY}
     )
 
 
@@ -322,7 +236,7 @@ async def _awakened(viewer: Viewer) -> bool:
     """Wait for news, at most one heartbeat; return whether there is any."""
     try:
         # Not wait_for: that of Python 3.11 loses a cancellation that coincides with news, and the viewer stays.
-        async with asyncio.timeout(_HEARTBEAT_S):
+        async with asyncio.timeout(HEARTBEAT_S):
             await viewer.wake.wait()
     except TimeoutError:
         return False
@@ -332,7 +246,7 @@ async def _awakened(viewer: Viewer) -> bool:
 
 def _status_text(hub: Hub, viewer: Viewer) -> str:
     """Return the message of a status: in full (``status``) the first time, then what has changed (``changes``)."""
-    status: JsonObject = json.loads(json.dumps(hub.report(), default=str))
+    status = hub.report()
     content = {"status": status} if viewer.status is None else {"changes": merge_patch(viewer.status, status)}
     viewer.status = status
     return json.dumps({"type": "status", "now_ns": unix_ns(), **content}, separators=(",", ":"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sci_stream.web.history import KEPT_S
 from sci_stream.web.message import Picture
@@ -13,9 +13,8 @@ from sci_stream.web.message import Picture
 CODED_EVERY_NS = 500_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEntry:
-    """A kept picture: what the time line needs of it."""
+class TimelineEntry(NamedTuple):
+    """A kept picture: what the time line needs of it. A list in JSON, so its order is part of the page's protocol."""
 
     number: int
     series: str
@@ -28,10 +27,6 @@ class TimelineEntry:
         """Return the entry of a picture."""
         header = picture.header
         return cls(picture.number, header["series"], header["seq"], header["acquired_ns"], header["dropped_before"])
-
-    def as_list(self) -> list[str | int]:
-        """Return ``[number, series, seq, acquired_ns, lost_before]``."""
-        return [self.number, self.series, self.seq, self.acquired_ns, self.lost_before]
 
 
 class PictureArchive:

@@ -7,25 +7,35 @@ import json
 import logging
 import math
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Annotated, Protocol, Self
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
+from sci_stream.config.error_messages import validate_options
+from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
 from sci_stream.parameters import MOST_CHANGES, Changes
+from sci_stream.web.display import Display
 
 _LOG = logging.getLogger(__name__)
 # Far above a request that sets the 16 parameters allowed.
 _MOST_BODY_BYTES = 1 << 14
 # A node applies settings between two snapshots, which may take seconds on a CPU.
 _PATIENCE_S = 10.0
-
-
-# The name appears in the log with every change.
-_MOST_WHO = 64
+# Names appear in the log with every change.
+_MOST_NAME = 64
 _UNANSWERED = "The instrument did not answer in time. The request may still take effect: check before repeating it."
+
+
+_Name = Annotated[str, Field(min_length=1, max_length=_MOST_NAME)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected printable characters")
+    return text
 
 
 class OperatorControl(Protocol):
@@ -46,105 +56,93 @@ class OperatorControl(Protocol):
         ...
 
 
-class Controls(Protocol):
-    """Operations behind the page's buttons. The first two are quick; the others may block, in separate threads."""
+class _Request(BaseModel):
+    """What every request may contain; members that it does not know are ignored."""
 
-    def set_tone(self, changes: Changes) -> JsonObject:
-        """Change the tone settings for all viewers; return all of them. Raises `InputError`."""
-        ...
+    model_config = ConfigDict(strict=True)
 
-    def pick_white(self, x: float, y: float) -> JsonObject:
-        """Make a point of the image grey; return all tone settings. Raises `InputError`."""
-        ...
+    who: Annotated[str, Field(max_length=_MOST_NAME), AfterValidator(_printable)] = "unknown"
 
-    def save_still(self, series: str | None = None, seq: int | None = None) -> str:
-        """Save a snapshot that was shown, or the newest one; return the folder. Raises `SciStreamError`."""
-        ...
-
-    def switch_recording(self, on: bool, who: str) -> Future[str]:
-        """See `OperatorControl.switch_recording`."""
-        ...
-
-    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
-        """See `OperatorControl.ask`."""
-        ...
+    def sender(self, address: str) -> str:
+        """Return the name of the operator, as given in the request, with the client's address."""
+        return f"{self.who or 'unknown'} from {address}"
 
 
-async def answer(request: Request, controls: Controls) -> Response:
-    """Answer ``POST /control/{name}``: ``{"ok": true, …}``, or ``{"ok": false, "error": …}`` with an HTTP status."""
+class _ToneRequest(_Request):
+    model_config = ConfigDict(extra="allow")
+
+
+class _WhiteRequest(_Request):
+    x: Annotated[float, Field(ge=0, le=1)]
+    y: Annotated[float, Field(ge=0, le=1)]
+
+
+class _SnapshotRequest(_Request):
+    series: str | None = None
+    seq: int | None = None
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if (self.series is None) != (self.seq is None):
+            raise ValueError("series and seq belong together; without both, the newest snapshot is saved")
+        return self
+
+
+class _RecordingRequest(_Request):
+    on: bool
+
+
+class _SetRequest(_Request):
+    node: _Name
+    parameters: Annotated[dict[str, object], Field(max_length=MOST_CHANGES)]
+
+
+class _DoRequest(_Request):
+    node: _Name
+    action: _Name
+
+
+async def answer(request: Request, display: Display, operator: OperatorControl | None) -> Response:
+    """Answer ``POST /control/{name}`` with ``{"ok": true, …}``. Raises `SciStreamError`."""
     name = request.path_params["name"]
+    address = request.client.host if request.client is not None else "nowhere"
     try:
         body = await asyncio.wait_for(_body(request), _PATIENCE_S)
-        report = await asyncio.wait_for(_do(name, body, controls, _who(request, body)), _PATIENCE_S)
+        report = await asyncio.wait_for(_do(name, body, address, display, operator), _PATIENCE_S)
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
-    except SciStreamError as error:
-        status = 503 if isinstance(error, EnvironmentFault) else 400
-        return JSONResponse({"ok": False, "error": str(error)}, status_code=status)
     _LOG.info("The page requested %s %s", name, body)
     return JSONResponse({"ok": True, **report})
 
 
-def _who(request: Request, body: JsonObject) -> str:
-    """Return the name of the operator, as given in the request, with the client's address."""
-    said = body.pop("who", "unknown")
-    if not isinstance(said, str) or len(said) > _MOST_WHO or not said.isprintable():
-        expected = f"at most {_MOST_WHO} printable characters"
-        raise InputError("Invalid name of the operator", expected=expected, got=f"{str(said)[:20]!r}")
-    host = request.client.host if request.client is not None else "nowhere"
-    return f"{said or 'unknown'} from {host}"
-
-
-async def _do(name: str, body: JsonObject, controls: Controls, who: str) -> JsonObject:
+async def _do(
+    name: str, body: JsonObject, address: str, display: Display, operator: OperatorControl | None
+) -> JsonObject:
+    where = f"/control/{name}"
     match name:
-        case "set":
-            changes = body.get("parameters")
-            if not isinstance(changes, dict) or len(changes) > MOST_CHANGES:
-                expected = f'{{"parameters": {{"NAME": VALUE}}}} of at most {MOST_CHANGES}'
-                raise InputError("No parameters given", expected=expected, got=type(changes).__name__)
-            return await asyncio.wrap_future(controls.ask(_word(body, "node"), "set", changes, who))
-        case "do":
-            return await asyncio.wrap_future(controls.ask(_word(body, "node"), _word(body, "action"), {}, who))
         case "tone":
-            return {"tone": controls.set_tone(body)}
+            tone = validate_options(_ToneRequest, body, where)
+            return {"tone": display.set_tone(tone.model_extra or {})}
         case "white":
-            return {"tone": controls.pick_white(_fraction(body, "x"), _fraction(body, "y"))}
+            point = validate_options(_WhiteRequest, body, where)
+            return {"tone": display.pick_white(point.x, point.y)}
         case "snapshot":
-            series, seq = _shown_snapshot(body)
-            return {"saved": await asyncio.to_thread(controls.save_still, series, seq)}
+            shown = validate_options(_SnapshotRequest, body, where)
+            return {"saved": await asyncio.to_thread(display.save_still, shown.series, shown.seq)}
+    if operator is None:
+        raise InputError("Neither the recording nor the nodes can be controlled from here")
+    match name:
         case "recording":
-            on = body.get("on")
-            if not isinstance(on, bool):
-                raise InputError("Recording can be on or off", expected='{"on": true} or false', got=repr(on))
-            return {"file": await asyncio.wrap_future(controls.switch_recording(on, who))}
+            switch = validate_options(_RecordingRequest, body, where)
+            return {"file": await asyncio.wrap_future(operator.switch_recording(switch.on, switch.sender(address)))}
+        case "set":
+            change = validate_options(_SetRequest, body, where)
+            asked = operator.ask(change.node, "set", change.parameters, change.sender(address))
+            return await asyncio.wrap_future(asked)
+        case "do":
+            order = validate_options(_DoRequest, body, where)
+            return await asyncio.wrap_future(operator.ask(order.node, order.action, {}, order.sender(address)))
     raise InputError(f"Unknown control command {name!r}", expected="tone, white, snapshot, recording, set or do")
-
-
-def _shown_snapshot(body: JsonObject) -> tuple[str | None, int | None]:
-    """Return series and number of the snapshot that the viewer sees; None and None for the newest one."""
-    series, seq = body.get("series"), body.get("seq")
-    if series is None and seq is None:
-        return None, None
-    if not isinstance(series, str) or type(seq) is not int:
-        expected = '{"series": NAME, "seq": NUMBER}, or {} for the newest snapshot'
-        raise InputError("Invalid snapshot", expected=expected, got=f"{series!r}, {seq!r}"[:60])
-    return series, seq
-
-
-def _word(body: JsonObject, name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= _MOST_WHO:
-        raise InputError(f"The {name} is missing", expected="a name", got=repr(value)[:60])
-    return value
-
-
-def _fraction(body: JsonObject, name: str) -> float:
-    value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"The point's {name} is missing", expected="a fraction, 0 to 1", got=repr(value))
-    if not 0 <= value <= 1:
-        raise InputError(f"The point's {name} is outside the image", expected="a fraction, 0 to 1", got=f"{value:g}")
-    return float(value)
 
 
 def _integer(text: str) -> int:

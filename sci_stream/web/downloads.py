@@ -9,180 +9,176 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Literal, TypeVar
 
+from pydantic import BaseModel, Field, PositiveInt
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
-from sci_stream.imaging.tone import ToneSettings
+from sci_stream.config.error_messages import validate_options
+from sci_stream.errors import InputError
 from sci_stream.model import Reconstruction
-from sci_stream.web.archive import PictureArchive
 from sci_stream.web.clips import as_jpeg, write_clip
+from sci_stream.web.display import Display
 from sci_stream.web.history import KEPT_S
+from sci_stream.web.hub import Hub
 from sci_stream.web.inspection import Region, coded_jpeg, describe_region, frame_png, pixel_values
-from sci_stream.web.message import JPEG
+from sci_stream.web.message import H264, JPEG
 from sci_stream.web.recordings import list_recordings, recorded_files
 from sci_stream.web.still import save_still
 
 # Making a clip or a still takes a core: two at a time leave the instrument the others.
 _AT_ONCE = 2
 
-
-class PictureSource(Protocol):
-    """What the page's pictures and files come from. Called from any thread."""
-
-    @property
-    def archive(self) -> PictureArchive:
-        """The kept pictures."""
-        ...
-
-    @property
-    def tone(self) -> ToneSettings:
-        """Current tone settings."""
-        ...
-
-    @property
-    def bit_depth(self) -> int | None:
-        """Bit depth of the sensor, if known."""
-        ...
-
-    def find_shown(self, series: str, seq: int) -> Reconstruction:
-        """Return a snapshot that was shown. Raises `InputError` if it is no longer in memory."""
-        ...
-
-    @property
-    def recordings(self) -> Path:
-        """Folder of the recordings."""
-        ...
-
-    @property
-    def open_recording(self) -> str:
-        """Name of the file that is being written, ``""`` if none."""
-        ...
+Q = TypeVar("Q", bound=BaseModel)
 
 
-def routes(source: PictureSource) -> list[Route]:
+class _TimelineQuery(BaseModel):
+    after: int = -1
+
+
+class _PictureQuery(BaseModel):
+    number: int
+    codec: str = JPEG
+
+
+class _FrameQuery(BaseModel):
+    series: str = ""
+    seq: int = -1
+    frame: int = 0
+
+
+class _ValuesQuery(_FrameQuery):
+    """A region, or the whole picture without its size; ``pixels`` asks for the values themselves."""
+
+    x: int = 0
+    y: int = 0
+    width: PositiveInt | None = None
+    height: PositiveInt | None = None
+    pixels: bool = False
+
+
+class _ClipQuery(BaseModel):
+    seconds: Annotated[float, Field(gt=0, le=KEPT_S)] = 10.0
+    format: Literal["mp4", "gif"] = "mp4"
+    until: int = -1
+
+
+def _query(model: type[Q], request: Request) -> Q:
+    """Return the parameters of a request, of its path and its query."""
+    return validate_options(model, {**request.query_params, **request.path_params}, request.url.path)
+
+
+def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
     """Return the routes of everything that is fetched."""
-    answers = _Answers(source)
-    busy = asyncio.Semaphore(_AT_ONCE)
+    answers = _Answers(hub, display, recordings)
+    slots = asyncio.Semaphore(_AT_ONCE)
 
-    def worded(work: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Do the work in a thread; answer errors in words."""
-
+    def threaded(work: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            try:
-                return await asyncio.to_thread(work, request)
-            except SciStreamError as error:
-                status = 503 if isinstance(error, EnvironmentFault) else 400
-                return JSONResponse({"ok": False, "error": str(error)}, status_code=status)
+            return await asyncio.to_thread(work, request)
 
         return answer
 
-    def in_turn(work: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Do long work in turn; pixel values and the time line do not wait for it."""
-        worded_work = worded(work)
+    def limited(work: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Limit how many of the long answers are made at once; the others do not wait for them."""
 
         async def answer(request: Request) -> Response:
-            async with busy:
-                return await worded_work(request)
+            async with slots:
+                return await asyncio.to_thread(work, request)
 
         return answer
 
     return [
-        Route("/timeline", worded(answers.timeline)),
-        Route("/picture/{number}", worded(answers.picture)),
-        Route("/values", worded(answers.values)),
-        Route("/frame.png", worded(answers.frame)),
-        Route("/coded.jpg", worded(answers.coded)),
-        Route("/download/still", in_turn(answers.still)),
-        Route("/download/clip", in_turn(answers.clip)),
-        Route("/recordings", in_turn(answers.recordings)),
-        Route("/recordings/{name}", worded(answers.recording)),
+        Route("/timeline", threaded(answers.timeline)),
+        Route("/picture/{number}", threaded(answers.picture)),
+        Route("/values", threaded(answers.values)),
+        Route("/frame.png", threaded(answers.frame)),
+        Route("/coded.jpg", threaded(answers.coded)),
+        Route("/download/still", limited(answers.still)),
+        Route("/download/clip", limited(answers.clip)),
+        Route("/recordings", limited(answers.recordings)),
+        Route("/recordings/{name}", threaded(answers.recording)),
     ]
 
 
 class _Answers:
     """The answers to requests. Each may block, in a thread of its own."""
 
-    def __init__(self, source: PictureSource) -> None:
-        self._source = source
+    def __init__(self, hub: Hub, display: Display, recordings: Path) -> None:
+        self._hub = hub
+        self._display = display
+        self._recordings = recordings
 
     def timeline(self, request: Request) -> Response:
-        archive = self._source.archive
-        oldest, entries = archive.timeline(_whole(request, "after", -1))
-        return JSONResponse(
-            {
-                "oldest": oldest,
-                "bytes": archive.n_bytes,
-                "most_bytes": archive.most_bytes,
-                "snapshots": [entry.as_list() for entry in entries],
-            }
-        )
+        archive = self._hub.archive
+        oldest, entries = archive.timeline(_query(_TimelineQuery, request).after)
+        report = {"oldest": oldest, "bytes": archive.n_bytes, "most_bytes": archive.most_bytes, "snapshots": entries}
+        return JSONResponse(report)
 
     def picture(self, request: Request) -> Response:
-        found = self._source.archive.get(_as_whole("number", request.path_params["number"]))
+        wanted = _query(_PictureQuery, request)
+        found = self._hub.archive.get(wanted.number)
         if found is None:
             raise InputError("This picture is no longer kept", hint="Only the last minutes are, in bounded memory.")
-        if found.codec != JPEG and request.query_params.get("codec") != "h264":
+        if found.codec != JPEG and wanted.codec != H264:
             found = as_jpeg(found)
         return Response(found.message, media_type="application/octet-stream")
 
     def values(self, request: Request) -> Response:
-        shown, frame = self._shown(request), _whole(request, "frame", 0)
-        region = _region(request)
-        report = describe_region(shown, frame, region, self._source.bit_depth)
-        if region is not None and "pixels" in request.query_params:
-            report["pixels"] = pixel_values(shown, frame, region)
+        wanted = _query(_ValuesQuery, request)
+        shown = self._display.find_shown(wanted.series, wanted.seq)
+        region = None
+        if wanted.width is not None and wanted.height is not None:
+            region = Region(wanted.x, wanted.y, wanted.width, wanted.height)
+        report = describe_region(shown, wanted.frame, region, self._display.bit_depth)
+        if region is not None and wanted.pixels:
+            report["pixels"] = pixel_values(shown, wanted.frame, region)
         return JSONResponse(report)
 
     def frame(self, request: Request) -> Response:
-        png = frame_png(self._shown(request), _whole(request, "frame", 0), self._source.tone)
-        return Response(png, media_type="image/png")
+        shown, frame = self._shown(request)
+        return Response(frame_png(shown, frame, self._display.tone), media_type="image/png")
 
     def coded(self, request: Request) -> Response:
-        jpeg = coded_jpeg(self._shown(request), self._source.tone)
-        return Response(jpeg, media_type="image/jpeg")
+        shown, _ = self._shown(request)
+        return Response(coded_jpeg(shown, self._display.tone), media_type="image/jpeg")
 
     def still(self, request: Request) -> Response:
-        shown = self._shown(request)
+        shown, _ = self._shown(request)
 
         def zipped(folder: Path) -> Path:
-            saved = save_still(folder, shown, self._source.tone)
+            saved = save_still(folder, shown, self._display.tone)
             return Path(shutil.make_archive(str(saved), "zip", folder, saved.name))
 
         return _temporary(zipped)
 
     def clip(self, request: Request) -> Response:
-        seconds = _number(request, "seconds", 10.0)
-        kind = request.query_params.get("format", "mp4")
-        if not 0 < seconds <= KEPT_S or kind not in {"mp4", "gif"}:
-            expected = f"seconds up to {KEPT_S:g}, format mp4 or gif"
-            raise InputError("Invalid clip", expected=expected, got=f"{seconds:g}, {kind}")
-        until = _whole(request, "until", -1)
-        pictures = self._source.archive.last(seconds, None if until < 0 else until)
-        return _temporary(lambda folder: write_clip(pictures, folder, kind))
+        wanted = _query(_ClipQuery, request)
+        pictures = self._hub.archive.last(wanted.seconds, None if wanted.until < 0 else wanted.until)
+        return _temporary(lambda folder: write_clip(pictures, folder, wanted.format))
 
     def recordings(self, _: Request) -> Response:
-        found = list_recordings(self._source.recordings, self._source.open_recording)
+        found = list_recordings(self._recordings, self._hub.open_recording)
         text = json.dumps({"recordings": [asdict(entry) for entry in found]}, default=str)
         return Response(text, media_type="application/json")
 
     def recording(self, request: Request) -> Response:
         name = request.path_params["name"]
         # From the list: a name that is not in it, such as "../secret", is no recording.
-        known = {path.name: path for path in recorded_files(self._source.recordings)}
+        known = {path.name: path for path in recorded_files(self._recordings)}
         if name not in known:
             raise InputError(f"There is no recording {name!r}", hint="The list shows what there is.")
-        if name == self._source.open_recording:
+        if name == self._hub.open_recording:
             raise InputError(f"{name} is still being written", hint="Stop the recording first.")
         return FileResponse(known[name], filename=name)
 
-    def _shown(self, request: Request) -> Reconstruction:
-        series = request.query_params.get("series", "")
-        return self._source.find_shown(series, _whole(request, "seq", -1))
+    def _shown(self, request: Request) -> tuple[Reconstruction, int]:
+        """Return the snapshot asked for, and the number of its frame."""
+        wanted = _query(_FrameQuery, request)
+        return self._display.find_shown(wanted.series, wanted.seq), wanted.frame
 
 
 def _temporary(write: Callable[[Path], Path]) -> FileResponse:
@@ -194,36 +190,3 @@ def _temporary(write: Callable[[Path], Path]) -> FileResponse:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return FileResponse(path, filename=path.name, background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True))
-
-
-def _region(request: Request) -> Region | None:
-    """Return the region asked for, None for the whole picture."""
-    if "width" not in request.query_params:
-        return None
-    x, y, width, height = (_whole(request, name, 0) for name in ("x", "y", "width", "height"))
-    if width < 1 or height < 1:
-        raise InputError("The region is empty", got=f"{width}×{height}")
-    return Region(x, y, width, height)
-
-
-def _whole(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
-    return default if text is None else _as_whole(name, text)
-
-
-def _as_whole(name: str, text: str) -> int:
-    try:
-        number = int(text) if len(text) < 20 else None
-    except ValueError:
-        number = None
-    if number is None:
-        raise InputError(f"{name} must be a whole number", got=repr(text[:20]))
-    return number
-
-
-def _number(request: Request, name: str, default: float) -> float:
-    text = request.query_params.get(name, str(default))
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{name} must be a number", got=repr(text[:20])) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -44,25 +44,6 @@ class Region:
         return part
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Statistics of the finite pixels of a region."""
-
-    mean: float | None
-    std: float | None
-    min: float | None
-    max: float | None
-
-    @classmethod
-    def of(cls, values: Array) -> Statistics:
-        """Return the statistics of values, all None if none is finite."""
-        finite = values[np.isfinite(values)].astype(np.float64)
-        if not finite.size:
-            return cls(None, None, None, None)
-        figures = (finite.mean(), finite.std(), finite.min(), finite.max())
-        return cls(*(float(f"{value:.6g}") for value in figures))
-
-
 def describe_region(
     reconstruction: Reconstruction, frame: int, region: Region | None, bit_depth: int | None
 ) -> JsonObject:
@@ -76,16 +57,25 @@ def describe_region(
         video = region.of(video)
         counts = None if counts is None else region.of(counts)
     found: JsonObject = {
-        "video": asdict(Statistics.of(video)),
+        "video": _statistics(video),
         "focus": focus_figure(video, mosaic=reconstruction.bayer is not None),
         "counts": None,
         "saturated": None,
     }
     if counts is not None:
-        found["counts"] = asdict(Statistics.of(counts))
+        found["counts"] = _statistics(counts)
         if bit_depth is not None and counts.dtype.kind in "iu":
             found["saturated"] = float(np.mean(counts >= (1 << bit_depth) - 1))
     return found
+
+
+def _statistics(values: Array) -> dict[str, float | None]:
+    """Return the statistics of the finite values, all None if there are none."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if not finite.size:
+        return dict.fromkeys(("mean", "std", "min", "max"))
+    found = {"mean": finite.mean(), "std": finite.std(), "min": finite.min(), "max": finite.max()}
+    return {name: float(f"{value:.6g}") for name, value in found.items()}
 
 
 def focus_figure(image: Array, *, mosaic: bool) -> float | None:

@@ -20,7 +20,9 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, Reconstruction
 
 MESSAGE_VERSION = 2
-JPEG = "jpeg"
+JPEG, H264 = "jpeg", "h264"
+# The longer side of an image is at most this, px.
+_MOST_PX = 1024
 _LENGTH = struct.Struct("<I")
 
 U8 = npt.NDArray[np.uint8]
@@ -82,7 +84,6 @@ def render_snapshot(
     *,
     tone: ToneSettings,
     quality: int,
-    most_px: int,
     bit_depth: int | None = None,
 ) -> RenderedSnapshot:
     """Render a reconstruction.
@@ -91,10 +92,10 @@ def render_snapshot(
     arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
-    frames = np.stack([shrink(frame, most_px) for frame in video])
+    frames = np.stack([shrink(frame, _MOST_PX) for frame in video])
     counts, coded = reconstruction.counts, None
     if counts is not None:
-        coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), most_px), quality)
+        coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MOST_PX), quality)
     header = {"number": number, "published_ns": published_ns, **_header(reconstruction, frames)}
     header["levels"] = levels_histogram(video)
     header["counts"] = None if counts is None else counts_histogram(counts, bit_depth)

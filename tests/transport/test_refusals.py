@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import zmq
 
+from sci_stream.config import PreviewSection
 from sci_stream.control_client import RigControl
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError, WireError
@@ -16,7 +17,7 @@ from sci_stream.transport import router as reception
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.web.preview import PreviewOptions, WebPreview
+from sci_stream.web.preview import WebPreview
 from sci_stream.wire import CalibrationRequest, Limits, Message, Ping, Refused, Welcome, decode, encode, header
 from tests.transport.peers import hello, until
 
@@ -186,8 +187,9 @@ def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoi
     dispatcher.close()
 
 
-def test_expired_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
-    preview = WebPreview(PreviewOptions(port=0, token="s3cret", token_expires_s=time.time() - 1.0))
+def test_expired_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    section = PreviewSection(port=0, token="s3cret", token_expires="2020-01-01T00:00:00Z")
+    preview = WebPreview(section, tmp_path)
     url = preview.start()
     try:
         with caplog.at_level(logging.WARNING), pytest.raises(TransportError, match="has expired") as refused:

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect
 
+from sci_stream.config import PreviewSection
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import BayerPhase
 from sci_stream.web import controls as preview_controls
 from sci_stream.web.message import split_message
-from sci_stream.web.preview import PreviewOptions, WebPreview
+from sci_stream.web.preview import WebPreview
 from tests import plain_http
 from tests.series_fixtures import Series
 
@@ -64,7 +65,7 @@ def board() -> SwitchBoard:
 
 @pytest.fixture
 def preview(board: SwitchBoard, tmp_path: Path) -> Iterator[WebPreview]:
-    preview = WebPreview(PreviewOptions(port=0, stills=tmp_path / "stills"), board)
+    preview = WebPreview(PreviewSection(port=0), tmp_path, operator=board)
     yield preview
     preview.close()
 
@@ -73,7 +74,7 @@ def preview(board: SwitchBoard, tmp_path: Path) -> Iterator[WebPreview]:
 def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WebPreview, SwitchBoard]]:
     """Return a page for all requests that are refused: they have no effect on each other."""
     board = SwitchBoard()
-    preview = WebPreview(PreviewOptions(port=0, stills=tmp_path_factory.mktemp("stills")), board)
+    preview = WebPreview(PreviewSection(port=0), tmp_path_factory.mktemp("recordings"), operator=board)
     yield preview.start(), preview, board
     preview.close()
 
@@ -176,8 +177,8 @@ def test_saved_snapshot_is_the_one_on_the_screen(preview: WebPreview, series) ->
     ("body", "words"),
     [
         ({"series": "run-1", "seq": 2}, "Snapshot 2 of series 'run-1' is no longer in memory"),
-        ({"series": "run-1", "seq": "4"}, "Invalid snapshot"),
-        ({"seq": 4}, "Invalid snapshot"),
+        ({"series": "run-1", "seq": "4"}, 'seq is wrong; expected an integer; got "4"'),
+        ({"seq": 4}, "series and seq belong together"),
     ],
 )
 def test_snapshot_that_was_not_shown_is_refused(open_page, series, body: object, words: str) -> None:
@@ -191,7 +192,7 @@ def test_snapshot_that_was_not_shown_is_refused(open_page, series, body: object,
 def test_shown_snapshots_are_kept_in_bounded_memory(
     preview: WebPreview, series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sci_stream.web.preview._SHOWN_BYTES", 2 * series.reconstruction(0).video.nbytes)
+    monkeypatch.setattr("sci_stream.web.display._SHOWN_BYTES", 2 * series.reconstruction(0).video.nbytes)
     url = preview.start()
     with connect(f"ws://{urlsplit(url).netloc}/live") as viewer:
         for seq in range(5):
@@ -202,8 +203,8 @@ def test_shown_snapshots_are_kept_in_bounded_memory(
 
 
 def test_folder_that_cannot_be_written_is_reported(board: SwitchBoard, series, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    preview = WebPreview(PreviewOptions(port=0, stills=tmp_path / "file"), board)
+    (tmp_path / "stills").write_text("in the way")
+    preview = WebPreview(PreviewSection(port=0), tmp_path, operator=board)
     url = preview.start()
     try:
         preview.publish(series.reconstruction(0))
@@ -252,12 +253,12 @@ def test_unanswered_request_may_still_take_effect(
     assert "may still take effect" in answer.json()["error"]
 
 
-def test_unavailable_recording_is_refused() -> None:
-    preview = WebPreview(PreviewOptions(port=0))
+def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
+    preview = WebPreview(PreviewSection(port=0), tmp_path)
     url = preview.start()
     try:
         assert plain_http.get(f"{url}status").json()["preview"]["can_record"] is False
-        assert "Recording is not available" in post(url, "recording", {"on": True}).json()["error"]
+        assert "Neither the recording nor the nodes" in post(url, "recording", {"on": True}).json()["error"]
     finally:
         preview.close()
 
@@ -268,28 +269,28 @@ def test_unavailable_recording_is_refused() -> None:
         ("tone", {"brightness": 1}, "exposure_ev"),
         ("tone", {"exposure_ev": 1e9}, "-10 to 10"),
         ("tone", [1], "object"),
-        ("white", {"x": 0.5}, "y is missing"),
-        ("white", {"x": True, "y": 0}, "x is missing"),
-        ("white", {"x": 1e300, "y": 0}, "x is outside"),
-        ("recording", {"on": "yes"}, "on or off"),
-        ("recording", {}, "on or off"),
+        ("white", {"x": 0.5}, "/control/white y is missing"),
+        ("white", {"x": True, "y": 0}, "x is wrong; expected a number"),
+        ("white", {"x": 1e300, "y": 0}, "x is wrong; expected ≤ 1"),
+        ("recording", {"on": "yes"}, "on is wrong; expected true or false"),
+        ("recording", {}, "on is missing"),
         ("reboot", {}, "tone, white, snapshot, recording, set or do"),
-        ("set", {"node": "acquire"}, "parameters"),
-        ("set", {"node": "acquire", "parameters": [1]}, "parameters"),
+        ("set", {"node": "acquire"}, "parameters is missing"),
+        ("set", {"node": "acquire", "parameters": [1]}, "parameters is wrong"),
         ("set", {"node": "acquire", "parameters": {f"p{i}": 1 for i in range(17)}}, "at most 16"),
-        ("set", {"node": 5, "parameters": {"a": 1}}, "node is missing"),
+        ("set", {"node": 5, "parameters": {"a": 1}}, "node is wrong; expected a string"),
         ("do", {"node": "acquire"}, "action is missing"),
-        ("do", {"node": "x" * 65, "action": "stop"}, "node is missing"),
-        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "Invalid name of the operator"),
+        ("do", {"node": "x" * 65, "action": "stop"}, "at most 64"),
+        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "who: expected printable characters"),
     ],
 )
 def test_invalid_request_is_refused_without_effect(open_page, name: str, body: object, word: str) -> None:
     url, preview, board = open_page
-    before = preview.tone
+    before = preview.display.tone
     answer = post(url, name, body)
     assert answer.status_code == 400
     assert word in answer.json()["error"]
-    assert (preview.tone, board.asked, board.requests) == (before, [], [])
+    assert (preview.display.tone, board.asked, board.requests) == (before, [], [])
 
 
 def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
@@ -332,8 +333,8 @@ def test_page_of_another_origin_can_change_nothing(preview: WebPreview, board: S
     assert post(url, "recording", {"on": True}, Origin=url.rstrip("/")).status_code == 200
 
 
-def test_control_needs_the_token(board: SwitchBoard) -> None:
-    preview = WebPreview(PreviewOptions(port=0, token="s3cret"), board)
+def test_control_needs_the_token(board: SwitchBoard, tmp_path: Path) -> None:
+    preview = WebPreview(PreviewSection(port=0, token="s3cret"), tmp_path, operator=board)
     base = preview.start().partition("?")[0]
     try:
         assert post(base, "recording", {"on": True}).status_code == 403

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
+from sci_stream.config import PreviewSection
 from sci_stream.model import SnapshotId
 from sci_stream.web import h264
 from sci_stream.web.archive import PictureArchive
 from sci_stream.web.message import JPEG, Picture, merge_patch, split_message
-from sci_stream.web.preview import PreviewOptions, WebPreview
+from sci_stream.web.preview import WebPreview
 from tests import plain_http
 
 WAIT_S = 60.0
@@ -29,7 +30,7 @@ INTERVAL_NS = 200_000_000
 
 @pytest.fixture
 def preview(tmp_path: Path) -> Iterator[WebPreview]:
-    preview = WebPreview(PreviewOptions(port=0, recordings=tmp_path, stills=tmp_path / "stills"))
+    preview = WebPreview(PreviewSection(port=0), tmp_path)
     yield preview
     preview.close()
 
@@ -37,7 +38,7 @@ def preview(tmp_path: Path) -> Iterator[WebPreview]:
 @pytest.fixture(scope="module")
 def url_after_one_snapshot(tmp_path_factory: pytest.TempPathFactory, series) -> Iterator[str]:
     """Return the address of a page that has shown a snapshot."""
-    preview = WebPreview(PreviewOptions(port=0, recordings=tmp_path_factory.mktemp("recordings")))
+    preview = WebPreview(PreviewSection(port=0), tmp_path_factory.mktemp("recordings"))
     url = preview.start()
     with watch(url, "jpeg") as viewer:
         show(preview, viewer, series, 0)
@@ -68,7 +69,7 @@ def test_values_are_those_of_the_snapshot_not_of_the_screen(preview: WebPreview,
     with watch(url, "jpeg") as viewer:
         for seq in range(3):
             show(preview, viewer, series, seq)
-    shown = preview.find_shown("run-1", 1)
+    shown = preview.display.find_shown("run-1", 1)
     region = {"x": 5, "y": 2, "width": 4, "height": 3, "pixels": 1}
     answer = plain_http.get(f"{url}values", params={"series": "run-1", "seq": 1, "frame": 2, **region}).json()
     assert np.allclose(answer["pixels"]["video"], shown.video[2, 2:5, 5:9].astype(float), atol=1e-5)
@@ -84,14 +85,14 @@ def test_values_are_those_of_the_snapshot_not_of_the_screen(preview: WebPreview,
         ("values?series=run-1&seq=99", "no longer in memory"),
         ("values?series=run-1&seq=0&frame=9", "no such frame"),
         ("values?series=run-1&seq=0&x=999&y=0&width=2&height=2", "outside the picture"),
-        ("values?series=run-1&seq=0&x=0&y=0&width=0&height=2", "empty"),
+        ("values?series=run-1&seq=0&x=0&y=0&width=0&height=2", "width is wrong; expected > 0"),
         ("values?series=run-1&seq=0&width=500&height=500&pixels=1", "Too many pixel values"),
-        ("values?series=run-1&seq=none", "whole number"),
+        ("values?series=run-1&seq=none", "expected an integer"),
         ("picture/77", "no longer kept"),
-        (f"picture/{'9' * 5000}", "must be a whole number"),
-        ("picture/one", "must be a whole number"),
-        ("download/clip?seconds=-1", "Invalid clip"),
-        ("download/clip?seconds=1&format=exe", "Invalid clip"),
+        (f"picture/{'9' * 5000}", "number is wrong"),
+        ("picture/one", "number is wrong"),
+        ("download/clip?seconds=-1", "seconds is wrong"),
+        ("download/clip?seconds=1&format=exe", "expected 'mp4' or 'gif'"),
         ("recordings/none.h5", "There is no recording"),
         ("recordings/..%2Fsecret.h5", ""),
     ],
@@ -149,7 +150,7 @@ def test_still_is_the_snapshot_asked_for(preview: WebPreview, series) -> None:
     with zipfile.ZipFile(io.BytesIO(answer.content)) as file:
         described = json.loads(file.read("run-1_000001/snapshot.json"))
         with np.load(io.BytesIO(file.read("run-1_000001/data.npz"))) as data:
-            assert np.array_equal(data["video"], preview.find_shown("run-1", 1).video)
+            assert np.array_equal(data["video"], preview.display.find_shown("run-1", 1).video)
     assert described["seq"] == 1
 
 
@@ -157,7 +158,7 @@ def test_still_is_the_snapshot_asked_for(preview: WebPreview, series) -> None:
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
 def test_clip_has_its_frames_at_the_pace_of_filming(series, tmp_path, codec: str, kind: str) -> None:
     av = pytest.importorskip("av")
-    preview = WebPreview(PreviewOptions(port=0, h264_mbit_per_s=12.0 if codec == "h264" else 0.0))
+    preview = WebPreview(PreviewSection(port=0, h264_mbit_per_s=12.0 if codec == "h264" else 0.0), tmp_path)
     url = preview.start()
     with watch(url, codec) as viewer:
         for seq in (0, 1, 2, 3, 6, 7):  # snapshots 4 and 5 were lost

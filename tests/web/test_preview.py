@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,11 +21,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from sci_stream.config import PreviewSection
 from sci_stream.errors import InputError, TransportError
 from sci_stream.http_server import LimitedConnection
 from sci_stream.web import app as preview_app
 from sci_stream.web.message import split_message
-from sci_stream.web.preview import PreviewOptions, WebPreview
+from sci_stream.web.preview import WebPreview
 from tests import plain_http
 
 WAIT_S = 60.0
@@ -33,7 +35,7 @@ WEB = Path(preview_app.__file__).parent / "static"
 
 @pytest.fixture
 def preview() -> Iterator[WebPreview]:
-    preview = WebPreview(PreviewOptions(port=0, stale_s=0.3))
+    preview = WebPreview(PreviewSection(port=0, stale_after_s=0.3), Path("recordings"))
     yield preview
     preview.close()
 
@@ -225,17 +227,17 @@ def test_port_in_use_is_named() -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(TransportError, match=str(port)):
-            WebPreview(PreviewOptions(port=port)).start()
+            WebPreview(PreviewSection(port=port), Path("recordings")).start()
 
 
 def test_host_beyond_loopback_needs_a_token() -> None:
     with pytest.raises(InputError, match="token"):
-        WebPreview(PreviewOptions(host="0.0.0.0"))
+        WebPreview(PreviewSection(host="0.0.0.0"), Path("recordings"))
 
 
 @pytest.fixture
 def guarded() -> Iterator[str]:
-    preview = WebPreview(PreviewOptions(port=0, token="s3cret&more"))
+    preview = WebPreview(PreviewSection(port=0, token="s3cret&more"), Path("recordings"))
     yield preview.start()
     preview.close()
 
@@ -297,7 +299,8 @@ def is_sent_away(viewer: ClientConnection, sends: str = "") -> bool:
 
 def test_expired_token_disconnects_viewers(series, monkeypatch) -> None:
     ends_s = time.time() + 3600
-    preview = WebPreview(PreviewOptions(port=0, token="s3cret", token_expires_s=ends_s))
+    ends = datetime.fromtimestamp(ends_s, UTC).isoformat()
+    preview = WebPreview(PreviewSection(port=0, token="s3cret", token_expires=ends), Path("recordings"))
     url = preview.start()
     try:
         with watch(url) as viewer:
@@ -357,7 +360,7 @@ def test_rebound_host_name_is_refused(preview: WebPreview) -> None:
 
 
 def test_number_of_viewers_is_limited() -> None:
-    preview = WebPreview(PreviewOptions(port=0, most_viewers=1))
+    preview = WebPreview(PreviewSection(port=0, most_viewers=1), Path("recordings"))
     url = preview.start()
     try:
         with watch(url) as first:

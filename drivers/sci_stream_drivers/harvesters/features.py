@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sci_stream.errors import CameraError, ConfigError
+from sci_stream.errors import CameraError, ConfigError, did_you_mean
 from sci_stream.parameters import Value
 from sci_stream_drivers.harvesters.library import feature, library, words
 from sci_stream_drivers.harvesters.node_map import access_of, choices_of, kind_of, range_text, value_of
@@ -165,11 +164,8 @@ def find(node_map: Any, name: str, camera: str) -> Any:
         if access_of(node) != "NI":
             return node
     known = [node.node.name for node in node_map.nodes if node.node.is_feature()]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    raise ConfigError(
-        f"{camera} has no feature {name}",
-        hint=f"Did you mean {near[0]}?" if near else "sci-stream cameras features lists all features.",
-    )
+    hint = did_you_mean(name, known) or "sci-stream cameras features lists all features."
+    raise ConfigError(f"{camera} has no feature {name}", hint=hint)
 
 
 def _execute(node: Any, setting: FeatureSetting, camera: str) -> None:

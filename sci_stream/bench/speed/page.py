@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sci_stream import reconstruct_stream
 from sci_stream.bench.environment import environment
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
+from sci_stream.config import PreviewSection
 from sci_stream.errors import EnvironmentFault
 from sci_stream.imaging.rendering import decode_jpeg
 from sci_stream.imaging.tone import ToneSettings
@@ -21,7 +22,6 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.web.archive import CODED_EVERY_NS
 from sci_stream.web.h264 import SnapshotEncoder, decode
 from sci_stream.web.message import Picture, RenderedSnapshot, jpeg_picture, render_snapshot
-from sci_stream.web.preview import PreviewOptions
 
 _READ_S = 10.0
 
@@ -72,7 +72,7 @@ def bench(
         Is given a line per snapshot.
     """
     calibration, frames = _take(size_px, rate_hz, snapshots)
-    options = PreviewOptions()
+    options = PreviewSection()
     rendered = []
     solved = reconstruct_stream((frame.counts for frame in frames), calibration, denoiser=denoiser, device=device)
     for seq, (frame, result) in enumerate(zip(frames, solved, strict=True)):
@@ -112,7 +112,7 @@ def _take(size_px: int, rate_hz: float, snapshots: int) -> tuple[Calibration, li
 
 
 def _rendered(
-    seq: int, video: npt.NDArray[np.float32], frame: CameraFrame, calibration: Calibration, options: PreviewOptions
+    seq: int, video: npt.NDArray[np.float32], frame: CameraFrame, calibration: Calibration, options: PreviewSection
 ) -> RenderedSnapshot:
     reconstruction = Reconstruction(
         id=SnapshotId("bench", 0, seq),
@@ -125,12 +125,10 @@ def _rendered(
         bayer=calibration.bayer,
         counts=frame.counts,
     )
-    return render_snapshot(
-        reconstruction, seq, 0, tone=ToneSettings(), quality=options.jpeg_quality, most_px=options.most_px
-    )
+    return render_snapshot(reconstruction, seq, 0, tone=ToneSettings(), quality=options.jpeg_quality)
 
 
-def _jpeg(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewOptions) -> ViewerRow:
+def _jpeg(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewSection) -> ViewerRow:
     start_s = time.thread_time()
     pictures = [jpeg_picture(each, options.jpeg_quality) for each in rendered]
     encode_ms = 1e3 * (time.thread_time() - start_s) / len(pictures)
@@ -138,7 +136,7 @@ def _jpeg(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewOpti
     return _row("JPEG", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=rate_hz, encode_ms=encode_ms)
 
 
-def _h264(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewOptions) -> ViewerRow:
+def _h264(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewSection) -> ViewerRow:
     encoder = SnapshotEncoder(options.h264_mbit_per_s)
     encoder.encode(rendered[0].frames, 1 / rate_hz)  # opening the encoder is no part of the time
     start_s = time.thread_time()

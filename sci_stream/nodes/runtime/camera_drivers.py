@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 from pathlib import Path
 from typing import Any, cast
 
 from sci_stream.config import Rig, validate_options
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, did_you_mean
 from sci_stream.model import JsonObject
 from sci_stream.ports import Camera, CameraDriver
 
@@ -38,12 +37,11 @@ def load_driver(name: str) -> CameraDriver:
                 hint="Install its dependencies; for GenICam cameras: pip install 'sci-stream[genicam]'.",
             ) from error
     known = driver_names()
-    close = difflib.get_close_matches(name, known, n=1)
     raise ConfigError(
         "Unknown camera driver in [camera] driver",
         expected=f"one of {', '.join(known) or 'none: is the package installed (pip install -e .)?'}",
         got=repr(name),
-        hint=f"Did you mean {close[0]!r}?" if close else None,
+        hint=did_you_mean(name, known),
     )
 
 

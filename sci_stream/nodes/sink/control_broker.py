@@ -309,7 +309,7 @@ class SinkControls:
         if recording is not None:
             found.append(Parameter("recording", "flag", recording, says="Whether the series is being recorded."))
         if self._preview is not None:
-            tone = self._preview.tone.as_dict()
+            tone = self._preview.display.tone.as_dict()
             lows = {"gamma": _LEAST_GAMMA}
             found += [declare(PreviewSection, name, tone[name], low=lows.get(name)) for name in _TONE]
         return found
@@ -324,4 +324,4 @@ class SinkControls:
             self._switch(recording, who)
         tone = {name: value for name, value in changes.items() if name in _TONE}
         if tone and self._preview is not None:
-            self._preview.set_tone(tone)
+            self._preview.display.set_tone(tone)

@@ -20,7 +20,7 @@ from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
-from sci_stream.nodes.sink.options import movie_options, preview_options
+from sci_stream.nodes.sink.options import movie_options
 from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
 from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
 from sci_stream.optics.calibration import Calibration
@@ -108,9 +108,8 @@ class SinkNode:
             clock_of=self._server.clock_of,
             solvers=lambda: solvers(self._server.peers.values()),
         )
-        options = preview_options(rig) if rig.preview.enabled else None
         self._operators = OperatorCommands(
-            self._server, options, lambda: self._series, network.wakeup.wake, self._show_status_soon
+            self._server, rig, lambda: self._series, network.wakeup.wake, self._show_status_soon
         )
         self._preview = self._operators.preview
         page_refused = None if self._preview is None else self._preview.refused

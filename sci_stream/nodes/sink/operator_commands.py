@@ -8,13 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from sci_stream.clock import unix_ns
+from sci_stream.config import Rig
 from sci_stream.errors import InputError, SciStreamError
 from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.control_broker import ControlBroker, SettingChange, SinkControls
+from sci_stream.nodes.sink.options import tone_settings
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import Changes
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.web.preview import PreviewOptions, WebPreview
+from sci_stream.web.preview import WebPreview
 from sci_stream.wire import ControlResult
 
 log = logging.getLogger(__name__)
@@ -29,8 +31,8 @@ class OperatorCommands:
     ----------
     server
         Server whose peers receive the requests.
-    options
-        Options of the page; None for no page and no commands.
+    rig
+        The rig; without a page there are no commands.
     series
         Returns the running series.
     wake
@@ -42,7 +44,7 @@ class OperatorCommands:
     def __init__(
         self,
         server: ResultsServer,
-        options: PreviewOptions | None,
+        rig: Rig,
         series: Callable[[], SeriesSession | None],
         wake: Callable[[], None],
         show_soon: Callable[[], None],
@@ -52,7 +54,9 @@ class OperatorCommands:
         self._show_soon = show_soon
         self._switches: queue.SimpleQueue[tuple[bool, str, Future[str]]] = queue.SimpleQueue()
         self._in_force: dict[tuple[str, str], SettingChange] = {}
-        self.preview = None if options is None else WebPreview(options, operator=self)
+        self.preview: WebPreview | None = None
+        if rig.preview.enabled:
+            self.preview = WebPreview(rig.preview, rig.record.folder, tone_settings(rig.preview), operator=self)
         own = SinkControls(self.preview, self._is_recording, self._switch_recording)
         self._broker = ControlBroker(server.peers, server.reply, own, self._note_change, wake)
 

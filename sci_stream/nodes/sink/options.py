@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sci_stream.config import PreviewSection, Rig
-from sci_stream.config.fields import expiry_s
 from sci_stream.errors import StorageError
 from sci_stream.imaging.demosaic import Demosaic
 from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance
@@ -13,7 +10,6 @@ from sci_stream.nodes.sink.live_movie import MovieOptions
 from sci_stream.nodes.sink.recorder import RecorderOptions
 from sci_stream.optional import require_optional
 from sci_stream.storage.recording import Compression
-from sci_stream.web.preview import PreviewOptions
 
 
 def recorder_options(rig: Rig) -> RecorderOptions:
@@ -25,7 +21,7 @@ def recorder_options(rig: Rig) -> RecorderOptions:
         If the folder cannot be created.
     """
     section = rig.record
-    folder = Path(section.folder)
+    folder = section.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,25 +56,6 @@ def movie_options(rig: Rig) -> MovieOptions | None:
         fps=section.movie_fps,
         tone=tone_settings(rig.preview),
         floor_free_bytes=section.min_free_mib << 20,
-    )
-
-
-def preview_options(rig: Rig) -> PreviewOptions:
-    """Return the options of the live page."""
-    section = rig.preview
-    return PreviewOptions(
-        host=section.host,
-        port=section.port,
-        token=section.token or None,
-        token_expires_s=expiry_s(section.token_expires),
-        tone=tone_settings(section),
-        jpeg_quality=section.jpeg_quality,
-        stale_s=section.stale_after_s,
-        most_viewers=section.most_viewers,
-        recordings=Path(rig.record.folder),
-        stills=Path(rig.record.folder) / "stills",
-        archive_bytes=section.history_mib << 20,
-        h264_mbit_per_s=section.h264_mbit_per_s,
     )
 
 

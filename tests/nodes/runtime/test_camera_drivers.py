@@ -18,7 +18,7 @@ def test_own_drivers_are_installed() -> None:
 
 
 def test_misspelt_driver_gets_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match=r"'simulatet'.*Did you mean 'simulated'"):
+    with pytest.raises(ConfigError, match=r"'simulatet'.*Did you mean simulated"):
         load_driver("simulatet")
 
 

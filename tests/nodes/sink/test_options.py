@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pydantic import ValidationError
 
 from sci_stream.config import Rig
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.nodes.sink.options import preview_options, tone_settings
+from sci_stream.nodes.sink.options import tone_settings
 
 
-def test_rig_tone_applies_to_page_and_window() -> None:
+def test_rig_tone_is_that_of_page_movie_and_window() -> None:
     rig = Rig.model_validate(
         {
             "preview": {
@@ -24,7 +22,6 @@ def test_rig_tone_applies_to_page_and_window() -> None:
                 "demosaic": "directional",
                 "false_colour": "turbo",
             },
-            "record": {"folder": "/data"},
         }
     )
     report = tone_settings(rig.preview).as_dict()
@@ -37,8 +34,6 @@ def test_rig_tone_applies_to_page_and_window() -> None:
         "false_colour": "turbo",
         "demosaic": "directional",
     }
-    assert preview_options(rig).tone.as_dict() == report
-    assert preview_options(rig).stills == Path("/data/stills")
 
 
 def test_rig_without_tone_has_the_default() -> None:

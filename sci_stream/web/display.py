@@ -1,0 +1,155 @@
+"""What the live page shows: the newest reconstruction, the tone for all viewers, and the snapshots shown before."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sci_stream.errors import InputError
+from sci_stream.imaging.tone import ToneSettings, pick_white
+from sci_stream.model import JsonObject, Reconstruction
+from sci_stream.parameters import Changes
+from sci_stream.web.still import save_still
+
+# Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the screen.
+_SHOWN_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Published:
+    """A reconstruction to show, and the Unix time at which it arrived."""
+
+    time_ns: int
+    reconstruction: Reconstruction
+
+
+class Display:
+    """The newest reconstruction and its tone. Thread-safe; only `next_view` and `save_still` take time.
+
+    Parameters
+    ----------
+    tone
+        Tone settings at the start.
+    stills
+        Folder for snapshots that viewers save.
+    is_watched
+        Returns whether there are viewers. Call `refresh` when a viewer joins.
+    """
+
+    def __init__(self, tone: ToneSettings, stills: Path, is_watched: Callable[[], bool]) -> None:
+        self.tone = tone
+        """Current tone settings."""
+        self.bit_depth: int | None = None
+        """Bit depth of the sensor, if known."""
+        self.published = 0
+        """Number of reconstructions published."""
+        self._stills = stills
+        self._is_watched = is_watched
+        self._changed = threading.Condition()
+        self._newest: Published | None = None
+        self._view: tuple[Published, ToneSettings] | None = None
+        self._recent: deque[Reconstruction] = deque()
+        self._recent_bytes = 0
+        self._closed = False
+
+    def publish(self, reconstruction: Reconstruction, now_ns: int) -> None:
+        """Show a reconstruction unless a newer one arrives first; its arrays must not be modified afterwards."""
+        with self._changed:
+            self._newest = Published(now_ns, reconstruction)
+            self.published += 1
+            self._changed.notify_all()
+
+    def refresh(self, *, again: bool) -> None:
+        """Wake `next_view` for a new viewer; ``again`` to return the present view again."""
+        with self._changed:
+            if again:
+                self._view = None
+            self._changed.notify_all()
+
+    def next_view(self) -> tuple[Published, ToneSettings] | None:
+        """Wait for a reconstruction or tone that viewers have not seen; None once closed."""
+        with self._changed:
+            while not self._closed:
+                wanted = None if self._newest is None else (self._newest, self.tone)
+                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/0018), so nothing is encoded without a
+                # viewer.
+                if wanted is not None and wanted != self._view and self._is_watched():
+                    self._view = wanted
+                    self._keep(wanted[0].reconstruction)
+                    return wanted
+                self._changed.wait()
+            return None
+
+    def _keep(self, reconstruction: Reconstruction) -> None:
+        """Keep a reconstruction that is about to be shown, in bounded memory; it is kept once for all its tones."""
+        if self._recent and self._recent[-1] is reconstruction:
+            return
+        self._recent.append(reconstruction)
+        self._recent_bytes += _size(reconstruction)
+        while len(self._recent) > 1 and self._recent_bytes > _SHOWN_BYTES:
+            self._recent_bytes -= _size(self._recent.popleft())
+
+    def find_shown(self, series: str, seq: int) -> Reconstruction:
+        """Return a snapshot that was shown.
+
+        Raises
+        ------
+        InputError
+            If it is no longer in memory.
+        """
+        with self._changed:
+            shown = list(self._recent)
+        found = next((each for each in reversed(shown) if (each.id.series, each.id.seq) == (series, seq)), None)
+        if found is None:
+            raise InputError(
+                f"Snapshot {seq} of series {series!r} is no longer in memory",
+                expected=f"one of the last {len(shown)} that were shown",
+                hint="Save sooner after pausing, or export it from the recording.",
+            )
+        return found
+
+    def set_tone(self, changes: Changes) -> JsonObject:
+        """Change the tone for all viewers; return all its settings. Raises `InputError`."""
+        with self._changed:
+            self.tone = self.tone.changed(changes)
+            self._changed.notify_all()
+            return self.tone.as_dict()
+
+    def pick_white(self, x: float, y: float) -> JsonObject:
+        """Make a point of the newest image grey, given as fractions; return all tone settings. Raises `InputError`."""
+        reconstruction = self._newest_reconstruction("There is no image for a white balance")
+        if reconstruction.bayer is None:
+            raise InputError("A monochrome camera has no white balance")
+        gains = pick_white(reconstruction.video, reconstruction.bayer, x, y, self.tone.black)
+        return self.set_tone({"white_balance": "fixed", "gains": gains})
+
+    def save_still(self, series: str | None = None, seq: int | None = None) -> str:
+        """Save a snapshot that was shown, or the newest one; return the folder. Raises `SciStreamError`."""
+        reconstruction = self._newest_reconstruction("There is no snapshot to save")
+        if (
+            series is not None
+            and seq is not None
+            and (reconstruction.id.series, reconstruction.id.seq) != (series, seq)
+        ):
+            reconstruction = self.find_shown(series, seq)
+        return str(save_still(self._stills, reconstruction, self.tone))
+
+    def _newest_reconstruction(self, otherwise: str) -> Reconstruction:
+        newest = self._newest
+        if newest is None:
+            raise InputError(otherwise, hint="Wait for the first video.")
+        return newest.reconstruction
+
+    def close(self) -> None:
+        """End `next_view`. May be called again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def _size(reconstruction: Reconstruction) -> int:
+    """Return the bytes of a reconstruction's arrays."""
+    return reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)

@@ -1,0 +1,170 @@
+"""The viewers of the live page, and what they are sent: the latest image, the status and the kept pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from sci_stream.model import JsonObject
+from sci_stream.web.archive import CODED_EVERY_NS, PictureArchive
+from sci_stream.web.history import History
+from sci_stream.web.message import H264, JPEG, Picture
+
+HEARTBEAT_S = 1.0
+"""The status is sent at least this often, so that the page can distinguish a quiet rig from a lost connection."""
+
+# Images a viewer may have unacknowledged: one in transit while another is being shown.
+_WINDOW = 2
+
+
+class Viewer:
+    """A browser or stream reader: sent and acknowledged images, and its wake-up event. ``codec`` is jpeg or h264."""
+
+    def __init__(self, codec: str) -> None:
+        self.codec = codec
+        self.wake = asyncio.Event()
+        self.wake.set()
+        self.sent = -1
+        self.status: JsonObject | None = None
+        """The status as it was sent last."""
+        self._coded_ns = 0
+        self._unacknowledged: deque[int] = deque()
+
+    @property
+    def ready(self) -> bool:
+        """Whether another image may be sent."""
+        return len(self._unacknowledged) < _WINDOW
+
+    def take(self, picture: Picture) -> bytes:
+        """Return the message to send of an image, and record that it was sent.
+
+        With H.264 the coded snapshot comes twice a second: it would take more than the whole video.
+        """
+        self.sent = picture.number
+        self._unacknowledged.append(picture.number)
+        if self.codec == H264 and 0 <= picture.published_ns - self._coded_ns < CODED_EVERY_NS:
+            return picture.without_coded.message
+        self._coded_ns = picture.published_ns
+        return picture.message
+
+    def acknowledge(self, number: int) -> None:
+        """Record that all images up to ``number`` have been shown."""
+        while self._unacknowledged and self._unacknowledged[0] <= number:
+            self._unacknowledged.popleft()
+        self.wake.set()
+
+
+class Hub:
+    """The latest image and status, and the viewers.
+
+    `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop; everything else runs on
+    the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
+
+    Parameters
+    ----------
+    archive
+        The kept pictures.
+    on_join
+        Called with each new viewer.
+    expired
+        Returns whether the token of the viewers has expired.
+    counters
+        Returns further entries of the preview's status.
+    """
+
+    def __init__(
+        self,
+        *,
+        archive: PictureArchive,
+        most_viewers: int,
+        stale_s: float,
+        offers_h264: bool,
+        on_join: Callable[[Viewer], None],
+        expired: Callable[[], bool],
+        counters: Callable[[], JsonObject],
+    ) -> None:
+        self.latest: dict[str, Picture] = {}
+        """The latest image by codec, in those that viewers have asked for."""
+        self._published_ns = 0
+        self._latest_s = 0.0
+        self.interval_s = HEARTBEAT_S
+        self.status: JsonObject = {}
+        self.history = History()
+        self.archive = archive
+        self.viewers: set[Viewer] = set()
+        self.stale_s = stale_s
+        self.closing = False
+        self.most_viewers = most_viewers
+        self.offers_h264 = offers_h264
+        self._on_join, self._expired, self._counters = on_join, expired, counters
+
+    @property
+    def over(self) -> bool:
+        """Whether viewers are to be disconnected."""
+        return self.closing or self._expired()
+
+    def show(self, pictures: dict[str, Picture]) -> None:
+        """Replace the latest image, by codec; called from one thread at a time. Without viewers it is not kept."""
+        if not self.viewers:
+            return
+        now_s = time.monotonic()
+        published_ns = next(iter(pictures.values())).published_ns
+        # The same reconstruction in another tone is no new snapshot: it must not enter the estimate of the pace.
+        if not self.latest or self._published_ns != published_ns:
+            if self.latest:
+                self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
+            self._latest_s = now_s
+        self.latest, self._published_ns = pictures, published_ns
+
+    def picture_for(self, viewer: Viewer) -> Picture | None:
+        """Return the latest image in the viewer's codec, or as JPEG, which every viewer decodes."""
+        latest = self.latest
+        return latest.get(viewer.codec) or latest.get(JPEG)
+
+    def wants(self, codec: str) -> bool:
+        """Whether a viewer is to be sent a codec."""
+        return any(viewer.codec == codec for viewer in self.viewers)
+
+    def wake_all(self) -> None:
+        """Wake every viewer."""
+        for viewer in self.viewers:
+            viewer.wake.set()
+
+    def join(self, codec: str = JPEG) -> Viewer | None:
+        """Add a viewer; None if there are too many."""
+        if self.closing or len(self.viewers) >= self.most_viewers:
+            return None
+        viewer = Viewer(H264 if codec == H264 and self.offers_h264 else JPEG)
+        self.viewers.add(viewer)
+        self._on_join(viewer)
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Remove a viewer. Nothing is encoded without viewers, so the last one also clears the image."""
+        self.viewers.discard(viewer)
+        if not self.viewers:
+            self.latest = {}
+
+    def report(self) -> JsonObject:
+        """Return the status with the preview's own counters, as JSON types."""
+        preview = {
+            "viewers": len(self.viewers),
+            "most_viewers": self.most_viewers,
+            "stale_s": self.stale_s,
+            **self._counters(),
+            "history": self.history.tail(),
+        }
+        # Through text: the status may contain paths and enumerations.
+        report: JsonObject = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
+        return report
+
+    @property
+    def open_recording(self) -> str:
+        """Name of the file that is being written, ``""`` if none."""
+        recording = self.status.get("recording") or {}
+        is_open = recording.get("state") in {"recording", "closing"}
+        return Path(str(recording.get("file", ""))).name if is_open else ""
